@@ -1,7 +1,7 @@
 # The node of the demo, with what docker-compose.yml runs (`--target node`), and the command `eldest` alone (`--target
 # eldest`). The toolchain stays behind. The programs are static, so the command's image needs no other file.
 FROM rust:1-slim-bookworm AS builder
-# So that `cargo xtask test containers` can remove what older builds left: without BuildKit each leaves a gigabyte.
+# So that `cargo xtask verify containers` can remove what older builds left: without BuildKit each leaves a gigabyte.
 LABEL eldest.stage="builder"
 # etcd-client generates its code with protoc; the second package has protobuf's include files.
 RUN apt-get update \

@@ -181,7 +181,7 @@ async fn hundreds_of_cycles_leave_nothing_behind_and_use_no_more_memory() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes minutes; `cargo xtask leaks` runs it"]
+#[ignore = "takes minutes; `cargo xtask verify leaks` runs it"]
 async fn ten_thousand_cycles_leave_nothing_behind_and_use_no_more_memory() -> Result {
     nothing_is_left_after(10_000, false).await?;
     nothing_is_left_after(10_000, true).await

@@ -9,7 +9,7 @@ use eldest_testing::Etcd;
 use crate::lab::Result;
 use eldest_testing::docker::owner_label;
 
-/// The Dockerfile's, as `cargo xtask test containers` has it built, or the one of `cargo xtask images eldest-test`.
+/// The Dockerfile's, as `cargo xtask verify containers` has it built, or the one of `cargo xtask images eldest-test`.
 static IMAGE: LazyLock<String> = LazyLock::new(|| {
     std::env::var("ELDEST_COMMAND_IMAGE").unwrap_or_else(|_| "eldest-command-test".to_owned())
 });

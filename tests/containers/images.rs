@@ -23,7 +23,7 @@ pub(crate) fn haproxy() -> String {
     front.map(|(_, name)| name.to_owned()).unwrap_or_default()
 }
 
-/// The node's: the Dockerfile's, as `cargo xtask test containers` has it built, or the one of `cargo xtask images node`.
+/// The node's: the Dockerfile's, as `cargo xtask verify containers` has it built, or the one of `cargo xtask images node`.
 pub(crate) fn node() -> String {
     std::env::var("ELDEST_NODE_IMAGE").unwrap_or_else(|_| "eldest-node-test".to_owned())
 }

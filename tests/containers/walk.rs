@@ -34,12 +34,12 @@ const WAITING: usize = 20;
 /// A machine with other things to do can be too slow for the walk; three times in a row it is not the machine.
 const WALKS: usize = 3;
 
-/// Takes the walk, and again if the machine was too slow for it. Why it failed is the last thing said.
-async fn walk(program: &str, kind: &str) -> Result {
+/// Takes steps of the walk, and again if the machine was too slow for them. Why they failed is the last thing said.
+async fn walk(program: &str, kind: &str, take: impl AsyncFn(&mut Walk) -> Result) -> Result {
     let mut again = 1..WALKS;
     loop {
         let mut walk = Walk::new(program, kind).await?;
-        let taken = AssertUnwindSafe(take(&mut walk, kind)).catch_unwind();
+        let taken = AssertUnwindSafe(take(&mut walk)).catch_unwind();
         let error = match taken.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
@@ -59,11 +59,11 @@ async fn walk(program: &str, kind: &str) -> Result {
     }
 }
 
-async fn take(walk: &mut Walk, kind: &str) -> Result {
+/// The first steps: all comes up, one node leads, and the front reaches it. Returns the leader's line.
+async fn come_up(walk: &mut Walk) -> Result<Line> {
     let news = walk.step(UP).await?;
-    let names = NODES.map(|part| walk.part(part).to_owned());
-    let [first, next, last] = &names;
-    let led = only(&news, first, "I work with")?.clone();
+    let first = walk.part(NODES[0]).to_owned();
+    let led = only(&news, &first, "I work with")?.clone();
     walk.step(LOGS).await?;
     assert!(walk.output.contains(&led.text), "{}", walk.output);
     walk.step("docker-compose exec -T node2 eldest status demo")
@@ -71,7 +71,22 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     walk.step("curl -s http://$(docker-compose port front 80)")
         .await?;
     walk.callers = Some(Callers::start(walk.demo.port("front", 80)?));
-    walk.reach(first).await?;
+    walk.reach(&first).await?;
+    Ok(led)
+}
+
+/// Removes everything, and nothing is left.
+fn remove(walk: &mut Walk) -> Result {
+    walk.pulse = None;
+    walk.demo.run(REMOVE)?;
+    assert!(walk.demo.find()?.is_empty(), "containers are left");
+    Ok(())
+}
+
+async fn take(walk: &mut Walk, kind: &str) -> Result {
+    let led = come_up(walk).await?;
+    let names = NODES.map(|part| walk.part(part).to_owned());
+    let [first, next, last] = &names;
     let stood = walk.stand(&NODES, led.token()).await?;
     resigns(walk, kind, &stood, [first, next]).await?;
     dies_and_comes_back(walk, kind, [next, last]).await?;
@@ -93,9 +108,7 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
 
     let step = walk.steps.next().unwrap_or_default();
     assert_eq!(step.command, REMOVE);
-    walk.pulse = None;
-    walk.demo.run(&step.command)?;
-    assert!(walk.demo.find()?.is_empty(), "containers are left");
+    remove(walk)?;
     let rest: Vec<Step> = walk.steps.by_ref().collect();
     assert!(rest.is_empty(), "the page goes on: {rest:?}");
     Ok(())
@@ -256,10 +269,20 @@ async fn a_guarded_leader_dies(walk: &mut Walk) -> Result {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_walk_goes_as_documented_on_compose_1() -> Result {
-    walk(&compose('1')?, "v1").await
+    walk(&compose('1')?, "v1", async |walk| take(walk, "v1").await).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_walk_goes_as_documented_on_compose_2() -> Result {
-    walk(&compose('2')?, "v2").await
+    walk(&compose('2')?, "v2", async |walk| take(walk, "v2").await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_comes_up_and_its_front_reaches_the_leader() -> Result {
+    let steps = async |walk: &mut Walk| {
+        come_up(walk).await?;
+        walk.callers = None;
+        remove(walk)
+    };
+    walk(&compose('1')?, "up", steps).await
 }

@@ -11,7 +11,7 @@ use crate::stage::Result;
 const TOKEN: &str = "eldest-restore";
 
 const REMEDY: &str = "there is no etcdutl: name one by ELDEST_ETCDUTL, from version 3.5.10 on (an etcdctl from 3.5.10 to 3.5.x \
-    serves as well, Debian 13 has one), or run `cargo xtask test integration`, which fetches one, or set \
+    serves as well, Debian 13 has one), or run `cargo xtask test restore::`, which fetches one, or set \
     ELDEST_NO_ETCDUTL=1 to leave its tests out";
 
 /// Starts an etcd that can be restored.

@@ -8,6 +8,7 @@ mod kind;
 mod mutant;
 mod notation;
 mod once;
+mod parallel;
 mod plan;
 mod report;
 mod run;
@@ -201,31 +202,29 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     let before = on_cpu();
     let mut total = Sum::default();
     let mut traces = DefaultHasher::new();
-    for seed in first..first + most {
+    let is_traced = alone || options.digest;
+    let mut next = first;
+    while next < first + most {
         if limit.is_some_and(|limit| now().duration_since(started) >= limit) {
             break;
         }
-        let plan = options.plan(seed);
-        let outcome = run::run(&plan, options.mutant, alone || options.digest);
-        for line in &outcome.trace {
-            (line.at, line.node, &line.what).hash(&mut traces);
-        }
-        total += outcome.sum.clone();
-        match &outcome.broken {
-            Some(broken) if options.brief => {
-                println!("seed {seed}: {broken}");
-                return Ok(ExitCode::FAILURE);
+        let seeds = next..(next + AT_ONCE).min(first + most);
+        next = seeds.end;
+        let seeds: Vec<u64> = seeds.collect();
+        let outcomes = parallel::map(&seeds, |seed| {
+            run::run(&options.plan(*seed), options.mutant, is_traced)
+        });
+        for (seed, outcome) in seeds.into_iter().zip(outcomes) {
+            for line in &outcome.trace {
+                (line.at, line.node, &line.what).hash(&mut traces);
             }
-            Some(broken) => {
-                let kept = Kept {
-                    plan,
-                    ..Kept::default()
-                };
-                let what = (format!("seed {seed}"), options.again(seed));
-                return tell(options, kept, broken, (&what.0, &what.1));
+            total += outcome.sum.clone();
+            if let Some(broken) = &outcome.broken {
+                return tell_seed(options, seed, broken);
             }
-            None if alone => print!("{}", report::story(&plan, &outcome, lines)),
-            None => {}
+            if alone {
+                print!("{}", report::story(&options.plan(seed), &outcome, lines));
+            }
         }
     }
     let took = now().duration_since(started);
@@ -244,8 +243,25 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::FAILURE)
 }
 
+/// So many seeds are run before one of them is looked at.
+const AT_ONCE: u64 = 64;
+
 /// With so many seeds, whatever can happen has happened.
 const ENOUGH: u64 = 1000;
+
+/// Prints what a seed broke, in brief if that was asked for.
+fn tell_seed(options: &Options, seed: u64, broken: &Broken) -> Result<ExitCode, String> {
+    if options.brief {
+        println!("seed {seed}: {broken}");
+        return Ok(ExitCode::FAILURE);
+    }
+    let kept = Kept {
+        plan: options.plan(seed),
+        ..Kept::default()
+    };
+    let what = (format!("seed {seed}"), options.again(seed));
+    tell(options, kept, broken, (&what.0, &what.1))
+}
 
 /// Prints what a plan broke and what is left of it when it is shrunk, which is kept if that was asked for.
 fn tell(
@@ -273,13 +289,10 @@ fn tell(
 
 /// The table of mutations. One that is not caught is a failure.
 fn tabulate(most: u64) -> ExitCode {
-    let rows: Vec<_> = Mutant::ALL
-        .into_iter()
-        .map(|mutant| Row {
-            mutant,
-            caught: catch(mutant, most),
-        })
-        .collect();
+    let rows = parallel::map(&Mutant::ALL, |mutant| Row {
+        mutant: *mutant,
+        caught: catch(*mutant, most),
+    });
     print!("{}", report::table(&rows, most));
     if rows.iter().all(|row| row.caught.is_some()) {
         ExitCode::SUCCESS
@@ -303,9 +316,14 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// How long this process ran on a processor, where the system tells it.
+/// How long all threads of this process ran on processors, where the system tells it.
 fn on_cpu() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
-    let nanos = text.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanos))
+    /// Linux counts in hundredths of a second, whatever the machine does.
+    const TICK: Duration = Duration::from_millis(10);
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program comes before, and may have spaces.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split(' ').collect();
+    let ticks = |number: usize| fields.get(number)?.parse::<u32>().ok();
+    Some(TICK * (ticks(11)? + ticks(12)?))
 }

@@ -20,7 +20,7 @@ const SHOWN: usize = 20;
 
 /// The command `api`: writes the lists anew.
 pub(crate) fn run() -> Result<ExitCode> {
-    let stage = Stage::start("api", true, DEFAULT_LIMIT);
+    let stage = Stage::start("api", DEFAULT_LIMIT);
     let mut command = documenting(&stage)?;
     let status = command.status().context("starting cargo")?;
     ensure!(status.success(), "{} failed", process::show(&command));

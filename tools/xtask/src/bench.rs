@@ -26,7 +26,7 @@ const GO_LIBRARIES: (&str, &str) = (
 
 /// `cargo xtask bench`: builds, finds the programs of others that are needed, and passes everything on.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let stage = Stage::start("bench", true, RELEASE_LIMIT);
+    let stage = Stage::start("bench", RELEASE_LIMIT);
     let install = args.iter().any(|arg| arg == INSTALL);
     let args: Vec<&String> = args.iter().filter(|arg| *arg != INSTALL).collect();
     eprintln!("==> bench: building for release");

@@ -30,7 +30,7 @@ const API: &str = "api";
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     ensure!(args.is_empty(), "`cargo xtask docs` takes no arguments");
     let mdbook = MDBOOK.get()?;
-    let stage = Stage::start("docs", true, crate::stage::DEFAULT_LIMIT);
+    let stage = Stage::start("docs", crate::stage::DEFAULT_LIMIT);
     let (folder, book) = (
         setup::target().join("book-source"),
         setup::target().join("book"),

@@ -19,11 +19,11 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let given = |name: &str| args.iter().any(|arg| arg == name);
     if given(UPGRADE[1]) && !given("--etcd") {
-        let stage = Stage::start("chaos", true, DEFAULT_LIMIT);
+        let stage = Stage::start("chaos", DEFAULT_LIMIT);
         args.extend(etcds(&releases::all(&stage)?));
     }
     let library = if moves_clocks(&args) {
-        let stage = Stage::start("chaos", true, DEFAULT_LIMIT);
+        let stage = Stage::start("chaos", DEFAULT_LIMIT);
         let library = tools::faketime(&stage).transpose();
         library.unwrap_or_else(|error| {
             stage.say(&format!("no libfaketime: {error:#}"));
@@ -44,11 +44,11 @@ fn moves_clocks(args: &[OsString]) -> bool {
     args.iter().any(is_one) || !all.into_iter().any(given)
 }
 
-/// A run of the harness, as a test of the stage: an upgrade through those versions.
-pub(crate) fn upgrade(stage: &mut Stage, versions: &[PathBuf]) -> Result<()> {
+/// The harness, to upgrade a cluster through those versions.
+pub(crate) fn upgrade(stage: &Stage, versions: &[PathBuf]) -> Result<Command> {
     let mut harness = Command::new(together::program(stage, PACKAGE)?);
-    stage.step(harness.args(UPGRADE).args(etcds(versions)))?;
-    Ok(())
+    harness.args(UPGRADE).args(etcds(versions));
+    Ok(harness)
 }
 
 fn etcds(versions: &[PathBuf]) -> Vec<OsString> {

@@ -1,4 +1,4 @@
-//! Runs the stages `check`, `lint`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
+//! Runs the stages `check`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
 use std::process::Command;
 
@@ -24,28 +24,22 @@ const ALONE: [(&str, &[&str]); 5] = [
     ("eldest-demo", &["--package", "eldest-chaos"]),
 ];
 
-/// The stage `check`: cargo lints again only what has changed, and what builds on it.
+/// `cargo xtask check`: cargo lints again only what has changed, and what builds on it.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
-    everything(stage)?;
-    imports::stage(stage)?;
-    pages::stage(stage)?;
-    runbooks::stage(stage)?;
+    source(stage)?;
+    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
+    clippy.arg(together::features(stage, &[])?);
+    stage.step(clippy.args(DENY_WARNINGS))?;
     suites::unit(stage)?;
     simulate::short(stage)
 }
 
-/// Formatting and clippy of all packages, tests and features.
-fn everything(stage: &mut Stage) -> Result<()> {
+/// The stage `source`.
+pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
-    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
-    clippy.arg(together::features(stage, &[])?);
-    stage.step(clippy.args(DENY_WARNINGS))?;
-    Ok(())
-}
-
-/// The stage `lint`.
-pub(crate) fn lint(stage: &mut Stage) -> Result<()> {
-    everything(stage)
+    imports::stage(stage)?;
+    pages::stage(stage)?;
+    runbooks::stage(stage)
 }
 
 /// The stage `features`. In the workspace, a feature that another member or a dev-dependency turns on hides that the library
@@ -61,6 +55,10 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
+    // Apart from what is built together, and so from its lints.
+    let mut apart = setup::cargo(["clippy", "--all-targets"])?;
+    apart.args(["--package", together::MODEL, "--package", together::BENCH]);
+    stage.step(apart.args(DENY_WARNINGS))?;
     for (package, options) in ALONE {
         let mut alone = setup::cargo(["clippy", "--package", package])?;
         stage.step(alone.args(options).args(DENY_WARNINGS))?;
@@ -68,15 +66,13 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `docs`: the pages, and the documentation of all libraries.
+/// The stage `docs`: the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
-    pages::stage(stage)?;
-    runbooks::stage(stage)?;
     stage.step(documenting(stage)?.env("RUSTDOCFLAGS", "-D warnings"))?;
     Ok(())
 }
 
-/// `cargo doc` of all libraries, with the features that `lint` has looked at them with.
+/// `cargo doc` of all libraries, with the features that `build` has compiled them with.
 pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
     cargo.arg(together::features(stage, &[])?);
@@ -84,7 +80,7 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `lint`.
+/// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
 pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
     let metadata = Metadata::with_dependencies(stage)?;

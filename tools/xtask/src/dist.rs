@@ -63,7 +63,7 @@ struct Program {
 /// `cargo xtask dist`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let wanted = parse(args)?;
-    let mut stage = Stage::start("dist", true, RELEASE_LIMIT);
+    let mut stage = Stage::start("dist", RELEASE_LIMIT);
     let result = match &wanted {
         Wanted::Release(targets) => release(&mut stage, targets),
         Wanted::Check => check(&mut stage),

@@ -7,56 +7,56 @@ use anyhow::{Result, ensure};
 
 use crate::compose::{self, Compose};
 use crate::stage::Stage;
-use crate::{engine, images, releases, setup, suites, sweep};
+use crate::{engine, images, setup, suites, sweep};
 
 /// What the Dockerfile's first stage leaves behind without `BuildKit`, once it can hardly serve as cache any more.
 const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 
 /// The stage `containers`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let tests = suites::has(stage, suites::CONTAINERS)?;
-    if !tests && !stage.asked_for {
-        stage.skip(format!("there is no tests/{}.rs", suites::CONTAINERS));
-        return Ok(());
-    }
+    swept(stage, |stage| {
+        let compose = images(stage)?;
+        let mut prune = setup::program("docker");
+        prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
+        stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
+        suites::sweep(stage)?;
+        suites::containers(stage, &compose)
+    })
+}
+
+/// The stage `failovers`.
+pub(crate) fn failovers(stage: &mut Stage) -> Result<()> {
+    swept(stage, |stage| {
+        images::make_others(stage)?;
+        let compose = compose::find(stage)?;
+        suites::failovers(stage, &compose)
+    })
+}
+
+/// Has the engine answer, and removes what dead runs have left there, before and after.
+fn swept(stage: &mut Stage, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
     engine::ensure(stage)?;
     sweep::run(stage)?;
-    let result = in_containers(stage, tests);
+    let result = body(stage);
     // Whatever the result, and the stage's limit.
     result.and(sweep::run(stage))
 }
 
 /// The stage `prepare`: what other stages would fetch or make while nothing else goes on. They find it, or try again.
 pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
-    suites::find_tools(stage, &mut setup::program("cargo"));
+    suites::find_tools(stage, &mut setup::program("settings"));
     engine::ensure(stage)?;
-    images(stage)?;
-    releases::all(stage)?;
-    if let Err(error) = releases::debian(stage) {
-        stage.say(&format!("no etcd of Debian's: {error:#}"));
-    }
+    images::make_others(stage)?;
+    compose::find(stage)?;
     Ok(())
 }
 
-/// What the tests in containers need before they start.
+/// What all tests in containers need before they start.
 fn images(stage: &mut Stage) -> Result<Compose> {
     let compose = compose::find(stage)?;
     images::make_bases(stage)?;
     build(stage, &compose.v1)?;
     Ok(compose)
-}
-
-fn in_containers(stage: &mut Stage, tests: bool) -> Result<()> {
-    let compose = images(stage)?;
-    let mut prune = setup::program("docker");
-    prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
-    stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
-    if tests {
-        suites::sweep(stage)?;
-        suites::containers(stage, &compose)?;
-        suites::failover(stage)?;
-    }
-    Ok(())
 }
 
 /// The images that the Dockerfile describes, but not released, not by their names, and with what the tests want of the

@@ -20,12 +20,20 @@ const BROKEN_PROMISES: [&str; 8] = [
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Failure {
     pub(crate) name: String,
-    reason: String,
+    reason: Reason,
     /// The lines that the test printed.
     pub(crate) output: Vec<String>,
 }
 
 impl Failure {
+    pub(crate) fn new(name: String, reason: Reason, output: Vec<String>) -> Self {
+        Self {
+            name,
+            reason,
+            output,
+        }
+    }
+
     /// Returns true if the test saw a promise broken.
     pub(crate) fn breaks_a_promise(&self) -> bool {
         let mut lines = self.output.iter();
@@ -36,13 +44,49 @@ impl Failure {
 impl std::fmt::Display for Failure {
     /// Name and reason in one line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let reason: String = self.reason.chars().take(LONGEST).collect();
-        let reason = if reason.is_empty() {
+        write!(f, "{}: {}", self.name, self.reason)
+    }
+}
+
+/// Why a test failed, as far as it says so.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Reason(String);
+
+impl Reason {
+    /// Reads a line that the test printed. The last reason is kept.
+    pub(crate) fn read(&mut self, line: &str) {
+        // A panic's message is on the line after the one that says where, what was compared below; an error's on its own.
+        let told = line.starts_with("Error: ")
+            || (line.starts_with("thread '") && line.contains(" panicked at "));
+        let compared = ["  left: ", " right: "].iter();
+        let goes_on = self.0.ends_with(':')
+            || self.0.contains("assertion ") && { compared }.any(|start| line.starts_with(start));
+        if told {
+            line.clone_into(&mut self.0);
+        } else if goes_on {
+            self.0.push(' ');
+            self.0.push_str(line.trim());
+        }
+    }
+
+    /// This one, or the other if the test said nothing.
+    pub(crate) fn or(self, other: impl Into<String>) -> Self {
+        if self.0.is_empty() {
+            Self(other.into())
+        } else {
+            self
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text: String = self.0.chars().take(LONGEST).collect();
+        f.write_str(if text.is_empty() {
             "it does not say why"
         } else {
-            &reason
-        };
-        write!(f, "{}: {reason}", self.name)
+            &text
+        })
     }
 }
 
@@ -70,21 +114,7 @@ impl Failures {
             self.inside = false;
         } else if let (true, Some(failure)) = (self.inside, self.found.last_mut()) {
             failure.output.push(line.to_owned());
-            let reason = &mut failure.reason;
-            // A panic's message is on the line after the one that says where, what was compared below; an error's on its
-            // own.
-            let told = line.starts_with("Error: ")
-                || (line.starts_with("thread '") && line.contains(" panicked at "));
-            let compared = ["  left: ", " right: "].iter();
-            let goes_on = reason.ends_with(':')
-                || reason.contains("assertion ") && { compared }
-                    .any(|start| line.starts_with(start));
-            if told {
-                line.clone_into(reason);
-            } else if goes_on {
-                reason.push(' ');
-                reason.push_str(line.trim());
-            }
+            failure.reason.read(line);
         }
     }
 

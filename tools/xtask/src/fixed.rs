@@ -28,7 +28,7 @@ const FLAGS: &str =
 
 /// `cargo xtask static`.
 pub(crate) fn run() -> ExitCode {
-    let stage = Stage::start("static", true, RELEASE_LIMIT);
+    let stage = Stage::start("static", RELEASE_LIMIT);
     let result = release(&stage).and_then(|binary| {
         let size = fs::metadata(&binary)?.len() >> 20;
         stage.say(&format!("{} ({size} MiB)", binary.display()));

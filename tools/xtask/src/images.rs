@@ -13,8 +13,9 @@ use std::process::{ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::fixed::RELEASE_LIMIT;
+use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{engine, setup};
+use crate::{engine, setup, together};
 
 /// The label of every image made here. Its value says of what; an image without it was pulled, or is somebody else's.
 const LABEL: &str = "eldest.image";
@@ -23,7 +24,7 @@ const LABEL: &str = "eldest.image";
 pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the vendored version; etcd@3.6, @3.5, @3.4 of another, if named
   bases        stand-ins for what the Dockerfile starts from; as root, on Debian
   haproxy      haproxy:2.6, Debian's, the front of docker-compose.yml
-  node         eldest-node-test, a static node that records its history, for the tests in containers
+  node         eldest-node-test, a node that records its history, for the tests in containers
   eldest       eldest:0.1.0, the command, static, for whoever runs it as no user in particular
   eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
 
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     } else {
         DEFAULT_LIMIT
     };
-    let mut stage = Stage::start("images", true, limit);
+    let mut stage = Stage::start("images", limit);
     let result = engine::ensure(&mut stage).and_then(|()| make(&mut stage, &kinds));
     let report = stage.finish(result);
     Ok(if report.failures.is_empty() {
@@ -95,6 +96,16 @@ pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 
+/// Makes the node's image of the programs that are built.
+pub(crate) fn make_for_tests(stage: &Stage, built: &Built) -> Result<()> {
+    node::make(stage, built)
+}
+
+/// Makes what the design's tests of failover need beside the node.
+pub(crate) fn make_others(stage: &mut Stage) -> Result<()> {
+    make(stage, &[Kind::Etcd(None), Kind::Haproxy])
+}
+
 /// Makes the Debian that packages are installed in.
 pub(crate) fn make_debian(stage: &mut Stage) -> Result<()> {
     bases::make(stage)
@@ -106,7 +117,9 @@ fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
             Kind::Etcd(series) => etcd::make(stage, series.as_deref())?,
             Kind::Bases => bases::make(stage)?,
             Kind::Haproxy => haproxy::make(stage)?,
-            Kind::Node => node::make(stage)?,
+            Kind::Node => {
+                make_for_tests(stage, &together::build(stage, &["--bins", "--examples"])?)?;
+            }
             Kind::Command { test } => command::make(stage, *test)?,
         }
     }
@@ -209,14 +222,28 @@ fn found(name: &str) -> Found {
     }
 }
 
-/// An empty folder to lay an image's files out in.
-fn workshop(name: &str) -> Result<PathBuf> {
+/// An empty folder to lay an image's files out in. What a step that was killed has mounted in it is unmounted.
+fn workshop(stage: &Stage, name: &str) -> Result<PathBuf> {
     let root = setup::target().join("images").join(name);
     if root.exists() {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for mounted in mounted_below(&root, &mounts) {
+            stage.say(&format!("unmounting {}", mounted.display()));
+            stage.output(setup::program("umount").arg("--lazy").arg(mounted))?;
+        }
         fs::remove_dir_all(&root).with_context(|| format!("emptying {}", root.display()))?;
     }
     fs::create_dir_all(&root)?;
     Ok(root)
+}
+
+/// What is mounted below a folder, the last mounted first, as `/proc/self/mounts` tells.
+fn mounted_below<'a>(root: &Path, mounts: &'a str) -> Vec<&'a Path> {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    let below = points
+        .map(Path::new)
+        .filter(|point| point.starts_with(root));
+    below.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
 /// The files in what `ldd` printed. The kernel's own library has none.
@@ -238,7 +265,7 @@ fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
 mod tests {
     use std::path::Path;
 
-    use super::{ALL, Found, Image, Kind, Owner, libraries, parse};
+    use super::{ALL, Found, Image, Kind, Owner, libraries, mounted_below, parse};
 
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -264,6 +291,15 @@ mod tests {
             "/lib64/ld-linux-x86-64.so.2",
         ];
         assert_eq!(files, wanted.map(Path::new));
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_folder_is_unmounted_in_reverse_order() {
+        let mounts = "proc /proc proc rw 0 0\nproc /t/debian/proc proc rw 0 0\nsysfs /t/debian/sys sysfs rw 0 0\n\
+                      x /t/debian-other/proc proc rw 0 0\ny /t/debian/proc/sys y rw 0 0\n";
+        let found = mounted_below(Path::new("/t/debian"), mounts);
+        let wanted = ["/t/debian/proc/sys", "/t/debian/sys", "/t/debian/proc"];
+        assert_eq!(found, wanted.map(Path::new));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod book;
 mod built;
+mod case;
 mod chaos;
 mod checks;
 mod compose;
@@ -18,6 +19,7 @@ mod fixed;
 mod images;
 mod imports;
 mod install;
+mod limit;
 mod manifests;
 mod matrix;
 mod metadata;
@@ -26,7 +28,9 @@ mod mutants;
 mod packages;
 mod packed;
 mod pages;
+mod pool;
 mod process;
+mod programs;
 mod publish;
 mod published;
 mod python;
@@ -36,12 +40,14 @@ mod runbooks;
 mod setup;
 mod simulate;
 mod stage;
+mod stages;
 mod suites;
 mod sweep;
 mod tally;
 mod test;
 mod together;
 mod tools;
+mod verify;
 mod version;
 #[cfg(test)]
 mod workflows;
@@ -50,6 +56,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+
+use stages::Tier;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -83,7 +91,7 @@ const COMMANDS: &[Entry] = &[
     command(
         "check",
         "",
-        "what a change must pass before it is worth a commit: 3 minutes at most, warm",
+        "what a change must pass before it is worth a commit",
         test::check,
     ),
     command(
@@ -94,9 +102,15 @@ const COMMANDS: &[Entry] = &[
     ),
     command(
         TEST,
-        "[--limit SECONDS] [STAGE …]",
-        "run the stages named, or all in this order",
+        "[--limit SECONDS] [STAGE …|TEST …]",
+        "what a change can break: all stages, those named, or tests by the beginnings of their names",
         test::run,
+    ),
+    command(
+        VERIFY,
+        "[--again] [--limit SECONDS] [STAGE …]",
+        "everything else, but what is green for these very sources; --again runs that too",
+        verify::run,
     ),
     command(
         "simulate",
@@ -141,12 +155,6 @@ const COMMANDS: &[Entry] = &[
         images::run,
     ),
     command(
-        "leaks",
-        "",
-        "ten thousand cycles in an election, twice, and what they leave behind",
-        |_| suites::leaks(),
-    ),
-    command(
         "model",
         "[OPTIONS]",
         "look at every state of the protocol's model; --help lists its options",
@@ -177,8 +185,9 @@ const COMMANDS: &[Entry] = &[
     }),
 ];
 
-/// The command whose arguments are stages.
+/// The commands whose arguments are stages.
 const TEST: &str = "test";
+const VERIFY: &str = "verify";
 
 const fn command(
     name: &'static str,
@@ -224,9 +233,12 @@ Images:
 {}
 An image that is there and was not made here, such as one that was pulled, is left alone.
 
-Stages:
+Stages of `cargo xtask test`:
 {}
-Every stage runs, whatever the ones before it did, and is killed after {} minutes or --limit.
+Stages of `cargo xtask verify`, whose results are kept in target/verify.json:
+{}
+Every stage runs, whatever the ones before it did, unless `build` failed. It is killed after {} minutes or --limit.
+`cargo xtask test api::locks` runs all tests of tests/api/locks.rs, and `cargo xtask test api::locks::NAME` one.
 A failed test that uses real time, processes, sockets or containers runs once more at the end, alone. If it passes then, the
 table calls it flaky, and target/flaky/ has both outputs. A test that saw a promise broken is never repeated.
 The exit code is 0 if no test and no stage failed.
@@ -236,7 +248,8 @@ A PROTOC that is set already is left alone.
 ",
         describe(),
         images::DESCRIPTION,
-        test::describe(),
+        stages::describe(Tier::Test),
+        stages::describe(Tier::Verify),
         stage::DEFAULT_LIMIT.as_secs() / 60,
     )
 }

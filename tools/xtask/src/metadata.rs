@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::semver::Version;
-use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package, TargetKind};
+use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package};
 
-use crate::published::{LIBRARY, PUBLISHED};
+use crate::published::LIBRARY;
 use crate::setup;
 use crate::stage::Stage;
 
@@ -49,28 +49,6 @@ impl Metadata {
             *name != "default" && !others
         });
         Ok(own.map(|(name, _)| name.as_str()).collect())
-    }
-
-    /// The names of the integration tests of the library and of the crates that are published with it.
-    pub(crate) fn tests(&self) -> Vec<&str> {
-        let packages = self.packages().iter();
-        let published = packages.filter(|package| PUBLISHED.contains(&package.name.as_str()));
-        let targets = published.flat_map(|package| &package.targets);
-        let tests = targets.filter(|target| target.is_test());
-        tests.map(|target| target.name.as_str()).collect()
-    }
-
-    /// What names the programs and the integration tests of a package to cargo.
-    pub(crate) fn programs_and_tests(&self, package: &str) -> Result<Vec<String>> {
-        let mut found = Vec::new();
-        for target in &self.package(package)?.targets {
-            for kind in [TargetKind::Bin, TargetKind::Test] {
-                if target.is_kind(kind.clone()) {
-                    found.extend([format!("--{kind}"), target.name.clone()]);
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// The version of `dependency` the library asks for.
@@ -265,17 +243,9 @@ pub(crate) mod tests {
     fn the_library_is_described() {
         let sample = sample();
         assert_eq!(sample.features().unwrap(), ["ring", "testing"]);
-        assert_eq!(sample.tests(), ["smoke", "http"]);
         assert_eq!(sample.requirement("a").unwrap(), "^1.2");
         assert!(sample.requirement("c").is_err());
         assert_eq!(*sample.rust_version().unwrap(), Version::new(1, 88, 0));
-    }
-
-    #[test]
-    fn a_package_has_programs_and_tests_beside_its_library() {
-        let targets = sample().programs_and_tests("eldest-node").unwrap();
-        assert_eq!(targets, ["--bin", "eldest-node", "--test", "node"]);
-        assert!(sample().programs_and_tests("nobody").is_err());
     }
 
     #[test]

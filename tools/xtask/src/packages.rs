@@ -326,7 +326,7 @@ mod tests {
         let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let together = Barrier::new(2);
         let part = || {
-            let stage = Stage::start("test", false, DEFAULT_LIMIT);
+            let stage = Stage::start("test", DEFAULT_LIMIT);
             together.wait();
             let failed = unpack_in(&stage, folder.path(), "usr/bin/none", || {
                 most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Runs a command, passes on its output line by line, kills it at its time limit, and cleans up after it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -35,15 +35,46 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 /// its stderr stays ours. Whatever is left of the group at the end is killed, also if we die ourselves.
 pub(crate) fn run(
     command: &mut Command,
-    deadline: Instant,
+    is_over: impl Fn() -> bool,
+    on_line: impl FnMut(&str),
+) -> Result<End> {
+    command.stdout(Stdio::piped());
+    let mut child = start(command)?;
+    let stdout = child.stdout.take().context("the command's stdout")?;
+    wait(child, stdout, command, is_over, on_line)
+}
+
+/// As [`run`], and each line of its stderr goes to `on_line` too.
+pub(crate) fn run_captured(
+    command: &mut Command,
+    is_over: impl Fn() -> bool,
+    on_line: impl FnMut(&str),
+) -> Result<End> {
+    let (reader, writer) = io::pipe().context("a pipe")?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let child = start(command);
+    // Only the child keeps it open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    wait(child?, reader, command, is_over, on_line)
+}
+
+fn start(command: &mut Command) -> Result<Child> {
+    let name = show(command);
+    group::spawn(command.stdin(Stdio::null()))
+        .with_context(|| format!("`{name}` cannot be started; is the program installed?"))
+}
+
+/// Waits until the command has ended or its time is over.
+fn wait(
+    mut child: Child,
+    output: impl Read + Send + 'static,
+    command: &Command,
+    is_over: impl Fn() -> bool,
     mut on_line: impl FnMut(&str),
 ) -> Result<End> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let name = show(command);
-    let mut child = group::spawn(command)
-        .with_context(|| format!("`{name}` cannot be started; is the program installed?"))?;
     let mut leash = Some(group::Leash::new(&child)?);
-    let lines = lines_of(&mut child)?;
+    let lines = lines_of(output);
     let mut ended: Option<(ExitStatus, Instant)> = None;
     loop {
         match lines.recv_timeout(TICK) {
@@ -65,7 +96,7 @@ pub(crate) fn run(
                 if let Some(status) = child.try_wait()? {
                     leash.take();
                     ended = Some((status, now));
-                } else if now >= deadline {
+                } else if is_over() {
                     leash.take();
                     child.kill()?;
                     child.wait()?;
@@ -81,11 +112,6 @@ pub(crate) fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program());
     with_settings_of(command, nice)
-}
-
-/// A copy of the command.
-pub(crate) fn copy(command: &Command) -> Command {
-    with_settings_of(command, Command::new(command.get_program()))
 }
 
 /// Gives `other` the arguments, the folder and the variables of `command` too.
@@ -138,13 +164,13 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The lines of the child's stdout, read by a thread of their own.
-fn lines_of(child: &mut Child) -> Result<mpsc::Receiver<String>> {
-    let mut stdout = BufReader::new(child.stdout.take().context("the command's stdout")?);
+/// The lines of a command's output, read by a thread of their own.
+fn lines_of(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let mut output = BufReader::new(output);
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        while matches!(stdout.read_until(b'\n', &mut bytes), Ok(1..)) {
+        while matches!(output.read_until(b'\n', &mut bytes), Ok(1..)) {
             let line = String::from_utf8_lossy(&bytes);
             if sender
                 .send(line.trim_end_matches(['\n', '\r']).to_owned())
@@ -155,7 +181,7 @@ fn lines_of(child: &mut Child) -> Result<mpsc::Receiver<String>> {
             bytes.clear();
         }
     });
-    Ok(receiver)
+    receiver
 }
 
 #[cfg(unix)]
@@ -221,7 +247,7 @@ mod group {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{DRAIN, End, run, show, yielding};
+    use super::{DRAIN, End, run, run_captured, show, yielding};
     use crate::setup;
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -231,9 +257,13 @@ mod tests {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let end = run(&mut command, started + limit, |line| {
-            lines.push(line.to_owned());
-        });
+        let end = run(
+            &mut command,
+            || started.elapsed() >= limit,
+            |line| {
+                lines.push(line.to_owned());
+            },
+        );
         (end.unwrap(), lines, started.elapsed())
     }
 
@@ -261,23 +291,37 @@ mod tests {
     }
 
     #[test]
+    fn what_a_captured_command_says_on_stderr_comes_through_too() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; sleep 600 &"]);
+        let mut lines = Vec::new();
+        let started = Instant::now();
+        let end = run_captured(&mut command, || false, |line| lines.push(line.to_owned()));
+        assert!(matches!(end.unwrap(), End::Exited(status) if status.success()));
+        assert_eq!(lines, ["out", "err"]);
+        assert!(started.elapsed() < DRAIN, "{:?}", started.elapsed());
+    }
+
+    #[test]
     fn a_command_that_yields_is_the_same_at_the_lowest_priority() {
         let mut command = Command::new("sh");
         command.args(["-c", "nice; pwd; echo $A"]);
         command.current_dir("/").env("A", "b c");
         let mut lines = Vec::new();
-        let deadline = Instant::now() + LONG;
-        run(&mut yielding(&command), deadline, |line| {
-            lines.push(line.to_owned());
-        })
+        run(
+            &mut yielding(&command),
+            || false,
+            |line| {
+                lines.push(line.to_owned());
+            },
+        )
         .unwrap();
         assert_eq!(lines, ["19", "/", "b c"]);
     }
 
     #[test]
     fn a_command_that_cannot_start_is_named() {
-        let deadline = Instant::now() + LONG;
-        let error = run(&mut Command::new("no-such-program"), deadline, |_| {}).unwrap_err();
+        let error = run(&mut Command::new("no-such-program"), || false, |_| {}).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program"));
     }
 

@@ -33,7 +33,7 @@ struct Options {
 /// files too.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let options = parse(args)?;
-    let stage = Stage::start("publish", true, DEFAULT_LIMIT);
+    let stage = Stage::start("publish", DEFAULT_LIMIT);
     let metadata = Metadata::of_workspace(&stage)?;
     if let Some(tag) = &options.tag {
         let expected = format!("v{}", metadata.version()?);

@@ -8,7 +8,7 @@ use cargo_metadata::semver::Version;
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
-/// The stage `integration` tests with this one.
+/// The stage `tests` uses this one.
 const CURRENT: &str = "3.7";
 /// The newest vendored releases of these get all tests that depend on etcd's version.
 pub(crate) const SUPPORTED: [&str; 2] = ["3.5", "3.6"];

@@ -5,73 +5,43 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::case::Case;
 use crate::failures::Failure;
-use crate::process::{self, End};
 use crate::setup;
-use crate::tally::Tally;
 
-/// The time that one test has when it runs alone, with cargo's own start.
-const LIMIT: Duration = Duration::from_secs(300);
-
-/// A failed test and the command that runs it.
+/// A failed test that runs once more.
 #[derive(Debug)]
 pub(crate) struct Retry {
     pub(crate) failure: Failure,
-    command: Command,
+    pub(crate) case: Case,
 }
 
 impl Retry {
-    /// `command` is the `cargo test` in which the test failed.
-    pub(crate) fn new(failure: Failure, command: &Command) -> Self {
-        let mut again = process::copy(command);
-        if again.get_args().all(|argument| argument != "--") {
-            again.arg("--");
-        }
-        again.args(["--exact", &failure.name]);
-        Self {
-            failure,
-            command: again,
-        }
-    }
-
-    /// The command as one would type it.
-    pub(crate) fn shown(&self) -> String {
-        process::show(&self.command)
-    }
-
     /// Returns true if the test passes now; the outputs of both runs are then kept in the folder `flaky`.
     pub(crate) fn passes(&mut self, stage: &str) -> Result<bool> {
         let mut output = Vec::new();
-        let mut tally = Tally::default();
-        let end = process::run(&mut self.command, Instant::now() + LIMIT, |line| {
-            println!("{line}");
-            tally.read(line);
-            output.push(line.to_owned());
-        })?;
-        let passed = matches!(end, End::Exited(status) if status.success()) && tally.passed > 0;
-        if passed {
-            let path = self.kept_at(stage);
-            let lines = [
-                &[self.shown(), String::new(), "First:".to_owned()],
-                &self.failure.output[..],
-                &["Again, alone:".to_owned()],
-                &output,
-            ];
-            let folder = path.parent().context("a folder")?;
-            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-            fs::write(&path, lines.concat().join("\n"))
-                .with_context(|| format!("writing {}", path.display()))?;
+        if self.case.run(&mut output)?.is_some() {
+            return Ok(false);
         }
-        Ok(passed)
+        let path = self.kept_at(stage);
+        let lines = [
+            &[self.case.alone.clone(), String::new(), "First:".to_owned()],
+            &self.failure.output[..],
+            &["Again, alone:".to_owned()],
+            &output,
+        ];
+        let folder = path.parent().context("a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        fs::write(&path, lines.concat().join("\n"))
+            .with_context(|| format!("writing {}", path.display()))?;
+        Ok(true)
     }
 
     fn kept_at(&self, stage: &str) -> PathBuf {
-        let name = self.failure.name.replace("::", ".");
+        let name = self.case.shown().replace("::", ".").replace(' ', "-");
         setup::target()
             .join("flaky")
             .join(format!("{stage}-{name}.txt"))

@@ -5,10 +5,13 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::programs::Kind;
 use crate::stage::Stage;
 use crate::{metadata, process, setup, together};
 
-const PACKAGE: &str = "eldest-sim";
+pub(crate) const PACKAGE: &str = "eldest-sim";
+/// In each run of the tests.
+const SEEDS: &str = "3000";
 
 /// `cargo xtask simulate`: builds the simulator and passes everything on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
@@ -39,19 +42,22 @@ pub(crate) fn table() -> Result<String> {
     Ok(table)
 }
 
-/// The stage `simulate`: the core's scenarios, then a fixed number of seeds, then every mutation until it is noticed.
+/// The stage `seeds`: a fixed number of seeds, then every mutation until it is noticed. Optimised, for it is much.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut together::test_package(stage, PACKAGE)?)?;
     let simulator = binary(&stage.output(&mut build()?)?)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--table"))?;
     Ok(())
 }
 
-/// A part of that: fewer seeds, and nothing else.
+/// The stage `simulate`: the core's scenarios and kept plans, then fewer seeds, by the programs that the build has made.
 pub(crate) fn short(stage: &mut Stage) -> Result<()> {
-    let simulator = binary(&stage.output(&mut build()?)?)?;
-    stage.step(Command::new(&simulator).args(["--seeds", "2000"]))?;
+    let built = together::build(stage, &["--bins", "--tests"])?;
+    for program in built.tests(Kind::UnitTests, |it| it.package == PACKAGE) {
+        stage.tests(&mut program.command())?;
+    }
+    let mut seeds = Command::new(built.program(PACKAGE)?);
+    stage.step(seeds.args(["--seeds", SEEDS]))?;
     Ok(())
 }
 

@@ -1,15 +1,13 @@
 //! Runs the commands of one stage within a time limit, and counts its tests, failures and skipped parts.
 
-use std::io::Write as _;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::failures::Failures;
+use crate::case::{Case, Failed};
+use crate::failures::{Failure, Failures};
+use crate::limit::Limit;
 use crate::process::{self, End};
 use crate::retry::Retry;
 use crate::tally::Tally;
@@ -17,25 +15,14 @@ use crate::tally::Tally;
 /// After this a stage is killed.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// The failed tests of a command that run once more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Repeat {
-    Nothing,
-    Once,
-}
-
 /// A stage that runs.
 #[derive(Debug)]
 pub(crate) struct Stage {
     name: &'static str,
-    /// A part of it, which runs beside others: its tests' output, kept until it has ended.
-    part: Option<(String, Vec<String>)>,
-    /// Whether the user named it, rather than everything.
-    pub(crate) asked_for: bool,
     /// Whether its commands take only what other stages leave of the machine.
-    pub(crate) yields: bool,
+    yields: bool,
     started: Instant,
-    limit: Duration,
+    limit: Limit,
     tally: Tally,
     failures: Vec<String>,
     retries: Vec<Retry>,
@@ -62,6 +49,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Of a stage that did not run, for it needs what another one could not make.
+    pub(crate) fn not_run(name: &'static str, missing: &str) -> Self {
+        Self {
+            name,
+            tally: Tally::default(),
+            failures: Vec::new(),
+            retries: Vec::new(),
+            flaky: Vec::new(),
+            skips: vec![format!("`{missing}` failed")],
+            took: Duration::ZERO,
+        }
+    }
+
     /// "passed", "FAILED", "flaky" or "skipped".
     pub(crate) fn result(&self) -> &'static str {
         if !self.failures.is_empty() {
@@ -80,17 +80,18 @@ impl Report {
     /// Runs the failed tests that may be repeated once more, one at a time.
     pub(crate) fn retry(&mut self) {
         for mut retry in std::mem::take(&mut self.retries) {
-            println!("==> {}, once more and alone: {}", self.name, retry.shown());
+            println!(
+                "==> {}, once more and alone: {}",
+                self.name,
+                retry.case.shown()
+            );
             match retry.passes(self.name) {
                 Ok(true) => {
                     self.tally.failed -= 1;
                     self.tally.passed += 1;
                     self.flaky.push(retry.failure.to_string());
                 }
-                Ok(false) => {
-                    let text = format!("{}; alone: {}", retry.failure, retry.shown());
-                    self.failures.push(text);
-                }
+                Ok(false) => self.failures.push(red(&retry.failure, &retry.case)),
                 Err(error) => self
                     .failures
                     .push(format!("{}; alone: {error:#}", retry.failure)),
@@ -105,11 +106,21 @@ impl Report {
 
 impl Stage {
     /// Starts the stage's clock.
-    pub(crate) fn start(name: &'static str, asked_for: bool, limit: Duration) -> Self {
+    pub(crate) fn start(name: &'static str, limit: Duration) -> Self {
+        Self::within(Limit::from_now(limit), name)
+    }
+
+    /// A stage that yields to others, which hold it back.
+    pub(crate) fn beside(name: &'static str, limit: Limit) -> Self {
+        Self {
+            yields: true,
+            ..Self::within(limit, name)
+        }
+    }
+
+    fn within(limit: Limit, name: &'static str) -> Self {
         Self {
             name,
-            part: None,
-            asked_for,
             yields: false,
             started: Instant::now(),
             limit,
@@ -123,63 +134,30 @@ impl Stage {
     /// Says what the stage does now.
     pub(crate) fn say(&self, text: &str) {
         let elapsed = self.started.elapsed().as_secs_f64();
-        let part = self.part.as_ref().map(|(part, _)| format!(" ({part})"));
-        let part = part.unwrap_or_default();
-        println!("==> {}{part} {elapsed:.1} s: {text}", self.name);
+        println!("==> {} {elapsed:.1} s: {text}", self.name);
     }
 
-    /// Runs `body` once for each name, so many at once, each on a part of this stage. What the tests of a part print
-    /// comes whole when it has ended; one that ends with an error has failed, and the others go on.
-    pub(crate) fn side_by_side<N: AsRef<str> + Sync>(
-        &mut self,
-        names: &[N],
-        at_once: usize,
-        body: impl Fn(&mut Self, &str) -> Result<()> + Sync,
-    ) {
-        let next = AtomicUsize::new(0);
-        let ended = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..at_once {
-                scope.spawn(|| {
-                    while let Some(name) = names.get(next.fetch_add(1, Ordering::SeqCst)) {
-                        let name = name.as_ref();
-                        let mut part = self.part(name);
-                        if let Err(error) = body(&mut part, name) {
-                            part.fail(format!("{name}: {error:#}"));
-                        }
-                        part.show();
-                        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                        ended.push(part);
-                    }
-                });
+    /// Whether its time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.limit.is_over()
+    }
+
+    /// Counts how a case ended. A test that failed and may be repeated runs once more when all stages have ended.
+    pub(crate) fn count(&mut self, case: Case, failed: Result<Option<Failed>>) {
+        match failed {
+            Ok(None) => self.tally.passed += 1,
+            Ok(Some(Failed { failure, repeats })) => {
+                self.tally.failed += 1;
+                if repeats {
+                    self.retries.push(Retry { failure, case });
+                } else {
+                    self.failures.push(red(&failure, &case));
+                }
             }
-        });
-        for part in ended.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            self.tally += part.tally;
-            self.failures.extend(part.failures);
-            self.retries.extend(part.retries);
-            self.skips.extend(part.skips);
-        }
-    }
-
-    fn part(&self, name: &str) -> Self {
-        let of = self.part.iter().map(|(of, _)| of.as_str());
-        let names: Vec<&str> = of.chain([name]).collect();
-        Self {
-            part: Some((names.join(" "), Vec::new())),
-            yields: self.yields,
-            started: self.started,
-            ..Self::start(self.name, self.asked_for, self.limit)
-        }
-    }
-
-    /// Prints what was kept of a part's output.
-    fn show(&mut self) {
-        let lines = self.part.as_mut().map(|(_, lines)| std::mem::take(lines));
-        let mut stdout = std::io::stdout().lock();
-        for line in lines.unwrap_or_default() {
-            // As `println!` would, but nobody comes in between.
-            writeln!(stdout, "{line}").expect("printing to stdout");
+            Err(error) => {
+                self.tally.failed += 1;
+                self.failures.push(format!("{}: {error:#}", case.shown()));
+            }
         }
     }
 
@@ -206,23 +184,13 @@ impl Stage {
     /// Runs a command, its output passed through and its tests counted. A failure is recorded and gives
     /// false; only the time limit ends the stage.
     pub(crate) fn step(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command, Repeat::Nothing)?;
+        let counted = self.counted(command)?;
         Ok(counted.is_some())
     }
 
     /// As [`Stage::step`], for tests that must be there: running none at all is a failure too.
     pub(crate) fn tests(&mut self, command: &mut Command) -> Result<bool> {
-        self.some_tests(command, Repeat::Nothing)
-    }
-
-    /// As [`Stage::tests`], for tests that use real time, processes, sockets or containers: one that fails runs once more
-    /// when all stages have ended, unless it saw a promise broken.
-    pub(crate) fn real_tests(&mut self, command: &mut Command) -> Result<bool> {
-        self.some_tests(command, Repeat::Once)
-    }
-
-    fn some_tests(&mut self, command: &mut Command, repeat: Repeat) -> Result<bool> {
-        let counted = self.counted(command, repeat)?;
+        let counted = self.counted(command)?;
         if counted.is_some_and(|tally| tally.ran() == 0) {
             self.fail(format!("ran no test at all: {}", process::show(command)));
             return Ok(false);
@@ -251,8 +219,8 @@ impl Stage {
         if let Err(error) = result {
             self.fail(format!("{error:#}"));
         }
-        if self.failures.is_empty() && self.started.elapsed() > self.limit {
-            self.fail(format!("over its limit of {} s", self.limit.as_secs()));
+        if self.failures.is_empty() && self.limit.is_over() {
+            self.fail(format!("over its limit of {} s", self.limit.seconds()));
         }
         // A failure that no test stands for (a build, a lint, the limit) is counted all the same.
         if !self.failures.is_empty() {
@@ -279,75 +247,60 @@ impl Stage {
     }
 
     /// What the command's tests gave, or nothing if it failed.
-    fn counted(&mut self, command: &mut Command, repeat: Repeat) -> Result<Option<Tally>> {
+    fn counted(&mut self, command: &mut Command) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);
         let mut tally = Tally::default();
         let mut failures = Failures::default();
-        let mut kept = Vec::new();
-        let keep = self.part.is_some();
         let result = self.run(command, |line| {
-            if keep {
-                kept.push(line.to_owned());
-            } else {
-                println!("{line}");
-            }
+            println!("{line}");
             tally.read(line);
             failures.read(line);
         });
         self.tally += tally;
         let failed = failures.found();
-        if let Some((_, lines)) = &mut self.part {
-            lines.append(&mut kept);
-        }
-        // A test program that crashed, or was killed at the limit, names no test.
-        let all_named = failed.len() as u64 == tally.failed && tally.failed > 0;
-        let repeat = repeat == Repeat::Once && all_named && result.is_ok();
-        let (again, red): (Vec<_>, Vec<_>) = failed
-            .into_iter()
-            .partition(|failure| repeat && !failure.breaks_a_promise());
-        let only_again = !again.is_empty() && red.is_empty();
-        self.failures.extend(red.iter().map(ToString::to_string));
-        let again = again.into_iter();
-        self.retries
-            .extend(again.map(|failure| Retry::new(failure, command)));
+        self.failures.extend(failed.iter().map(ToString::to_string));
         let status = result?;
         if !status.success() {
-            if !only_again {
-                self.fail(format!("{shown} ({status})"));
-            }
+            self.fail(format!("{shown} ({status})"));
             return Ok(None);
         }
         Ok(Some(tally))
     }
 
     fn run(&self, command: &mut Command, on_line: impl FnMut(&str)) -> Result<ExitStatus> {
-        let deadline = self.started + self.limit;
+        let is_over = || self.limit.is_over();
         let end = if self.yields {
-            process::run(&mut process::yielding(command), deadline, on_line)?
+            process::run(&mut process::yielding(command), is_over, on_line)?
         } else {
-            process::run(command, deadline, on_line)?
+            process::run(command, is_over, on_line)?
         };
         match end {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
                 "killed at its limit of {} s, in `{}`; --limit SECONDS allows more",
-                self.limit.as_secs(),
+                self.limit.seconds(),
                 process::show(command),
             ),
         }
     }
 }
 
+/// A failed test, with the command that runs it alone.
+fn red(failure: &Failure, case: &Case) -> String {
+    format!("{failure}; alone: {}", case.alone)
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::{DEFAULT_LIMIT, Report, Stage};
+    use crate::case::tests::{PASSES, case, fails};
     use anyhow::Result;
     use std::process::Command;
     use std::time::Duration;
 
     fn stage(limit: Duration, body: impl FnOnce(&mut Stage) -> Result<()>) -> Report {
-        let mut stage = Stage::start("test", false, limit);
+        let mut stage = Stage::start("test", limit);
         let result = body(&mut stage);
         stage.finish(result)
     }
@@ -389,95 +342,21 @@ mod tests {
         assert_eq!(report.failures.len(), 2, "{:?}", report.failures);
     }
 
-    /// A `cargo test` that fails with that reason until the file is there, which its first run makes.
-    fn fails_once(file: &std::path::Path, reason: &str) -> Command {
-        let (file, failed) = (file.display(), "test result: FAILED. 1 passed; 1 failed");
-        let first = format!("failures:\n\n---- a::b stdout ----\nError: {reason}\n\n{failed}");
-        sh(&format!(
-            "if [ -e {file} ]; then echo 'test result: ok. 1 passed; 0 failed'; else touch {file}; echo '{first}'; exit 101; fi"
-        ))
-    }
-
-    #[test]
-    fn a_test_in_real_time_that_fails_once_is_flaky_and_its_outputs_are_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = fails_once(&folder.path().join("ran"), "late");
-        let mut report = stage(DEFAULT_LIMIT, |stage| {
-            assert!(!stage.real_tests(&mut command)?);
-            Ok(())
-        });
-        assert_eq!(report.result(), "again");
-        report.retry();
-        assert_eq!((report.tally.passed, report.tally.failed), (2, 0));
-        assert_eq!(report.flaky, ["a::b: Error: late"]);
-        assert_eq!(report.result(), "flaky");
-        let kept = crate::setup::target().join("flaky/test-a.b.txt");
-        let text = std::fs::read_to_string(&kept).unwrap();
-        assert!(
-            text.contains("Error: late") && text.contains("ok. 1 passed"),
-            "{text}"
-        );
-        assert!(text.contains("-- --exact a::b"), "{text}");
-        std::fs::remove_file(kept).unwrap();
-    }
-
-    #[test]
-    fn a_test_in_real_time_that_fails_twice_has_failed() {
-        let failed = "failures:\n\n---- a::b stdout ----\nError: late\n\ntest result: FAILED. 0 passed; 1 failed";
-        let mut report = stage(DEFAULT_LIMIT, |stage| {
-            stage.real_tests(&mut sh(&format!("echo '{failed}'; exit 101")))?;
-            Ok(())
-        });
-        report.retry();
-        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
-        assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
-    }
-
     #[test]
     fn a_flaky_test_does_not_take_away_another_failure_of_its_stage() {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = fails_once(&folder.path().join("ran"), "late");
         let mut report = stage(DEFAULT_LIMIT, |stage| {
-            stage.real_tests(&mut command)?;
+            let mut case = case(folder.path(), "once", &fails("late"));
+            let failed = case.run(&mut Vec::new());
+            stage.count(case, failed);
             stage.fail("the images cannot be made");
             Ok(())
         });
+        // From now on it passes.
+        case(folder.path(), "once", PASSES);
         report.retry();
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert_eq!(report.flaky.len(), 1);
-    }
-
-    #[test]
-    fn a_broken_promise_is_red_at_once_as_is_a_failed_test_in_virtual_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let runs = [
-            ("VIOLATION I1 overlap in jobs", true),
-            ("leaked secret: it is in the log", true),
-            ("late", false),
-        ];
-        for (number, (reason, real)) in runs.into_iter().enumerate() {
-            let mut command = fails_once(&folder.path().join(number.to_string()), reason);
-            let mut report = stage(DEFAULT_LIMIT, |stage| {
-                if real {
-                    stage.real_tests(&mut command)?;
-                } else {
-                    stage.tests(&mut command)?;
-                }
-                Ok(())
-            });
-            report.retry();
-            assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
-        }
-    }
-
-    #[test]
-    fn a_test_program_that_crashed_is_red_at_once() {
-        let mut report = stage(DEFAULT_LIMIT, |stage| {
-            stage.real_tests(&mut sh("echo 'test a::b ... '; kill -s KILL $$"))?;
-            Ok(())
-        });
-        report.retry();
-        assert_eq!(report.result(), "FAILED");
     }
 
     #[test]
@@ -503,34 +382,6 @@ mod tests {
             report.failures[0].contains("sleep 600"),
             "{:?}",
             report.failures
-        );
-    }
-
-    #[test]
-    fn parts_run_at_the_same_time_and_are_counted_together() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().display();
-        let report = stage(DEFAULT_LIMIT, |stage| {
-            stage.side_by_side(&["a", "b", "c"], 2, |part, name| {
-                // Each of the first two waits for the other: one after the other they would stand at the limit.
-                let both = format!("while [ $(ls {path} | wc -l) -lt 2 ]; do :; done");
-                let result = "echo 'test result: ok. 2 passed'";
-                assert!(part.tests(&mut sh(&format!("touch {path}/{name}; {both}; {result}")))?);
-                part.step(&mut sh(if name == "b" { "exit 3" } else { "true" }))?;
-                anyhow::ensure!(name != "c", "no more");
-                Ok(())
-            });
-            Ok(())
-        });
-        assert_eq!(report.tally.passed, 6);
-        let mut failures = report.failures;
-        failures.sort();
-        let [ended, exited] = &failures[..] else {
-            panic!("{failures:?}")
-        };
-        assert!(
-            ended == "c: no more" && exited.contains("exit 3"),
-            "{failures:?}"
         );
     }
 

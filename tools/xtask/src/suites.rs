@@ -1,21 +1,29 @@
-//! Runs the library's test suites through cargo, with the settings that each suite needs.
+//! Runs the test suites, with the settings that each suite needs.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use crate::case::Case;
 use crate::compose::Compose;
-use crate::fixed::COMMAND;
-use crate::metadata::Metadata;
-use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::together::{build_all, test_all, test_package};
-use crate::{chaos, packages, process, setup, tools};
+use crate::programs::{Built, Kind, Program, names};
+use crate::published::{CLI, PUBLISHED};
+use crate::stage::Stage;
+use crate::together::{self, EVERYTHING};
+use crate::{chaos, images, packages, pool, setup, simulate, tools};
 
-/// The test file that needs the Docker Engine and has a stage of its own.
+/// The test file that needs the Docker Engine.
 pub(crate) const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
-pub(crate) const SMOKE: &str = "smoke";
+const SMOKE: &str = "smoke";
+/// The tests of the whole stack: in virtual time, and of its etcd beside a real one.
+const STACK: &str = "cluster";
+const CONFORMANCE: &str = "conformance";
+/// The example of a team's own failover tests, which builds its image by itself.
+const FAILOVER: &str = "failover";
+/// Their ten thousand cycles run only when they are asked for.
+const CYCLES: &str = "cycles";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
@@ -36,33 +44,55 @@ const ON_ONE_VERSION: [&str; 14] = [
     "tls",
 ];
 
+/// Unit tests, by program and beginning of their names, that start an etcd or other processes: the stage `tests` runs them.
+const REAL: [(&str, &str); 2] = [("eldest", "etcd::tests::"), ("eldest_testing", "")];
+
+/// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
+const LONG: [&str; 8] = [
+    "burst::",
+    "cycles::",
+    "faults::balancer::",
+    "faults::moving::",
+    "guards::leaks::",
+    "leaks::",
+    "partitions::",
+    "restore::",
+];
+/// Among the others, these take longest. They begin first, so that no core waits for a last one.
+const SLOW: [&str; 9] = [
+    "supervise::chaos::",
+    "faults::nearest::",
+    "faults::relisted::",
+    "cli::doctor::",
+    "logs::connection::",
+    "testing::cluster::",
+    "guards::failing::",
+    "serve::guarded::",
+    "conformance::walk::",
+];
+/// The failover tests of the design, and the compose file. The stage `containers` runs them and all others.
+const FAILOVERS: [&str; 2] = [
+    "containers::node_faults::",
+    "containers::walk::the_demo_comes_up",
+];
+
 /// Names the etcdctl that tests use.
 const ETCDCTL: &str = "ELDEST_ETCDCTL";
 const ETCDCTL_NAME: &str = "etcdctl";
 /// Set to 1, the tests with etcdctl are left out.
 const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
-
 /// Tells the tests of the examples that those are built.
 const EXAMPLES: &str = "ELDEST_EXAMPLES_ARE_BUILT";
+/// Names the etcd that the tests start.
+const ETCD: &str = "ELDEST_ETCD_BIN";
 
-/// Tests that wait for the next lookup of endpoints, for minutes, with next to no work: they run beside the other tests of
-/// their file, and against one version of etcd.
-const WAITING: (&str, &str) = ("faults", "moving::");
-/// These files take longest. They begin first, so that no core waits for a last one.
-const LONGEST: [&str; 3] = ["api", "faults", "http"];
-
-/// Each integration test has an etcd of its own and mostly waits for its deadlines: on two cores, five at a time of each
-/// of two files keep both busy. With three files of six, requests on a slow machine took longer than their timeouts.
-const AT_ONCE: usize = 2;
-const THREADS: &str = "--test-threads=5";
-
-/// Each of these waits longer still, and has six containers or more.
-const CONTAINER_THREADS: &str = "--test-threads=2";
+/// Each test has six containers or more.
+const CONTAINERS_AT_ONCE: usize = 3;
 
 /// Name the two generations of docker-compose.
 const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";
 const COMPOSE_V2: &str = "ELDEST_COMPOSE_V2";
-/// Name the images of the node and of the command; without them, those of `cargo xtask images`.
+/// Name the images of the node and of the command.
 const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
 const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
 /// The image that the compose file names and the Dockerfile makes.
@@ -73,96 +103,184 @@ pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// ... and the command alone.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
-/// The tests of the whole stack: in virtual time, and of its etcd beside a real one.
-const STACK: &str = "cluster";
-const CONFORMANCE: &str = "conformance";
-const DEMO: &str = "eldest-demo";
-const NODE: &str = "eldest-node";
-const FENCING: &str = "eldest-fencing-example";
-const HANDOUT: &str = "eldest-handout-example";
-const TELEMETRY: &str = "eldest-telemetry-example";
-const GUARDED: &str = "eldest-guarded";
-
 /// The stage `build`. The other stages build what they need too, when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
-    let all = ["--lib", "--bins", "--tests", "--examples"];
-    stage.step(build_all(stage)?.args(all))?;
+    together::build(stage, &EVERYTHING)?;
+    together::build_xtask(stage)?;
     Ok(())
 }
 
-/// The stage `unit`.
+/// The stage `unit`: the unit tests that need nothing but a processor.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
-    stage.tests(test_all(stage)?.args(["--lib", "--bin", COMMAND]))?;
-    Ok(())
-}
-
-/// The stage `integration`.
-pub(crate) fn integration(stage: &mut Stage) -> Result<()> {
-    let tests = all(stage, None);
-    stage.step(test_all(stage)?.arg("--doc"))?;
-    stage.side_by_side(
-        &[DEMO, NODE, FENCING, HANDOUT, TELEMETRY, GUARDED],
-        2,
-        |part, package| {
-            let mut tests = test_package(part, package)?;
-            if package == FENCING {
-                tools::add_postgres(part, &mut tests);
+    let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
+    let xtask = together::build_xtask(stage)?;
+    for built in [built, xtask] {
+        for program in built.tests(Kind::UnitTests, |it| it.package != simulate::PACKAGE) {
+            let mut tests = program.command();
+            for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
+                tests.args(["--skip", skipped]);
             }
-            part.real_tests(&mut tests)?;
-            Ok(())
-        },
-    );
-    stage.tests(&mut setup::cargo(["test", "--package", "xtask"])?)?;
-    tests
+            // Not every program has any.
+            stage.step(&mut tests)?;
+        }
+    }
+    Ok(())
 }
 
-/// Everything in the folders `tests` that needs no containers, and the etcd of simulated time, against the vendored etcd;
-/// against the one given, what depends on etcd's version.
-pub(crate) fn all(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
-    let metadata = Metadata::of_workspace(stage)?;
-    let mut tests: Vec<&str> = metadata
-        .tests()
-        .into_iter()
-        .chain([CONFORMANCE])
-        .filter(|name| *name != CONTAINERS)
-        .filter(|name| etcd.is_none() || !ON_ONE_VERSION.contains(name))
-        .collect();
-    ensure!(!tests.is_empty(), "there is no test in tests/");
-    let mut all = build_all(stage)?;
-    for test in &tests {
-        all.args(["--test", test]);
-    }
-    if let Some(etcd) = etcd {
-        all.env("ELDEST_ETCD_BIN", etcd);
-    }
-    find_tools(stage, &mut all);
-    all.env(EXAMPLES, "1");
-    if !stage.step(all.arg("--examples"))? {
-        return Ok(());
-    }
-    tests.sort_by_key(|test| !LONGEST.contains(test));
-    let run = |part: &mut Stage, arguments: &[&str]| -> Result<()> {
-        let mut one = test_all(part)?;
-        process::set_variables_of(&all, &mut one);
-        part.real_tests(one.arg("--test").args(arguments))?;
-        Ok(())
-    };
-    let (waiting_file, waiting) = WAITING;
-    let others =
-        |part: &mut Stage, test: &str| run(part, &[test, "--", THREADS, "--skip", waiting]);
-    if etcd.is_some() {
-        // Other versions are tested beside one another already.
-        stage.side_by_side(&tests, 1, others);
-        return Ok(());
-    }
-    stage.side_by_side(&[waiting, "others"], 2, |part, which| {
-        if which == waiting {
-            return run(part, &[waiting_file, "--", waiting]);
-        }
-        part.side_by_side(&tests, AT_ONCE, others);
-        Ok(())
-    });
+/// The stage `doc`.
+pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
+    stage.tests(&mut together::doc_tests(stage)?)?;
     Ok(())
+}
+
+/// The stage `tests`: all tests of a real etcd, of processes and of sockets that take seconds.
+pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
+    let built = together::build(stage, &EVERYTHING)?;
+    let settings = with_tools(stage);
+    let in_pool = |program: &Program| {
+        program.package != chaos::PACKAGE
+            && ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str())
+    };
+    let cases = cases(stage, &built, in_pool, &settings)?;
+    let mut cases = without(cases, &LONG);
+    for (name, beginning) in REAL {
+        let is_real = |program: &Program| program.name == name && program.package != CLI;
+        let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
+        cases.extend(only(units, &[&format!("{name}::{beginning}")]));
+    }
+    cases.sort_by_key(|case| !begins(case, &SLOW));
+    pool::run(stage, cases, pool::size())
+}
+
+/// The stage `long`.
+pub(crate) fn long(stage: &mut Stage) -> Result<()> {
+    let built = together::build(stage, &EVERYTHING)?;
+    let settings = with_tools(stage);
+    let all = cases(stage, &built, |_| true, &settings)?;
+    pool::run(stage, only(all, &LONG), pool::size())
+}
+
+/// Runs the tests whose names begin like that, whichever stage runs them otherwise.
+pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
+    let built = together::build(stage, &EVERYTHING)?;
+    let mut settings = with_tools(stage);
+    if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
+        images::make_for_tests(stage, &built)?;
+        let compose = crate::compose::find(stage)?;
+        with_compose(&mut settings, &compose);
+    }
+    let mut all = cases(stage, &built, |_| true, &settings)?;
+    all.extend(cases_of(
+        stage,
+        &built,
+        Kind::UnitTests,
+        |_| true,
+        &settings,
+    )?);
+    let wanted = only(all, beginnings);
+    let at_once = if wanted.iter().any(|case| case.group == CONTAINERS) {
+        CONTAINERS_AT_ONCE
+    } else {
+        pool::size()
+    };
+    ensure!(
+        !wanted.is_empty(),
+        "there is no test whose name begins with {}",
+        beginnings.join(" or ")
+    );
+    pool::run(stage, wanted, at_once)
+}
+
+/// The tests of the chosen programs, one case each.
+fn cases(
+    stage: &Stage,
+    built: &Built,
+    chosen: impl Fn(&Program) -> bool,
+    settings: &Command,
+) -> Result<Vec<Case>> {
+    cases_of(stage, built, Kind::Tests, chosen, settings)
+}
+
+fn cases_of(
+    stage: &Stage,
+    built: &Built,
+    kind: Kind,
+    chosen: impl Fn(&Program) -> bool,
+    settings: &Command,
+) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for program in built.tests(kind, chosen) {
+        let ignored = stage.output(&mut program.listing(true))?;
+        let ignored: Vec<&str> = names(&ignored).collect();
+        let all = stage.output(&mut program.listing(false))?;
+        let run = names(&all).filter(|test| !ignored.contains(test));
+        cases.extend(run.map(|test| Case::test(program, test, settings)));
+    }
+    Ok(cases)
+}
+
+fn begins(case: &Case, beginnings: &[&str]) -> bool {
+    let name = case.shown();
+    beginnings.iter().any(|start| name.starts_with(start))
+}
+
+fn only(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
+    cases.retain(|case| begins(case, beginnings));
+    cases
+}
+
+fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
+    cases.retain(|case| !begins(case, beginnings));
+    cases
+}
+
+/// What depends on etcd's version, to be run with the one given: everything in the folders `tests` of the published packages
+/// that needs no containers and no minutes, and the etcd of simulated time.
+pub(crate) fn on_version(
+    stage: &Stage,
+    built: &Built,
+    series: &str,
+    etcd: &Path,
+) -> Result<Vec<Case>> {
+    let mut settings = with_tools(stage);
+    settings.env(ETCD, etcd);
+    let depends = |program: &Program| {
+        let name = program.name.as_str();
+        let published = PUBLISHED.contains(&program.package.as_str());
+        (published || name == CONFORMANCE) && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
+    };
+    let cases = cases(stage, built, depends, &settings)?;
+    let waits = "faults::moving::";
+    Ok(of_version(without(cases, &[waits]), series))
+}
+
+/// The smoke test, with the vendored etcd or the one given.
+pub(crate) fn smoke(
+    stage: &Stage,
+    built: &Built,
+    series: &str,
+    etcd: Option<&Path>,
+) -> Result<Vec<Case>> {
+    let mut settings = setup::program("settings");
+    if let Some(etcd) = etcd {
+        settings.env(ETCD, etcd);
+    }
+    let cases = cases(stage, built, |program| program.name == SMOKE, &settings)?;
+    Ok(of_version(cases, series))
+}
+
+fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
+    let cases = cases.into_iter();
+    let of = cases.map(|case| case.of(&format!("etcd {series}"), "cargo xtask verify versions"));
+    of.collect()
+}
+
+/// The settings of tests: where the programs of others are, and that the examples are built.
+fn with_tools(stage: &Stage) -> Command {
+    let mut settings = setup::program("settings");
+    find_tools(stage, &mut settings);
+    settings.env(EXAMPLES, "1");
+    settings
 }
 
 /// Tells the tests where the programs of others are. Each is fetched once.
@@ -203,73 +321,73 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
-    let mut tests = test_package(stage, chaos::PACKAGE)?;
-    tools::add_faketime(stage, &mut tests);
-    stage.real_tests(tests.args(["--", THREADS]))?;
-    Ok(())
+    let built = together::build(stage, &["--bins", "--tests"])?;
+    let mut settings = setup::program("settings");
+    tools::add_faketime(stage, &mut settings);
+    let harness = |program: &Program| program.package == chaos::PACKAGE;
+    let cases = cases(stage, &built, harness, &settings)?;
+    pool::run(stage, cases, pool::size() / 2)
 }
 
 /// The stage `stack`.
 pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
-    stage.tests(test_all(stage)?.args(["--test", STACK]))?;
-    Ok(())
-}
-
-/// The smoke test, against the vendored etcd or the one given.
-pub(crate) fn smoke(stage: &mut Stage, etcd: Option<&Path>) -> Result<()> {
-    ensure!(has(stage, SMOKE)?, "there is no tests/{SMOKE}.rs");
-    let mut cargo = test_all(stage)?;
-    cargo.args(["--test", SMOKE]).env("ELDEST_SMOKE", "1");
-    if let Some(etcd) = etcd {
-        cargo.env("ELDEST_ETCD_BIN", etcd);
+    let built = together::build(stage, &["--test", STACK])?;
+    for program in built.tests(Kind::Tests, |program| program.name == STACK) {
+        stage.tests(&mut program.command())?;
     }
-    stage.real_tests(cargo.args(["--", THREADS]))?;
     Ok(())
 }
 
-/// The command `leaks`: ten thousand cycles on a good network and on one that flaps.
-pub(crate) fn leaks() -> Result<ExitCode> {
-    let stage = Stage::start("leaks", true, DEFAULT_LIMIT);
-    let mut cargo = test_all(&stage)?;
-    cargo.args(["--test", "cycles", "--", "--ignored", "--nocapture"]);
-    let status = cargo.status().context("starting cargo")?;
-    Ok(process::exit_code(status))
+/// The stage `leaks`: ten thousand cycles on a good network and on one that flaps.
+pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
+    let built = together::build(stage, &["--test", CYCLES])?;
+    for program in built.tests(Kind::Tests, |program| program.name == CYCLES) {
+        let mut cycles = program.command();
+        stage.tests(cycles.args(["--ignored", "--nocapture"]))?;
+    }
+    Ok(())
 }
 
-/// The tests that need the Docker Engine.
+/// The failover tests of the design in containers, and the compose file.
+pub(crate) fn failovers(stage: &mut Stage, compose: &Compose) -> Result<()> {
+    let built = together::build(stage, &EVERYTHING)?;
+    images::make_for_tests(stage, &built)?;
+    let mut settings = setup::program("settings");
+    with_compose(&mut settings, compose);
+    let all = in_containers(stage, &built, &settings)?;
+    pool::run(stage, only(all, &FAILOVERS), CONTAINERS_AT_ONCE)
+}
+
+/// All tests that need the Docker Engine, with the images that the Dockerfile describes.
 pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
-    let mut cargo = test_all(stage)?;
-    cargo.args(["--test", CONTAINERS, "--", CONTAINER_THREADS]);
-    cargo
-        .env(COMPOSE_V1, &compose.v1)
+    let built = together::build(stage, &EVERYTHING)?;
+    let mut settings = setup::program("settings");
+    with_compose(&mut settings, compose);
+    settings
         .env(NODE_IMAGE, DEV_IMAGE)
         .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
-    stage.real_tests(cargo.env(COMPOSE_V2, &compose.v2))?;
-    Ok(())
+    let all = in_containers(stage, &built, &settings)?;
+    pool::run(stage, all, CONTAINERS_AT_ONCE)
 }
 
-/// The example of a team's own failover tests, which builds its image by itself.
-pub(crate) fn failover(stage: &mut Stage) -> Result<()> {
-    stage.real_tests(&mut test_package(stage, "eldest-failover-example")?)?;
-    Ok(())
+fn in_containers(stage: &Stage, built: &Built, settings: &Command) -> Result<Vec<Case>> {
+    let chosen = |program: &Program| [CONTAINERS, FAILOVER].contains(&program.name.as_str());
+    cases(stage, built, chosen, settings)
+}
+
+fn with_compose(settings: &mut Command, compose: &Compose) {
+    settings
+        .env(COMPOSE_V1, &compose.v1)
+        .env(COMPOSE_V2, &compose.v2);
 }
 
 /// The test of the sweep, which cannot be run without the engine.
 pub(crate) fn sweep(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo([
-        "test",
-        "--package",
-        "xtask",
-        "sweep",
-        "--",
-        "--ignored",
-    ])?)?;
+    let built = together::build_xtask(stage)?;
+    for program in built.tests(Kind::UnitTests, |_| true) {
+        stage.tests(program.command().args(["sweep", "--ignored"]))?;
+    }
     Ok(())
-}
-
-/// Whether `tests/` has this one.
-pub(crate) fn has(stage: &Stage, test: &str) -> Result<bool> {
-    Ok(Metadata::of_workspace(stage)?.tests().contains(&test))
 }
 
 #[cfg(test)]

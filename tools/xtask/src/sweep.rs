@@ -230,7 +230,7 @@ mod tests {
             things("alive", Some(&alive())),
             things("nobody", None),
         );
-        let result = run(&Stage::start("sweep", true, DEFAULT_LIMIT));
+        let result = run(&Stage::start("sweep", DEFAULT_LIMIT));
         let left = [&of_dead, &of_alive, &nobodys].map(there);
         for things in [&of_alive, &nobodys] {
             for (kind, id) in KINDS.iter().zip(things) {
@@ -247,7 +247,7 @@ mod tests {
         let owner = dead();
         let all = ["one", "two", "three"].map(|name| things(name, Some(&owner)));
         let sweep =
-            || run(&Stage::start("sweep", true, DEFAULT_LIMIT)).map(|()| all.each_ref().map(there));
+            || run(&Stage::start("sweep", DEFAULT_LIMIT)).map(|()| all.each_ref().map(there));
         let results = std::thread::scope(|scope| {
             [(); 4]
                 .map(|()| scope.spawn(sweep))

@@ -1,16 +1,18 @@
-//! Builds the tests and programs of all packages with one set of features, so that each dependency is built once.
+//! Builds the tests and programs of all packages at once, by clippy's driver and with one set of features: each package is
+//! compiled once, and linted as it is compiled.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::metadata::{self, Metadata};
-use crate::setup;
+use crate::metadata::Metadata;
+use crate::programs::Built;
 use crate::stage::Stage;
+use crate::{packages, setup};
 
-/// Not among the packages that are tested together: the model's unit tests take as long as all others, the benchmarks count
-/// what the library does without features, and this program is built already.
+/// Not among the packages that are built together: the model has a compiler's options of its own, the benchmarks count what
+/// the library does without features, and this program is built already.
 const APART: [&str; 3] = [MODEL, BENCH, "xtask"];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
@@ -18,6 +20,14 @@ pub(crate) const BENCH: &str = "eldest-bench";
 /// A second implementation of the cryptography, in C, for the sake of one line of ours: the stage `consumer` builds it while
 /// other stages wait.
 pub(crate) const OTHER_CRYPTOGRAPHY: &str = "tls-aws-lc";
+
+/// The compiler with clippy's lints.
+const DRIVER: &str = "clippy-driver";
+/// Its arguments, as `cargo clippy` hands them over. Cargo builds anew what was built with others.
+const LINTS: (&str, &str) = (
+    "CLIPPY_ARGS",
+    "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+);
 
 /// Every package, whichever of their tests run, and every feature: cargo builds a dependency once for each set of features
 /// that the packages it was asked for need.
@@ -47,34 +57,60 @@ pub(crate) fn features(stage: &Stage, apart: &[&str]) -> Result<String> {
 /// Cargo takes the features that tests need into account only if it builds something that may use them.
 pub(crate) const EXAMPLE: [&str; 2] = ["--example", "run_a_task"];
 
-/// `cargo build` of whatever is named, tests included: `cargo test` would build the examples as tests, and not the programs
-/// that the tests of the examples run.
-pub(crate) fn build_all(stage: &Stage) -> Result<Command> {
-    let mut cargo = setup::cargo(["build"])?;
-    cargo.args(together(stage)?);
-    Ok(cargo)
+/// Everything that is built together.
+pub(crate) const EVERYTHING: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
+
+/// Builds those targets, with warnings denied, and tells what there is.
+pub(crate) fn build(stage: &Stage, targets: &[&str]) -> Result<Built> {
+    let mut cargo = linting(stage, "build")?;
+    cargo.args(together(stage)?).args(targets);
+    messages(stage, &mut cargo)
 }
 
-/// `cargo test` of whatever is named.
-pub(crate) fn test_all(stage: &Stage) -> Result<Command> {
-    let mut cargo = setup::cargo(["test", "--no-fail-fast"])?;
-    cargo.args(together(stage)?);
-    Ok(cargo)
+/// The same of this very program and its tests.
+pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
+    let mut cargo = linting(stage, "build")?;
+    messages(
+        stage,
+        cargo.args(["--package", "xtask", "--bins", "--tests"]),
+    )
 }
 
-/// The tests of one package, but for its library's unit tests, which are in the stage `unit`.
-pub(crate) fn test_package(stage: &Stage, package: &str) -> Result<Command> {
-    let mut cargo = test_all(stage)?;
-    cargo.args(Metadata::of_workspace(stage)?.programs_and_tests(package)?);
+fn messages(stage: &Stage, cargo: &mut Command) -> Result<Built> {
+    let json = "--message-format=json-render-diagnostics";
+    Ok(Built::read(&stage.output(cargo.arg(json))?))
+}
+
+/// `cargo test` of the examples in the documentation.
+pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
+    let mut cargo = linting(stage, "test")?;
+    cargo
+        .args(["--no-fail-fast", "--doc"])
+        .args(together(stage)?);
     Ok(cargo)
 }
 
 /// A program, as it is built for the tests of its package.
 pub(crate) fn program(stage: &Stage, package: &str) -> Result<PathBuf> {
-    let json = "--message-format=json-render-diagnostics";
-    let mut cargo = build_all(stage)?;
-    let messages = stage.output(cargo.args([json, "--bin", package]).args(EXAMPLE))?;
-    let mut lines = messages.lines();
-    let found = lines.find_map(|line| metadata::executable(line, package));
-    found.with_context(|| format!("cargo built no {package}"))
+    let targets = [&["--bin", package], &EXAMPLE[..]].concat();
+    build(stage, &targets)?.program(package)
+}
+
+/// Cargo, with clippy's driver in the compiler's place.
+fn linting(stage: &Stage, command: &str) -> Result<Command> {
+    let mut cargo = setup::cargo([command])?;
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", driver(stage)?);
+    let (name, arguments) = LINTS;
+    cargo.env(name, arguments);
+    Ok(cargo)
+}
+
+/// The driver of the compiler in use.
+fn driver(stage: &Stage) -> Result<PathBuf> {
+    let sysroot = stage.output(setup::program("rustc").args(["--print", "sysroot"]))?;
+    let beside = Path::new(sysroot.trim()).join("bin").join(DRIVER);
+    let found = Some(beside).filter(|path| path.is_file());
+    found
+        .or_else(|| packages::find(DRIVER))
+        .with_context(|| format!("there is no {DRIVER}: `rustup component add clippy` installs it"))
 }

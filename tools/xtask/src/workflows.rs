@@ -6,7 +6,8 @@ use std::fs;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::published::PUBLISHED;
-use crate::{COMMANDS, TEST, setup, test};
+use crate::stages::Tier;
+use crate::{COMMANDS, TEST, VERIFY, setup, test};
 
 const FOLDER: &str = ".github/workflows";
 const CALL: &str = "cargo xtask ";
@@ -68,8 +69,13 @@ fn unknown(call: &[String]) -> Option<String> {
     if !COMMANDS.iter().any(|known| known.name == command) {
         return Some(format!("there is no command `{command}`"));
     }
-    let parsed = (command == TEST).then(|| test::parse(arguments));
-    parsed?.err().map(|error| error.to_string())
+    let tier = match command.as_str() {
+        TEST => Tier::Test,
+        VERIFY => Tier::Verify,
+        _ => return None,
+    };
+    let parsed = test::parse(tier, arguments);
+    parsed.err().map(|error| error.to_string())
 }
 
 /// The version that the comment behind a pinned action names, if it is pinned and there is one.
@@ -94,7 +100,7 @@ fn each_command_and_stage_that_a_workflow_names_exists() {
         }
     }
     let expected = [
-        "chaos", "check", "docs", "leaks", "mutants", "publish", "simulate", TEST,
+        "chaos", "check", "docs", "mutants", "publish", "simulate", TEST, VERIFY,
     ];
     for command in expected {
         assert!(
@@ -108,11 +114,12 @@ fn each_command_and_stage_that_a_workflow_names_exists() {
 fn a_command_or_stage_that_does_not_exist_is_noticed() {
     let first = |script: &str| unknown(&calls(script)[0]);
     assert_eq!(
-        first("cd a && cargo xtask test lint --limit 9 unit && ls"),
+        first("cd a && cargo xtask test build --limit 9 unit && ls"),
         None
     );
     assert!(first("cargo xtask tests").is_some());
-    assert!(first("cargo xtask test lint units").is_some());
+    assert!(first("cargo xtask test build units").is_some());
+    assert!(first("cargo xtask verify unit").is_some());
     assert_eq!(
         calls("cargo xtask a 1\ncargo xtask b; cargo build").len(),
         2

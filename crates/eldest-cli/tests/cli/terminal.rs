@@ -3,11 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use eldest_testing::{Etcd, eventually};
+use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::process::{Child, Command};
@@ -30,7 +32,11 @@ impl Terminal {
         unlockpt(&master)?;
         let name = ptsname(&master, Vec::new())?;
         let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
-        let slave = OpenOptions::new().read(true).write(true).open(path)?;
+        // Nobody's controlling terminal, though the tests may be the head of a session.
+        let not_ours = OFlags::NOCTTY.bits().cast_signed();
+        let mut slave = OpenOptions::new();
+        slave.read(true).write(true).custom_flags(not_ours);
+        let slave = slave.open(path)?;
         let mut keyboard = File::from(master);
         let terminal = Self::sized(&keyboard, rows, columns);
         terminal?;

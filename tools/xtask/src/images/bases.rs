@@ -52,7 +52,7 @@ pub(super) fn make(stage: &mut Stage) -> Result<()> {
         "only root can lay out a Debian; elsewhere pull {DEBIAN} and {RUST}"
     );
     packages::ensure(stage, &["debootstrap"])?;
-    let root = workshop("debian")?;
+    let root = workshop(stage, "debian")?;
     lay_out(stage, &root)?;
     if no_debian {
         debian.import(stage, &root)?;

@@ -41,7 +41,7 @@ pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
     if !image.is_missing(stage) {
         return Ok(());
     }
-    let root = workshop(fixed::COMMAND)?;
+    let root = workshop(stage, fixed::COMMAND)?;
     put(&root, &binary, "/usr/local/bin/eldest")?;
     let mut tmp = setup::program("mkdir");
     stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;

@@ -36,7 +36,7 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
     if !image.is_missing(stage) {
         return Ok(());
     }
-    let root = workshop("etcd")?;
+    let root = workshop(stage, "etcd")?;
     put(&root, &etcd, "/usr/local/bin/etcd")?;
     // The crate has none. etcd's gRPC interface is compatible across the 3.x releases.
     let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;

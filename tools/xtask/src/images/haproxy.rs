@@ -42,7 +42,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
     if !image.is_missing(stage) {
         return Ok(());
     }
-    let root = workshop("haproxy")?;
+    let root = workshop(stage, "haproxy")?;
     let haproxy = packages::unpack_of(stage, SUITE, "haproxy", "usr/sbin/haproxy")?;
     put(&root, &haproxy, "/usr/local/sbin/haproxy")?;
     let mut folders = Vec::new();

@@ -1,8 +1,11 @@
-//! Makes the node's test image within seconds, from static programs and nothing else.
+//! Makes the node's image for tests, within seconds: the programs that the build has made, and the libraries that they load.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Image, Owner, put, workshop};
+use super::{Image, Owner, libraries, put, workshop};
+use crate::programs::Built;
 use crate::stage::Stage;
 use crate::{fixed, setup};
 
@@ -12,11 +15,14 @@ pub(crate) const NAME: &str = "eldest-node-test";
 /// All of them, as the Dockerfile has them.
 pub(crate) const PROGRAMS: [&str; 3] = [fixed::NODE, fixed::COMMAND, fixed::WORKER];
 /// To be counted up when the files or settings below change.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// Makes the image, if a program has changed.
-pub(super) fn make(stage: &Stage) -> Result<()> {
-    let binaries = fixed::for_tests(stage, PROGRAMS)?;
+pub(super) fn make(stage: &Stage, built: &Built) -> Result<()> {
+    let binaries = PROGRAMS
+        .map(|name| built.program(name))
+        .into_iter()
+        .collect::<Result<Vec<PathBuf>>>()?;
     let image = Image {
         name: NAME,
         public: false,
@@ -35,9 +41,13 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
     if !image.is_missing(stage) {
         return Ok(());
     }
-    let root = workshop("node")?;
+    let root = workshop(stage, "node")?;
     for (binary, name) in binaries.iter().zip(PROGRAMS) {
         put(&root, binary, &format!("/usr/local/bin/{name}"))?;
+        let printed = stage.output(setup::program("ldd").arg(binary))?;
+        for library in libraries(&printed) {
+            put(&root, library, &library.display().to_string())?;
+        }
     }
     let mut tmp = setup::program("mkdir");
     stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;

@@ -128,7 +128,7 @@ pub(super) fn check(stage: &mut Stage) -> Result<Vec<PathBuf>> {
 fn agree(stage: &mut Stage, base: &Base, rendered: &str) -> Result<()> {
     let path = base.manifest();
     let header = format!(
-        "# Rendered from {CHART} by `{RENEW}=1 cargo xtask test manifests`; change the chart instead.\n"
+        "# Rendered from {CHART} by `{RENEW}=1 cargo xtask verify manifests`; change the chart instead.\n"
     );
     let rendered = header + rendered;
     if env::var_os(RENEW).is_some_and(|value| value == "1") {
@@ -140,7 +140,7 @@ fn agree(stage: &mut Stage, base: &Base, rendered: &str) -> Result<()> {
         stage.pass(&format!("{} is what the chart renders", base.folder));
     } else {
         stage.fail(format!(
-            "{} is not what the chart renders: run `{RENEW}=1 cargo xtask test manifests`",
+            "{} is not what the chart renders: run `{RENEW}=1 cargo xtask verify manifests`",
             path.display()
         ));
     }

@@ -87,7 +87,8 @@ impl Scratch {
         if let Some(mutant) = mutant {
             command.env(weave::VARIABLE, &mutant.name);
         }
-        process::run(&mut command, Instant::now() + limit, on_line)
+        let begun = Instant::now();
+        process::run(&mut command, || begun.elapsed() >= limit, on_line)
     }
 }
 
@@ -129,7 +130,9 @@ fn build(
         .env("RUSTFLAGS", "--cap-lints=allow")
         .current_dir(tree);
     let mut found = None;
-    let end = process::run(&mut cargo, Instant::now() + BUILD_LIMIT, |line| {
+    let begun = Instant::now();
+    let is_over = || begun.elapsed() >= BUILD_LIMIT;
+    let end = process::run(&mut cargo, is_over, |line| {
         found = metadata::executable(line, package).or(found.take());
     })?;
     match end {

@@ -1,0 +1,172 @@
+//! Runs tests of many programs in one pool, and says how long they took.
+//!
+//! The tests use real time, processes, sockets and containers, and mostly wait. So many run at once that the processors are
+//! busy.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::case::{Case, Failed};
+use crate::stage::Stage;
+
+/// So many tests run at once for each processor: they mostly wait for deadlines.
+const PER_PROCESSOR: usize = 8;
+/// With more at once, they wait for the disk.
+const MOST: usize = 32;
+/// So many of the slowest are named.
+const SLOWEST: usize = 10;
+
+/// How many tests run at once here.
+pub(crate) fn size() -> usize {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    (PER_PROCESSOR * processors).min(MOST)
+}
+
+struct Ended {
+    case: Case,
+    took: Duration,
+    failed: Result<Option<Failed>>,
+}
+
+/// Runs the cases, in that order, so many at once.
+pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<()> {
+    ensure!(!cases.is_empty(), "there is no test");
+    stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
+    let mut ended = all(stage, cases, at_once);
+    tell(stage, &mut ended);
+    for Ended { case, failed, .. } in ended {
+        stage.count(case, failed);
+    }
+    Ok(())
+}
+
+fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
+    let waiting = Mutex::new(VecDeque::from(cases));
+    let ended = Mutex::new(Vec::new());
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop_front()
+    };
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(mut case) = next() {
+                    let begun = Instant::now();
+                    let mut output = Vec::new();
+                    let failed = if stage.is_over() {
+                        Err(anyhow::anyhow!("not run: the stage's time is over"))
+                    } else {
+                        case.run(&mut output)
+                    };
+                    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Nobody comes in between.
+                    if let Ok(Some(_)) = failed {
+                        println!("---- {} ----\n{}", case.shown(), output.join("\n"));
+                    }
+                    let took = begun.elapsed();
+                    ended.push(Ended { case, took, failed });
+                }
+            });
+        }
+    });
+    ended.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What each group's tests took, and which were the slowest.
+fn tell(stage: &Stage, ended: &mut [Ended]) {
+    let mut groups: BTreeMap<&str, (usize, Duration)> = BTreeMap::new();
+    for Ended { case, took, .. } in ended.iter() {
+        let (tests, sum) = groups.entry(&case.group).or_default();
+        *tests += 1;
+        *sum += *took;
+    }
+    for (group, (tests, sum)) in groups {
+        stage.say(&format!(
+            "{group}: {tests} tests, {:.1} s",
+            sum.as_secs_f64()
+        ));
+    }
+    ended.sort_by_key(|ended| std::cmp::Reverse(ended.took));
+    for Ended { case, took, .. } in ended.iter().take(SLOWEST) {
+        let seconds = took.as_secs_f64();
+        stage.say(&format!(
+            "among the slowest: {} {seconds:.1} s",
+            case.shown()
+        ));
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::run;
+    use crate::case::tests::{PASSES, case, fails};
+    use crate::stage::{DEFAULT_LIMIT, Report, Stage};
+    use std::time::Duration;
+
+    fn pool(limit: Duration, scripts: &[&str]) -> Report {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        let cases = scripts.iter().enumerate().map(|(number, script)| {
+            let script = script.replace("FOLDER", &path);
+            case(folder.path(), &format!("p{number}"), &script)
+        });
+        let mut stage = Stage::start("test", limit);
+        let result = run(&mut stage, cases.collect(), 2);
+        let mut report = stage.finish(result);
+        report.retry();
+        report
+    }
+
+    #[test]
+    fn tests_run_at_the_same_time_and_are_counted() {
+        // Each waits for the other: one after the other they would stand at the limit.
+        let both = "touch FOLDER/ran-$$; while [ $(ls FOLDER/ran-* | wc -l) -lt 2 ]; do :; done";
+        let script = format!("{both}; {PASSES}");
+        let report = pool(DEFAULT_LIMIT, &[&script, &script]);
+        assert_eq!((report.tally.passed, report.tally.failed), (2, 0));
+        assert_eq!(report.result(), "passed");
+    }
+
+    /// It fails with that reason until the file is there that its first run makes.
+    fn fails_once(reason: &str) -> String {
+        let fails = fails(reason);
+        format!("if [ -e FOLDER/ran ]; then {PASSES}; else touch FOLDER/ran; {fails}; fi")
+    }
+
+    #[test]
+    fn a_test_that_fails_once_is_flaky_and_its_outputs_are_kept() {
+        let report = pool(DEFAULT_LIMIT, &[PASSES, &fails_once("late")]);
+        assert_eq!((report.tally.passed, report.tally.failed), (2, 0));
+        assert_eq!(report.flaky, ["p1::a::b: Error: late"]);
+        assert_eq!(report.result(), "flaky");
+        let kept = crate::setup::target().join("flaky/test-p1.a.b.txt");
+        let text = std::fs::read_to_string(&kept).unwrap();
+        let parts = ["Error: late", "ok. 1 passed", "cargo xtask test p1::a::b"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        std::fs::remove_file(kept).unwrap();
+    }
+
+    #[test]
+    fn a_test_that_fails_again_is_red_and_told_with_the_command_that_runs_it() {
+        let report = pool(DEFAULT_LIMIT, &[&fails("late")]);
+        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+        assert!(report.failures[0].ends_with("cargo xtask test p0::a::b"));
+    }
+
+    #[test]
+    fn a_broken_promise_is_red_though_it_would_be_kept_again() {
+        let report = pool(DEFAULT_LIMIT, &[&fails_once("VIOLATION I1 overlap")]);
+        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+    }
+
+    #[test]
+    fn what_the_stage_has_no_time_for_fails() {
+        let report = pool(Duration::ZERO, &[PASSES]);
+        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Reads from cargo's messages which test programs and other programs it has built, and lists the tests of each.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use cargo_metadata::{Artifact, Message, TargetKind};
+
+use crate::setup;
+
+/// What cargo has built, as `cargo build --message-format=json` tells it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Built(Vec<Program>);
+
+/// A program that cargo has built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// The name of its target.
+    pub(crate) name: String,
+    pub(crate) package: String,
+    pub(crate) kind: Kind,
+    pub(crate) path: PathBuf,
+    /// The folder of its package, in which cargo runs its tests.
+    folder: PathBuf,
+}
+
+/// What a program is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The unit tests of a library or of a program.
+    UnitTests,
+    /// A file or a folder of `tests/`.
+    Tests,
+    /// It is used, by people or by tests.
+    Use,
+}
+
+impl Built {
+    /// Reads cargo's messages, one a line.
+    pub(crate) fn read(messages: &str) -> Self {
+        Self(messages.lines().filter_map(Program::read).collect())
+    }
+
+    /// The programs with tests of that kind which are wanted.
+    pub(crate) fn tests(&self, kind: Kind, wanted: impl Fn(&Program) -> bool) -> Vec<&Program> {
+        let tests = self.0.iter().filter(|program| program.kind == kind);
+        tests.filter(|program| wanted(program)).collect()
+    }
+
+    /// The program of that name for use.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
+        let mut programs = self.0.iter();
+        let found = programs.find(|it| it.kind == Kind::Use && it.name == name);
+        let found = found.with_context(|| format!("cargo built no {name}"))?;
+        Ok(found.path.clone())
+    }
+}
+
+impl Program {
+    fn read(line: &str) -> Option<Self> {
+        let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
+            return None;
+        };
+        let kind = kind(&artifact);
+        let manifest = artifact.manifest_path.into_std_path_buf();
+        let package = artifact.package_id.repr;
+        Some(Self {
+            name: artifact.target.name,
+            package: package_name(&package)?.to_owned(),
+            kind,
+            path: artifact.executable?.into_std_path_buf(),
+            folder: manifest.parent()?.to_owned(),
+        })
+    }
+
+    /// The program as it is started for its tests.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = setup::program(&self.path.to_string_lossy());
+        command.current_dir(&self.folder);
+        command
+    }
+
+    /// Has it list its tests, or those of them that are ignored.
+    pub(crate) fn listing(&self, ignored: bool) -> Command {
+        let mut command = self.command();
+        command.args(["--list", "--format", "terse"]);
+        if ignored {
+            command.arg("--ignored");
+        }
+        command
+    }
+}
+
+fn kind(artifact: &Artifact) -> Kind {
+    let is_test = artifact.target.is_kind(TargetKind::Test);
+    match (artifact.profile.test, is_test) {
+        (true, true) => Kind::Tests,
+        (true, false) => Kind::UnitTests,
+        (false, _) => Kind::Use,
+    }
+}
+
+/// The name in the id of a package: `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0` if its folder has it.
+fn package_name(id: &str) -> Option<&str> {
+    let (folder, version) = id.rsplit_once('#')?;
+    match version.split_once('@') {
+        Some((name, _)) => Some(name),
+        None => folder.rsplit('/').next(),
+    }
+}
+
+/// The tests in what a program has listed.
+pub(crate) fn names(listed: &str) -> impl Iterator<Item = &str> {
+    listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::{Path, PathBuf};
+
+    use serde_json::{Value, json};
+
+    use super::{Built, Kind, Program, names, package_name};
+
+    /// A shell script in the place of a test program.
+    #[cfg(unix)]
+    pub(crate) fn script(folder: &Path, name: &str, text: &str) -> Program {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Program {
+            name: name.to_owned(),
+            package: "some".to_owned(),
+            kind: Kind::Tests,
+            path,
+            folder: folder.to_owned(),
+        }
+    }
+
+    fn message(name: &str, kind: &str, test: bool, executable: &Value) -> String {
+        let profile = json!({
+            "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "overflow_checks": true, "test": test,
+        });
+        let target = json!({ "kind": [kind], "name": name, "src_path": "/main.rs" });
+        let artifact = json!({
+            "reason": "compiler-artifact", "package_id": "path+file:///w/tools/demo#eldest-demo@0.0.0",
+            "manifest_path": "/w/tools/demo/Cargo.toml", "target": target, "profile": profile,
+            "features": [], "filenames": [], "executable": executable, "fresh": true,
+        });
+        artifact.to_string()
+    }
+
+    #[test]
+    fn programs_are_told_by_what_they_are_for() {
+        let messages = [
+            message("eldest_demo", "lib", true, &json!("/t/lib")),
+            message("demo", "test", true, &json!("/t/demo")),
+            message("eldest-demo", "bin", false, &json!("/t/eldest-demo")),
+            message("build-script-build", "custom-build", false, &Value::Null),
+            "not JSON".to_owned(),
+        ];
+        let built = Built::read(&messages.join("\n"));
+        let unit = built.tests(Kind::UnitTests, |_| true);
+        assert_eq!(unit.len(), 1);
+        assert_eq!(unit[0].package, "eldest-demo");
+        assert_eq!(unit[0].folder, Path::new("/w/tools/demo"));
+        assert_eq!(built.tests(Kind::Tests, |it| it.name == "demo").len(), 1);
+        assert!(built.tests(Kind::Tests, |it| it.name == "no").is_empty());
+        let program = built.program("eldest-demo").unwrap();
+        assert_eq!(program, PathBuf::from("/t/eldest-demo"));
+        assert!(built.program("demo").is_err());
+    }
+
+    #[test]
+    fn a_package_is_named_by_its_id_or_by_its_folder() {
+        assert_eq!(package_name("path+file:///w/a#b@0.1.0"), Some("b"));
+        assert_eq!(package_name("path+file:///w/eldest#0.1.0"), Some("eldest"));
+    }
+
+    #[test]
+    fn tests_are_listed_and_benchmarks_are_not() {
+        let listed = "a::b: test\nc: benchmark\nd: test\n";
+        assert_eq!(names(listed).collect::<Vec<_>>(), ["a::b", "d"]);
+    }
+}

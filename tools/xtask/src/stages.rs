@@ -1,0 +1,259 @@
+//! Lists the stages of both tiers, in the order in which they run.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use crate::stage::Stage;
+use crate::{
+    api, bench, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites,
+};
+
+/// Which command runs a stage when none is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// `cargo xtask test`: what a change can break, within ten minutes.
+    Test,
+    /// `cargo xtask verify`: everything else, within hours.
+    Verify,
+}
+
+impl Tier {
+    /// The command as one types it.
+    pub(crate) fn command(self) -> &'static str {
+        match self {
+            Self::Test => "cargo xtask test",
+            Self::Verify => "cargo xtask verify",
+        }
+    }
+}
+
+/// One stage.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) tier: Tier,
+    pub(crate) about: &'static str,
+    /// Runs beside the stages after it, on what they leave of the machine, and has ended before this one starts.
+    pub(crate) ends_before: Option<&'static str>,
+    /// If it fails, none of the stages after it can pass, so they do not run.
+    pub(crate) is_needed: bool,
+    pub(crate) run: fn(&mut Stage) -> Result<()>,
+}
+
+/// The first stage with tests that need the programs of others.
+const TESTS: &str = "tests";
+/// Its containers are outside of what a priority of ours says.
+const FAILOVERS: &str = "failovers";
+/// Compares times, so nothing runs beside it.
+const BENCH: &str = "bench";
+const CONTAINERS: &str = "containers";
+
+pub(crate) const STAGES: &[Entry] = &[
+    beside(
+        TESTS,
+        quick(
+            "prepare",
+            "images, and the programs of others that tests need: fetched or made beside the stages after it",
+            docker::prepare,
+        ),
+    ),
+    quick(
+        "source",
+        "formatting; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
+        checks::source,
+    ),
+    needed(quick(
+        "build",
+        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
+        suites::build,
+    )),
+    quick("unit", "unit tests of all packages", suites::unit),
+    beside(
+        FAILOVERS,
+        quick(
+            "simulate",
+            "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
+            simulate::short,
+        ),
+    ),
+    beside(
+        FAILOVERS,
+        quick("doc", "the examples in the documentation", suites::doc),
+    ),
+    quick(
+        TESTS,
+        "the library, the command, HTTP, the demo and the examples against etcd 3.7, and the etcd of simulated time",
+        suites::tests,
+    ),
+    quick(
+        FAILOVERS,
+        "three members of etcd and three nodes in containers: a leader killed, frozen, cut off; the compose file",
+        docker::failovers,
+    ),
+    thorough(
+        "docs",
+        "the documentation builds without a warning, and every link of the pages leads somewhere",
+        checks::docs,
+    ),
+    thorough(
+        "api",
+        "the public interface of each library is the one listed in docs/api",
+        api::stage,
+    ),
+    thorough(
+        "model",
+        "every state of the protocol's model, and what each rule is for",
+        model::stage,
+    ),
+    thorough(
+        "seeds",
+        "the core against a model of etcd: 12,000 seeds, and each rule of the adapter broken until a seed notices",
+        simulate::stage,
+    ),
+    thorough(
+        "stack",
+        "hours of a cluster's life in simulated time",
+        suites::stack,
+    ),
+    thorough(
+        "long",
+        "tests of minutes: every member replaced, a restored etcd, a thousand partitions, what hundreds of cycles leave",
+        suites::long,
+    ),
+    beside(
+        BENCH,
+        thorough(
+            "msrv",
+            "every dependency declares a Rust version not above ours",
+            checks::msrv,
+        ),
+    ),
+    beside(
+        BENCH,
+        thorough(
+            "deny",
+            "licences, bans and sources of all dependencies, by deny.toml; advisories if cargo-deny is there",
+            deny::stage,
+        ),
+    ),
+    beside(
+        BENCH,
+        thorough(
+            "consumer",
+            "README's program against the package as it would be published, AWS' cryptography; dependencies counted",
+            consumer::run,
+        ),
+    ),
+    beside(
+        BENCH,
+        thorough(
+            "manifests",
+            "the Helm chart, and the kustomize bases rendered from it, against the schema, if Python is there",
+            manifests::stage,
+        ),
+    ),
+    thorough(
+        "chaos",
+        "every fault of the harness on a real cluster, and one random pair",
+        suites::chaos,
+    ),
+    thorough(
+        BENCH,
+        "requests and allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
+        bench::stage,
+    ),
+    thorough(
+        "features",
+        "clippy of the library for each feature by itself, and of what is built without the others",
+        checks::features,
+    ),
+    thorough(
+        "versions",
+        "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4, an upgrade",
+        matrix::versions,
+    ),
+    thorough(
+        CONTAINERS,
+        "the Dockerfile's images, then all tests in containers on the Docker Engine, which is started if need be",
+        docker::stage,
+    ),
+    thorough(
+        "leaks",
+        "ten thousand cycles in an election, twice, and what they leave behind",
+        suites::leaks,
+    ),
+];
+
+const fn quick(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Stage) -> Result<()>,
+) -> Entry {
+    Entry {
+        name,
+        tier: Tier::Test,
+        about,
+        ends_before: None,
+        is_needed: false,
+        run,
+    }
+}
+
+const fn thorough(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Stage) -> Result<()>,
+) -> Entry {
+    Entry {
+        tier: Tier::Verify,
+        ..quick(name, about, run)
+    }
+}
+
+const fn beside(ends_before: &'static str, mut stage: Entry) -> Entry {
+    stage.ends_before = Some(ends_before);
+    stage
+}
+
+const fn needed(mut stage: Entry) -> Entry {
+    stage.is_needed = true;
+    stage
+}
+
+/// The stages of one tier.
+pub(crate) fn of(tier: Tier) -> impl Iterator<Item = &'static Entry> {
+    STAGES.iter().filter(move |stage| stage.tier == tier)
+}
+
+/// One line for each stage of a tier.
+pub(crate) fn describe(tier: Tier) -> String {
+    of(tier).fold(String::new(), |mut text, stage| {
+        let _ = writeln!(text, "  {:<12} {}", stage.name, stage.about);
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STAGES;
+
+    #[test]
+    fn stage_names_are_unique() {
+        let mut names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), STAGES.len());
+    }
+
+    #[test]
+    fn what_runs_beside_others_ends_before_a_later_stage_of_its_tier() {
+        let position = |name| STAGES.iter().position(|stage| stage.name == name);
+        for (at, stage) in STAGES.iter().enumerate() {
+            if let Some(before) = stage.ends_before {
+                let before = position(before).expect("a stage");
+                assert!(before > at + 1, "{}", stage.name);
+                assert_eq!(STAGES[before].tier, stage.tier, "{}", stage.name);
+            }
+        }
+    }
+}

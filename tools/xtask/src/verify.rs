@@ -1,0 +1,207 @@
+//! The command `verify`: the stages of the second tier, and which of them are green for the sources as they are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::stage::Report;
+use crate::stages::{self, Entry, Tier};
+use crate::{setup, test};
+
+/// Runs what is green already, too.
+const AGAIN: &str = "--again";
+
+/// The results that are kept, by the names of stages.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Results(BTreeMap<String, Kept>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    /// Git's name of the sources that the stage has seen, and the commit that was checked out.
+    tree: String,
+    commit: String,
+    result: String,
+    passed: u64,
+    failed: u64,
+    seconds: u64,
+}
+
+/// `cargo xtask verify`.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let again = args.iter().any(|arg| arg == AGAIN);
+    let others: Vec<String> = args.iter().filter(|arg| *arg != AGAIN).cloned().collect();
+    let asked = test::parse(Tier::Verify, &others)?;
+    let sources = Sources::now()?;
+    let mut results = Results::read()?;
+    let is_due = |entry: &&Entry| {
+        let green = !again && results.is_green(entry.name, &sources);
+        if green && asked.wants(entry) {
+            println!("==> {}: green for these sources already", entry.name);
+        }
+        asked.wants(entry) && !green
+    };
+    let due: Vec<&Entry> = stages::of(Tier::Verify).filter(is_due).collect();
+    // One at a time, but for those that run beside others, so that each result is kept though a later stage never ends.
+    let mut reports = Vec::new();
+    for group in groups(&due) {
+        let entries = group.iter().copied();
+        let ended = test::run_all(entries, asked.limit);
+        results.keep(&ended, &sources);
+        results.write()?;
+        reports.extend(ended);
+    }
+    Ok(test::finish(&reports))
+}
+
+/// Stages that run side by side, together; every other one alone.
+fn groups<'a>(due: &[&'a Entry]) -> Vec<Vec<&'a Entry>> {
+    let mut groups: Vec<Vec<&Entry>> = Vec::new();
+    let mut until: Option<&str> = None;
+    for entry in due {
+        if until.is_some_and(|name| name != entry.name) {
+            groups
+                .last_mut()
+                .expect("the one that began it")
+                .push(entry);
+        } else {
+            groups.push(vec![entry]);
+            until = None;
+        }
+        until = entry.ends_before.or(until);
+    }
+    groups
+}
+
+/// The sources as they are.
+struct Sources {
+    tree: String,
+    commit: String,
+}
+
+impl Sources {
+    fn now() -> Result<Self> {
+        let index = setup::target().join("verify.index");
+        fs::create_dir_all(setup::target())?;
+        let git = |args: &[&str]| -> Result<String> {
+            let mut git = setup::program("git");
+            git.args(args).env("GIT_INDEX_FILE", &index);
+            said(&mut git)
+        };
+        // An index of its own, so that whoever works here finds theirs as it was.
+        git(&["read-tree", "HEAD"])?;
+        git(&["add", "--all"])?;
+        Ok(Self {
+            tree: git(&["write-tree"])?,
+            commit: git(&["rev-parse", "HEAD"])?,
+        })
+    }
+}
+
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.output().context("starting git")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl Results {
+    fn file() -> PathBuf {
+        setup::target().join("verify.json")
+    }
+
+    fn read() -> Result<Self> {
+        let file = Self::file();
+        if !file.is_file() {
+            return Ok(Self::default());
+        }
+        let text = fs::read_to_string(&file)?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("reading {}; remove it to begin anew", file.display()))
+    }
+
+    fn write(&self) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(Self::file(), text + "\n")?;
+        Ok(())
+    }
+
+    fn is_green(&self, stage: &str, sources: &Sources) -> bool {
+        let kept = self.0.get(stage);
+        kept.is_some_and(|kept| {
+            kept.tree == sources.tree && ["passed", "flaky"].contains(&kept.result.as_str())
+        })
+    }
+
+    fn keep(&mut self, reports: &[Report], sources: &Sources) {
+        for report in reports {
+            let kept = Kept {
+                tree: sources.tree.clone(),
+                commit: sources.commit.clone(),
+                result: report.result().to_owned(),
+                passed: report.tally.passed,
+                failed: report.tally.failed,
+                seconds: report.took.as_secs(),
+            };
+            self.0.insert(report.name.to_owned(), kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Results, Sources, groups};
+    use crate::stage::{DEFAULT_LIMIT, Stage};
+    use crate::stages::{self, Tier};
+
+    fn sources(tree: &str) -> Sources {
+        Sources {
+            tree: tree.to_owned(),
+            commit: "c".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_stage_is_green_for_the_sources_that_it_has_seen_and_no_others() {
+        let mut results = Results::default();
+        let passed = Stage::start("model", DEFAULT_LIMIT).finish(Ok(()));
+        let failed = Stage::start("stack", DEFAULT_LIMIT).finish(Err(anyhow::anyhow!("no")));
+        let mut skipped = Stage::start("docs", DEFAULT_LIMIT);
+        skipped.skip("not here");
+        results.keep(&[passed, failed, skipped.finish(Ok(()))], &sources("t"));
+        let text = serde_json::to_string(&results).unwrap();
+        let read: Results = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, results);
+        assert!(read.is_green("model", &sources("t")));
+        assert!(!read.is_green("model", &sources("u")));
+        assert!(!read.is_green("stack", &sources("t")));
+        assert!(!read.is_green("docs", &sources("t")), "it did not run");
+        assert!(!read.is_green("chaos", &sources("t")));
+    }
+
+    #[test]
+    fn stages_that_run_beside_others_are_joined_before_the_results_are_kept() {
+        let all: Vec<_> = stages::of(Tier::Verify).collect();
+        let groups = groups(&all);
+        let flat: usize = groups.iter().map(Vec::len).sum();
+        assert_eq!(flat, all.len());
+        for group in groups {
+            for entry in &group {
+                let Some(before) = entry.ends_before else {
+                    continue;
+                };
+                // The one before which it ends begins the next group.
+                assert!(group.iter().all(|entry| entry.name != before));
+            }
+        }
+    }
+
+    #[test]
+    fn the_sources_have_a_name() {
+        let sources = Sources::now().expect("a git checkout");
+        assert_eq!(sources.tree.len(), 40);
+    }
+}
