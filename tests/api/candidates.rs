@@ -8,7 +8,7 @@ use crate::common::{
     stands, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
 use etcd_client::Client;
 
 fn behind(ahead: usize) -> Status {
@@ -34,9 +34,9 @@ async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Resul
     )
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let first = elected(&mut a).await?;
@@ -102,9 +102,9 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -129,9 +129,9 @@ async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory(
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, _first) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
@@ -166,9 +166,9 @@ async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
@@ -187,9 +187,9 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
@@ -202,9 +202,9 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
     .await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, _, a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     status(&a, |s| matches!(s, Status::Leading { .. })).await?;
@@ -213,10 +213,10 @@ async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
     // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leads = elected(&mut b).await?;
@@ -299,9 +299,9 @@ async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_w
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -339,14 +339,14 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     // Complaint 2.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let session = Session::connect([etcd.endpoint()], short("b")).await?;
+    let session = etcd.session(short("b")).await?;
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
     let created = key_of(&mut client, "b").await.expect("b stands").created;
     stays(Duration::from_secs(7), "b keeps its place", async || {
@@ -360,10 +360,10 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result {
     // Complaint 9.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let (_c, _, mut c) = stand(&etcd, "c").await?;

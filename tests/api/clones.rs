@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use eldest::sim::Scripted;
 use eldest::{Session, Status};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 
-use crate::common::{Result, SOON, WHILE, elected, leases, options, soon, stays};
+use crate::common::{Result, SOON, Store, WHILE, elected, leases, options, soon, stays};
 
 /// A session whose first `same` random numbers are the same for everybody.
-async fn session(etcd: &Etcd, identity: &str, same: usize) -> Result<Session> {
+async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Session> {
     let left = AtomicUsize::new(same);
     let fewer = |left: usize| left.checked_sub(1);
     let random = move || {
@@ -22,12 +22,12 @@ async fn session(etcd: &Etcd, identity: &str, same: usize) -> Result<Session> {
         ..Scripted::real()
     };
     let options = options(identity).env(Arc::new(twin));
-    Ok(Session::connect([etcd.endpoint()], options).await?)
+    Ok(etcd.session(options).await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;
     let leadership = elected(&mut of_first).await?;

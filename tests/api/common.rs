@@ -2,17 +2,18 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eldest::{
     BoxError, CancellationToken, Candidate, Election, Following, Heartbeats, Leadership, Member,
     Roster, Runner, Session, SessionOptions, Status, Term,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use etcd_client::{Client, GetOptions, PutOptions};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -36,8 +37,25 @@ pub(crate) fn short(identity: &str) -> SessionOptions {
         .grace(Duration::from_millis(500))
 }
 
-pub(crate) async fn session(etcd: &Etcd, identity: &str) -> Result<Session> {
-    Ok(Session::connect([etcd.endpoint()], options(identity)).await?)
+/// What tests do with an etcd, be it a server or in the memory of the test.
+pub(crate) trait Store {
+    async fn session(&self, options: SessionOptions) -> eldest::Result<Session>;
+}
+
+impl Store for Etcd {
+    async fn session(&self, options: SessionOptions) -> eldest::Result<Session> {
+        Session::connect([self.endpoint()], options).await
+    }
+}
+
+impl Store for MemoryEtcd {
+    async fn session(&self, options: SessionOptions) -> eldest::Result<Session> {
+        Self::session(self, options).await
+    }
+}
+
+pub(crate) async fn session(etcd: &impl Store, identity: &str) -> Result<Session> {
+    Ok(etcd.session(options(identity)).await?)
 }
 
 /// Awaits what must happen.
@@ -62,7 +80,10 @@ pub(crate) async fn stays(
 }
 
 /// Stands in the election "e" of a new session.
-pub(crate) async fn stand(etcd: &Etcd, identity: &str) -> Result<(Session, Election, Candidate)> {
+pub(crate) async fn stand(
+    etcd: &impl Store,
+    identity: &str,
+) -> Result<(Session, Election, Candidate)> {
     let session = session(etcd, identity).await?;
     let election = session.election("e")?;
     let candidate = soon("campaign", election.campaign()).await?;

@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    Result, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options, session, soon,
-    stand, status, stays,
+    Result, Store, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options,
+    session, soon, stand, status, stays,
 };
-use eldest::{Announcement, ErrorKind, Session, Status};
-use eldest_testing::Etcd;
+use eldest::{Announcement, ErrorKind, Status};
+use eldest_testing::{Etcd, MemoryEtcd};
 
 #[tokio::test]
 async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
@@ -28,9 +28,9 @@ async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
         nodes.push(stand(&etcd, identity).await?);
@@ -74,8 +74,8 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
         .with_address("10.0.0.1:8080")
         .with_data_center("dc1")
         .with_metadata("zone", "a");
-    let a = Session::connect([etcd.endpoint()], options("a").announcement(full)).await?;
-    let b = Session::connect([etcd.endpoint()], options("b").announcement("just text")).await?;
+    let a = etcd.session(options("a").announcement(full)).await?;
+    let b = etcd.session(options("b").announcement("just text")).await?;
     let election = a.election("e")?;
     let _a = soon("campaign", election.campaign()).await?;
     let _b = soon("campaign", b.election("e")?.campaign()).await?;
@@ -101,9 +101,9 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "eldest/e/694d", "go-node").await?;
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
@@ -153,10 +153,10 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn deeper_keys_and_longer_names_never_count() -> Result {
     // Complaint 8 for the names.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     for key in [
         "eldest/e/x/y",
@@ -181,12 +181,12 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_none() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "svc/leader/1a2b", "go-node").await?;
-    let session = Session::connect([etcd.endpoint()], options("a").namespace("")).await?;
+    let session = etcd.session(options("a").namespace("")).await?;
     let election = session.election("svc/leader")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
     assert_eq!(election.leader().await?.expect("one").identity(), "go-node");
@@ -196,13 +196,14 @@ async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let big = "x".repeat(32 * 1024 + 1);
-    let session =
-        Session::connect([etcd.endpoint()], options("a").announcement(big.as_str())).await?;
+    let session = etcd
+        .session(options("a").announcement(big.as_str()))
+        .await?;
     let election = session.election("e")?;
     let error = soon("campaign", election.campaign())
         .await
@@ -227,9 +228,9 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (session, election, mut candidate) = stand(&etcd, "a").await?;
     let refused = async |what: &str| {
@@ -271,10 +272,10 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     nothing_under(&mut client, "eldest/e/").await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn fencing_tokens_only_grow_over_twenty_hand_overs() -> Result {
     // I2. Three nodes pass it around; each rejoins behind the others.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
         nodes.push(stand(&etcd, identity).await?);

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, keys, nothing_under, session, short,
-    soon, stand, stands, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, Store, WHILE, elected, keys, nothing_under, session,
+    short, soon, stand, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
-use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Session, Status};
-use eldest_testing::{Etcd, eventually};
+use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Status};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -30,10 +30,10 @@ fn never_ends(
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
     // Complaint 16.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let finish = CancellationToken::new();
@@ -69,9 +69,9 @@ async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn shutdown_while_waiting_leaves_the_queue() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
@@ -98,7 +98,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
     // Complaint 18.
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let session = etcd.session(short("a")).await?;
     let dropped = Arc::new(AtomicUsize::new(0));
     let mut running = Running::start(&session.election("e")?, never_ends(&dropped));
     let term = running.term().await;
@@ -128,10 +128,10 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
     // Complaint 18.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -144,9 +144,9 @@ async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_panic_releases_the_key_and_goes_on() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let running = Running::start(&session.election("e")?, async |_leadership| {
@@ -195,9 +195,9 @@ async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn resigning_inside_the_work_ends_the_run() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -213,9 +213,9 @@ async fn resigning_inside_the_work_ends_the_run() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let finish = CancellationToken::new();
@@ -239,9 +239,9 @@ async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_e
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, election, candidate) = stand(&etcd, "a").await?;
     let run = election.run(CancellationToken::new(), until_lost);
     let error = soon("run", run).await.expect_err("it stands already");
@@ -250,9 +250,9 @@ async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_whose_session_closes_ends_its_work_and_says_so() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd, "a").await?;
     let mut running = Running::start(&session.election("e")?, until_lost);
     let term = running.term().await;

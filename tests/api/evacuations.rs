@@ -7,24 +7,25 @@ use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate,
     LostReason, Session, Status,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use etcd_client::PutOptions;
 
 use crate::common::{
-    Result, SOON, WHILE, elected, keys, leases, nothing_under, options, queue, session, soon, stays,
+    Result, SOON, Store, WHILE, elected, keys, leases, nothing_under, options, queue, session,
+    soon, stays,
 };
 
 const MARKS: &str = "eldest/~evacuated/";
 
-async fn connect(etcd: &Etcd, identity: &str, data_center: &str) -> Result<Session> {
+async fn connect(etcd: &impl Store, identity: &str, data_center: &str) -> Result<Session> {
     let at = Announcement::default().with_data_center(data_center);
     let options = options(identity).announcement(at);
-    Ok(Session::connect([etcd.endpoint()], options).await?)
+    Ok(etcd.session(options).await?)
 }
 
 /// Stands in the election "e", in that data centre.
 async fn stand(
-    etcd: &Etcd,
+    etcd: &impl Store,
     identity: &str,
     data_center: &str,
 ) -> Result<(Session, Election, Candidate)> {
@@ -34,9 +35,9 @@ async fn stand(
     Ok((session, election, candidate))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
     let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
     let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
@@ -58,9 +59,9 @@ async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others
     queue(&election, &["b", "a", "c"]).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_stops_leading_for_nobody_and_whoever_joins_elsewhere_leads() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let ops = session(&etcd, "ops").await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
     let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
@@ -93,9 +94,9 @@ impl Leads for Election {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let ops = session(&etcd, "ops").await?;
     let a = connect(&etcd, "a", "dc1").await?.election("e")?;
     let b = connect(&etcd, "b", "dc2").await?.election("e")?;
@@ -119,9 +120,9 @@ async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn partitions_move_to_members_elsewhere_and_back() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let ops = session(&etcd, "ops").await?;
     let work = async |partition: eldest::Partition| {
         partition.lost().cancelled().await;
@@ -163,9 +164,9 @@ async fn partitions_move_to_members_elsewhere_and_back() -> Result {
     nothing_under(&mut etcd.client().await, "eldest/~partitions/").await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let ops = session(&etcd, "ops").await?;
     let election = ops.election("e")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
@@ -206,9 +207,9 @@ async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Re
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_order_that_is_replaced_or_lifted_leaves_no_lease() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -230,9 +231,9 @@ async fn an_order_that_is_replaced_or_lifted_leaves_no_lease() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -255,9 +256,9 @@ async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;
     let first = elected(&mut leader).await?;

@@ -1,15 +1,15 @@
 //! Elections at the exact prefixes that other programs gave them.
 
-use eldest::{ErrorKind, Session, Status};
-use eldest_testing::Etcd;
+use eldest::{ErrorKind, Status};
+use eldest_testing::MemoryEtcd;
 
 use crate::common::{Result, elected, keys, only_key, options, session, soon, status};
 
 const PREFIX: &str = "/golem/shard-manager/leader";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_lie_right_below_the_exact_prefix() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let election = a.election_at(PREFIX)?;
@@ -26,13 +26,13 @@ async fn keys_lie_right_below_the_exact_prefix() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sessions_of_any_namespace_meet_at_an_exact_prefix() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let other = |namespace: &str| options("b").namespace(namespace);
-    let b = Session::connect([etcd.endpoint()], other("other")).await?;
-    let c = Session::connect([etcd.endpoint()], other("/")).await?;
+    let b = etcd.session(other("other")).await?;
+    let c = etcd.session(other("/")).await?;
     let mut first = soon("campaign", a.election_at(PREFIX)?.campaign()).await?;
     let _leadership = elected(&mut first).await?;
     let second = soon("campaign", b.election_at(PREFIX)?.campaign()).await?;
@@ -48,9 +48,9 @@ async fn sessions_of_any_namespace_meet_at_an_exact_prefix() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let _candidate = soon("campaign", a.election("x")?.campaign()).await?;
     let exact = a.election_at("eldest/x")?;
@@ -61,9 +61,9 @@ async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_would_be_mixed_is_refused_with_its_name_and_the_rule() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let _in_use = (a.lock("l")?, a.election("x/y")?);
     for (prefix, rule) in [

@@ -5,13 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
-    short, soon, stand, stays, until_lost,
+    CountOnDrop, Result, Running, SOON, Store, Thread, WHILE, elected, keys, options, queue,
+    session, short, soon, stand, stays, until_lost,
 };
-use eldest::{
-    Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Session,
-};
-use eldest_testing::{Etcd, eventually};
+use eldest::{Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use tokio::sync::mpsc;
 
 /// Who is at work, and how many at once at the most.
@@ -54,10 +52,10 @@ fn failure(text: &'static str) -> BoxError {
     text.into()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
     // Complaint: work of the two roles overlapped, for the old was told to stop and not awaited.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
@@ -112,8 +110,8 @@ async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -
     let etcd = Etcd::start().await?;
     let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
     let with = |name: &str, address: &str| options(name).announcement(at(name, address));
-    let b = Session::connect([etcd.endpoint()], with("b", "10.0.0.2:80")).await?;
-    let c = Session::connect([etcd.endpoint()], with("c", "10.0.0.3:80")).await?;
+    let b = etcd.session(with("b", "10.0.0.2:80")).await?;
+    let c = etcd.session(with("c", "10.0.0.3:80")).await?;
     let mut b = soon("campaign", b.election("e")?.campaign()).await?;
     let leads = elected(&mut b).await?;
     let mut c = soon("campaign", c.election("e")?.campaign()).await?;
@@ -184,7 +182,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
     let etcd = Etcd::start().await?;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
-    let a = Session::connect([etcd.endpoint()], short("a")).await?;
+    let a = etcd.session(short("a")).await?;
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Arc::new(Mutex::new(blocked));
     let runner = a.election("e")?.runner().follow(move |f: Following| {
@@ -211,9 +209,9 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
@@ -245,9 +243,9 @@ async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
@@ -279,9 +277,9 @@ async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     for closes in [false, true] {
@@ -311,9 +309,9 @@ async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let (told, mut tells) = mpsc::unbounded_channel();

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Result, SOON, options, session, short, soon, stand};
+use crate::common::{Result, SOON, Store, options, session, short, soon, stand};
 use eldest::{Observer, Roster, Session};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 
 /// That of [`short`].
 const TTL: Duration = Duration::from_secs(3);
@@ -18,10 +18,10 @@ fn age(roster: &Roster) -> Duration {
     roster.as_of().expect("it was read from etcd").age()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards() -> Result {
-    let etcd = Etcd::start().await?;
-    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let etcd = MemoryEtcd::start();
+    let onlooker = etcd.session(short("onlooker")).await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     let roster = next(&mut observer).await?;
     let fixed = roster.as_of().expect("it was read").since_boot();
@@ -50,10 +50,10 @@ async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards
     .await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn newest_roster_of_a_quiet_election_is_handed_out_as_fresh_as_it_is() -> Result {
-    let etcd = Etcd::start().await?;
-    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let etcd = MemoryEtcd::start();
+    let onlooker = etcd.session(short("onlooker")).await?;
     let election = onlooker.election("e")?;
     let mut early = election.observe().await?;
     let first = next(&mut early).await?;
@@ -106,7 +106,7 @@ async fn what_is_read_is_as_old_as_its_read() -> Result {
 #[tokio::test]
 async fn hundred_elections_cost_no_more_probes_than_one() -> Result {
     let etcd = Etcd::start().await?;
-    let onlooker = Session::connect([etcd.endpoint()], short("onlooker")).await?;
+    let onlooker = etcd.session(short("onlooker")).await?;
     let mut observers = Vec::new();
     for number in 0..100 {
         let mut observer = onlooker.election(format!("e{number}"))?.observe().await?;

@@ -4,16 +4,16 @@ use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
     Session, Status,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 
 use crate::common::{
-    Result, SOON, Thread, WHILE, identities, keys, leases, nothing_under, only_key, session, short,
-    soon, stays,
+    Result, SOON, Store, Thread, WHILE, identities, keys, leases, nothing_under, only_key, session,
+    short, soon, stays,
 };
 
 const PREFIX: &str = "eldest/~members/workers/";
 
-async fn join(etcd: &Etcd, identity: &str) -> Result<(Session, Group, GroupMembership)> {
+async fn join(etcd: &impl Store, identity: &str) -> Result<(Session, Group, GroupMembership)> {
     let session = session(etcd, identity).await?;
     let group = session.group("workers")?;
     let membership = soon("join", group.join()).await?;
@@ -39,9 +39,9 @@ async fn becomes(member: &GroupMembership, wanted: Status) -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, group, mut first) = join(&etcd, "a").await?;
     assert_eq!((group.name(), group.prefix()), ("workers", PREFIX));
@@ -101,9 +101,9 @@ async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, group, member) = join(&etcd, "a").await?;
     let mut observer = group.observe().await?;
@@ -141,9 +141,9 @@ async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, group, _member) = join(&etcd, "a").await?;
     let error = soon("told", group.join()).await.expect_err("it is one");
@@ -166,9 +166,9 @@ async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_overview_shows_groups_without_a_leader() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (a, _group, _member) = join(&etcd, "a").await?;
     let overview = a.overview("workers").await?;
     let [queue] = overview.queues() else {
@@ -181,9 +181,9 @@ async fn an_overview_shows_groups_without_a_leader() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_join_that_is_given_up_leaves_nothing() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let group = a.group("workers")?;

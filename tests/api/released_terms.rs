@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eldest::{CancellationToken, Session, SessionOptions, Term};
-use eldest_testing::Etcd;
+use eldest_testing::MemoryEtcd;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const GUARD: Duration = Duration::from_secs(30);
 
-async fn session(etcd: &Etcd) -> Result<Session> {
+async fn session(etcd: &MemoryEtcd) -> Result<Session> {
     let options = SessionOptions::new("node").ttl(Duration::from_secs(20));
-    Ok(Session::connect([etcd.endpoint()], options).await?)
+    Ok(etcd.session(options).await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd).await?;
     let election = session.election("jobs")?;
     let shutdown = CancellationToken::new();
@@ -42,9 +42,9 @@ async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Res
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_valid() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
     let leadership = tokio::time::timeout(GUARD, candidate.elected()).await??;
@@ -61,11 +61,11 @@ async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_va
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let options = SessionOptions::new("node").ttl(Duration::from_secs(3));
-    let session = Session::connect([etcd.endpoint()], options).await?;
+    let session = etcd.session(options).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
     let leadership = tokio::time::timeout(GUARD, candidate.elected()).await??;
     let (alive, dropped) = tokio::sync::oneshot::channel::<()>();

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::common::{
-    Result, SOON, WHILE, held, identities, keys, nothing_under, options, queue_of, revision,
+    Result, SOON, Store, WHILE, held, identities, keys, nothing_under, options, queue_of, revision,
     session, soon, stands, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
 use etcd_client::Client;
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/~semaphore/s/";
 
 /// The semaphore "s" of a new session.
-async fn semaphore(etcd: &Etcd, name: &str, capacity: usize) -> Result<(Session, Semaphore)> {
+async fn semaphore(etcd: &impl Store, name: &str, capacity: usize) -> Result<(Session, Semaphore)> {
     let session = session(etcd, name).await?;
     let semaphore = session.semaphore("s", capacity)?;
     Ok((session, semaphore))
@@ -30,9 +30,9 @@ fn waiting(semaphore: &Semaphore) -> JoinHandle<eldest::Result<Permit>> {
     tokio::spawn(async move { semaphore.acquire().await })
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -61,9 +61,9 @@ async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 3).await?;
     assert_eq!((a.name(), a.capacity()), ("s", 3));
@@ -83,9 +83,9 @@ async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, two) = semaphore(&etcd, "a", 2).await?;
     let permit = acquire(&two).await?;
@@ -119,9 +119,9 @@ async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd, "a").await?;
     for capacity in [0, 1025] {
         let error = session.semaphore("s", capacity).unwrap_err();
@@ -137,9 +137,9 @@ async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Res
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -213,9 +213,9 @@ async fn never_do_more_hold_than_there_are_permits() -> Result {
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -235,9 +235,9 @@ async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Res
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -259,11 +259,11 @@ async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let session = etcd.session(options("a")).await?;
     let (lock, semaphore) = (session.lock("s")?, session.semaphore("s", 2)?);
     let permits = [acquire(&semaphore).await?, acquire(&semaphore).await?];
     let guard = soon("the lock", lock.try_acquire()).await?.expect("free");

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Result, SOON, WHILE, elected, keys, leases, nothing_under, options, session, short, soon,
-    stand, stands, stays,
+    Result, SOON, Store, WHILE, elected, keys, leases, nothing_under, options, session, short,
+    soon, stand, stands, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use futures::StreamExt;
 
 // ---- connecting
@@ -20,7 +20,7 @@ async fn an_etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() 
     etcd.kill();
     let patience = Duration::from_millis(400);
     let begun = Instant::now();
-    let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
+    let connecting = etcd.session(options("a").connect_timeout(patience));
     let error = soon("an error", connecting)
         .await
         .expect_err("etcd is down");
@@ -36,7 +36,7 @@ async fn an_etcd_that_does_not_answer_is_reported_with_its_endpoint() -> Result 
     let etcd = Etcd::start().await?;
     etcd.pause();
     let patience = Duration::from_millis(400);
-    let connecting = Session::connect([etcd.endpoint()], options("a").connect_timeout(patience));
+    let connecting = etcd.session(options("a").connect_timeout(patience));
     let error = soon("an error", connecting)
         .await
         .expect_err("it is paused");
@@ -191,9 +191,9 @@ async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Res
 
 // ---- the lease
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_elections_of_a_session_share_one_lease() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     assert_eq!(leases(&mut client).await, 0, "nobody campaigns yet");
@@ -215,9 +215,9 @@ async fn all_elections_of_a_session_share_one_lease() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn onlookers_hold_no_lease() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -262,9 +262,9 @@ async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Resul
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_that_connected_is_ready() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd, "a").await?;
     let mut state = session.state();
     soon(
@@ -277,9 +277,9 @@ async fn a_session_that_connected_is_ready() -> Result {
 
 // ---- the end
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_other, _, mut leader) = stand(&etcd, "other").await?;
     let _leads = elected(&mut leader).await?;
@@ -323,9 +323,9 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -349,9 +349,9 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (session, election, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -414,7 +414,7 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
 #[tokio::test]
 async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -> Result {
     let mut etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let session = etcd.session(short("a")).await?;
     let candidate = soon("campaign", session.election("e")?.campaign()).await?;
     etcd.kill();
     let error = soon("close", session.close())

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, WHILE, foreign, held, keys, nothing_under, queue_of, session, soon, stands, stays,
+    Result, Store, WHILE, foreign, held, keys, nothing_under, queue_of, session, soon, stands,
+    stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, Op, Session};
-use eldest_testing::Etcd;
+use eldest_testing::{Etcd, MemoryEtcd};
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
 
 /// The lock "l" of a new session, for writers.
-async fn lock(etcd: &Etcd, identity: &str) -> Result<(Session, Lock)> {
+async fn lock(etcd: &impl Store, identity: &str) -> Result<(Session, Lock)> {
     let session = session(etcd, identity).await?;
     let lock = session.lock("l")?;
     Ok((session, lock))
@@ -35,9 +36,9 @@ async fn waits(waiter: &JoinHandle<eldest::Result<LockGuard>>, what: &str) -> Re
     stays(WHILE, what, async || !waiter.is_finished()).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_waits() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -65,9 +66,9 @@ async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_tasks_of_a_session_share_and_exclude_one_another_in_the_same_order() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let readers = lock.shared();
@@ -94,9 +95,9 @@ async fn the_tasks_of_a_session_share_and_exclude_one_another_in_the_same_order(
     nothing_under(&mut client, PREFIX).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_that_knows_of_no_readers_is_a_writer() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let reader = acquire(&lock.shared()).await?;
@@ -136,9 +137,9 @@ async fn an_attempt_to_share_succeeds_beside_readers_and_writes_nothing_behind_a
     release(writer).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -159,9 +160,9 @@ async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result 
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_roster_and_an_overview_show_who_shares_and_who_holds() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;

@@ -11,7 +11,7 @@ use crate::common::{
     soon, stand, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 
 /// So short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);
@@ -123,9 +123,9 @@ impl Wake for SlowToWake {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_ends_the_moment_it_is_told_has_not_resigned() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut running = Running::with(runner, |leadership| {
@@ -161,10 +161,10 @@ async fn work_that_beats_keeps_its_term() -> Result {
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
     // Complaint: work goes on after the loss.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&dropped);
@@ -225,10 +225,10 @@ async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> Result {
     // Complaint: a leader in bad health could not cede.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let health = Health::new(true);
     let asked = health.clone();
@@ -256,9 +256,9 @@ async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> 
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let hangs = Arc::new(AtomicBool::new(false));
     let hung = Arc::clone(&hangs);
@@ -321,9 +321,9 @@ async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     for (beats, well) in [(true, false), (false, true)] {
         let a = session(&etcd, "a").await?;
         let health = Health::new(true);
@@ -343,11 +343,11 @@ async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> R
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_announced_outlives_a_stall() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
-    let a = Session::connect([etcd.endpoint()], options("a")).await?;
+    let a = etcd.session(options("a")).await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut first = true;
     let mut running = Running::with(runner, move |leadership| {
@@ -369,9 +369,9 @@ async fn what_is_announced_outlives_a_stall() -> Result {
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -407,9 +407,9 @@ async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_limits_a_silent_leader_leads_on() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let mut running = Running::with(a.election("e")?.runner(), until_lost);
     let term = running.term().await;

@@ -8,12 +8,12 @@ use crate::common::{
     stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
-use eldest_testing::{Etcd, Proxy};
+use eldest_testing::{Etcd, MemoryEtcd, Proxy};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
     // Complaint: no way to hand over without leaving, or to a node that is not next.
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, election, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let (_c, _, mut c) = stand(&etcd, "c").await?;
@@ -31,9 +31,9 @@ async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -95,11 +95,11 @@ async fn a_release_that_fails_is_told_retried_and_not_forgotten() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ended() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let patient = options("a").grace(Duration::from_secs(10));
-    let a = Session::connect([etcd.endpoint()], patient).await?;
+    let a = etcd.session(patient).await?;
     let (stepped, mut down) = tokio::sync::mpsc::unbounded_channel();
     let finish = CancellationToken::new();
     let finished = finish.clone();
@@ -129,9 +129,9 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, async |leadership| {
         leadership.step_down().await?;

@@ -1,13 +1,13 @@
 //! Fenced transactions: what each operation does, what etcd answers, and that conditions within them hold or not.
 
 use eldest::{Comparison, Condition, Op, OpResult};
-use eldest_testing::Etcd;
+use eldest_testing::MemoryEtcd;
 
 use crate::common::{Result, elected, stand};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -52,9 +52,9 @@ async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let first = leadership.txn([Op::put("k", "1")]).await?.revision();
@@ -100,9 +100,9 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let read = leadership
@@ -125,11 +125,11 @@ async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Res
 }
 
 #[cfg(feature = "etcd-client")]
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn with_the_feature_fences_and_operations_convert_for_a_client_of_one_s_own() -> Result {
     use etcd_client::{Txn, TxnOp};
 
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;

@@ -1,18 +1,18 @@
 //! Tests that members own partitions in proportion to the capacities that they announce.
 
-use eldest::{Announcement, ErrorKind, Session};
-use eldest_testing::{Etcd, eventually};
+use eldest::{Announcement, ErrorKind};
+use eldest_testing::{MemoryEtcd, eventually};
 
 use super::membership::next;
 use super::{Running, partitions, until_lost};
 use crate::common::{Result, SOON, options};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_member_of_twice_the_capacity_owns_twice_as_many_and_nothing_else_moves() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let large = options("b").announcement(Announcement::default().with_capacity(2));
-    let large = Session::connect([etcd.endpoint()], large).await?;
+    let large = etcd.session(large).await?;
     let second = large.partitions("billing", 12)?;
     let mut a = Running::start(&first, until_lost);
     a.owns(12).await?;
@@ -44,9 +44,9 @@ async fn a_member_of_twice_the_capacity_owns_twice_as_many_and_nothing_else_move
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_member_changes_its_capacity_by_a_new_announcement() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let (_b, second) = partitions(&etcd, "b", 12).await?;
     let mut a = Running::start(&first, until_lost);
@@ -76,11 +76,11 @@ async fn a_member_changes_its_capacity_by_a_new_announcement() -> Result {
     Ok(a.end().await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_capacity_out_of_bounds_keeps_the_member_from_joining() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let odd = options("a").announcement(Announcement::default().with_capacity(1001));
-    let session = Session::connect([etcd.endpoint()], odd).await?;
+    let session = etcd.session(odd).await?;
     let refused = session.partitions("billing", 2)?.join().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(

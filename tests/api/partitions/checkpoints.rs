@@ -1,7 +1,7 @@
 //! Tests that the next owner of a partition continues at the last checkpoint, which no earlier owner replaces.
 
-use eldest::{ErrorKind, Op, Session};
-use eldest_testing::{Etcd, eventually};
+use eldest::{ErrorKind, Op};
+use eldest_testing::{MemoryEtcd, eventually};
 
 use super::membership::next;
 use super::partitions;
@@ -15,9 +15,9 @@ async fn left(client: &mut etcd_client::Client) -> Vec<String> {
     all.into_iter().map(|key| key.path).collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (session, first) = partitions(&etcd, "a", 1).await?;
     let mut member = first.join().await?;
@@ -60,11 +60,11 @@ async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
-    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let session = etcd.session(short("a")).await?;
     let mut member = session.partitions("billing", 1)?.join().await?;
     let partition = next(&mut member).await?;
     partition.save_checkpoint("mine").await?;
@@ -84,9 +84,9 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
     Ok(member.leave().await?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_checkpoint_that_somebody_replaced_does_not_keep_the_owner_from_the_next() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 1).await?;
     let mut member = partitions.join().await?;

@@ -14,13 +14,13 @@ use eldest::{
     CancellationToken, ErrorKind, LostReason, Op, Partition, PartitionRunner, Partitions, Session,
     Term,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::common::{
-    Probe, Result, SOON, WHILE, keys, leases, nothing_under, session, short, soon, stays,
+    Probe, Result, SOON, Store, WHILE, keys, leases, nothing_under, session, short, soon, stays,
 };
 
 const PREFIX: &str = "eldest/~partitions/billing/";
@@ -97,15 +97,19 @@ async fn until_lost(partition: Partition) -> Result {
     Ok(())
 }
 
-async fn partitions(etcd: &Etcd, identity: &str, count: u32) -> Result<(Session, Partitions)> {
+async fn partitions(
+    etcd: &impl Store,
+    identity: &str,
+    count: u32,
+) -> Result<(Session, Partitions)> {
     let session = session(etcd, identity).await?;
     let partitions = session.partitions("billing", count)?;
     Ok((session, partitions))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 200).await?;
     let mut running = Running::start(&partitions, until_lost);
@@ -130,9 +134,9 @@ async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let (_b, second) = partitions(&etcd, "b", 12).await?;
     let mut a = Running::start(&first, until_lost);
@@ -158,9 +162,9 @@ async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 6).await?;
     let ended = Arc::new(Mutex::new(0));
@@ -188,9 +192,9 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_panic_of_one_partitions_work_goes_on_after_the_others_have_ended() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
     let running = Running::start(&partitions, |partition| async move {
@@ -248,9 +252,9 @@ async fn keys_stand_until_the_work_has_ended_when_partitions_move() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_is_dropped_and_its_partition_moves() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, first) = partitions(&etcd, "a", 4).await?;
     let (_b, second) = partitions(&etcd, "b", 4).await?;
     let mut a = Running::start(&first, |partition| async move {
@@ -264,9 +268,9 @@ async fn work_that_ignores_its_token_is_dropped_and_its_partition_moves() -> Res
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_token() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
     let mut running = Running::start(&partitions, until_lost);
@@ -294,9 +298,9 @@ async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_tok
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     client.put(format!("{PREFIX}4/o-2"), "stuck", None).await?;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
@@ -316,9 +320,9 @@ async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_that_closes_hands_its_partitions_over() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, first) = partitions(&etcd, "a", 10).await?;
     let (_b, second) = partitions(&etcd, "b", 10).await?;
@@ -334,11 +338,11 @@ async fn a_session_that_closes_hands_its_partitions_over() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_revoked_costs_the_partitions_and_they_come_back() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
-    let session = Session::connect([etcd.endpoint()], short("a")).await?;
+    let session = etcd.session(short("a")).await?;
     let partitions = session.partitions("billing", 6)?;
     let mut running = Running::start(&partitions, until_lost);
     running.owns(6).await?;

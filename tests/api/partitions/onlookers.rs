@@ -1,11 +1,11 @@
 //! Tests observers of partitions, and refusals: another count, and counts out of bounds.
 
-use eldest::{Announcement, CancellationToken, ErrorKind, Member, Session};
-use eldest_testing::{Etcd, eventually};
+use eldest::{Announcement, CancellationToken, ErrorKind, Member};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 
 use super::membership::next;
 use super::{PREFIX, Running, partitions, until_lost};
-use crate::common::{Result, SOON, keys, options, session, soon};
+use crate::common::{Result, SOON, Store, keys, options, session, soon};
 
 #[tokio::test]
 async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Result {
@@ -23,7 +23,7 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
     for (name, address) in [("a", "10.0.0.1:80"), ("b", "10.0.0.2:80")] {
         let announcement = Announcement::new(name).with_address(address);
         let options = options(name).announcement(announcement);
-        let session = Session::connect([etcd.endpoint()], options).await?;
+        let session = etcd.session(options).await?;
         let running = Running::start(&session.partitions("billing", 8)?, until_lost);
         members.push((session, running));
         eventually(SOON, format!("{name} is a member"), async || {
@@ -66,9 +66,9 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let mut client = etcd.client().await;
     let (a, first) = partitions(&etcd, "a", 8).await?;
     let error = a.partitions("billing", 16).unwrap_err();
@@ -108,9 +108,9 @@ async fn only_member(client: &mut etcd_client::Client) -> String {
     members[0].path.clone()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = session(&etcd, "a").await?;
     for (name, count, rule) in [
         ("billing", 0, "is 0; it must be from 1 to 65536"),
@@ -136,9 +136,9 @@ async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_a, first) = partitions(&etcd, "a", 8).await?;
     let (_eye, other) = partitions(&etcd, "eye", 16).await?;
     let mut changes = other.observe().await?;

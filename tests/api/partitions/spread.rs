@@ -1,12 +1,12 @@
 //! Tests that data centres own equal numbers of partitions, where all members ask for that.
 
-use eldest::{Announcement, ErrorKind, Partitions, Session};
-use eldest_testing::Etcd;
+use eldest::{Announcement, ErrorKind, Partitions};
+use eldest_testing::MemoryEtcd;
 
 use super::{Running, until_lost};
-use crate::common::{Result, options};
+use crate::common::{Result, Store, options};
 
-async fn member(etcd: &Etcd, name: &str, center: &str, spread: bool) -> Result<Partitions> {
+async fn member(etcd: &impl Store, name: &str, center: &str, spread: bool) -> Result<Partitions> {
     let announcement = Announcement::default().with_data_center(center);
     let announcement = if spread {
         announcement.with_spread_over_data_centers()
@@ -14,13 +14,13 @@ async fn member(etcd: &Etcd, name: &str, center: &str, spread: bool) -> Result<P
         announcement
     };
     let options = options(name).announcement(announcement);
-    let session = Session::connect([etcd.endpoint()], options).await?;
+    let session = etcd.session(options).await?;
     Ok(session.partitions("billing", 12)?)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let first = member(&etcd, "a", "east", true).await?;
     let second = member(&etcd, "b", "west", true).await?;
     let third = member(&etcd, "c", "west", true).await?;
@@ -54,11 +54,11 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_member_that_asks_for_it_and_names_no_data_centre_is_refused() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let nowhere = Announcement::default().with_spread_over_data_centers();
-    let session = Session::connect([etcd.endpoint()], options("a").announcement(nowhere)).await?;
+    let session = etcd.session(options("a").announcement(nowhere)).await?;
     let partitions = session.partitions("billing", 2)?;
     let refused = partitions.join().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);

@@ -37,6 +37,7 @@ mod python;
 mod releases;
 mod retry;
 mod runbooks;
+mod settled;
 mod setup;
 mod simulate;
 mod stage;
@@ -89,7 +90,7 @@ const COMMANDS: &[Entry] = &[
         bench::run,
     ),
     command(
-        "check",
+        CHECK,
         "",
         "what a change must pass before it is worth a commit",
         test::check,
@@ -185,7 +186,8 @@ const COMMANDS: &[Entry] = &[
     }),
 ];
 
-/// The commands whose arguments are stages.
+/// The commands that run tests.
+const CHECK: &str = "check";
 const TEST: &str = "test";
 const VERIFY: &str = "verify";
 
@@ -210,7 +212,12 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
         Some(name) => name,
     };
     match COMMANDS.iter().find(|command| command.name == name) {
-        Some(command) => (command.run)(rest),
+        Some(command) => {
+            if [TEST, VERIFY, CHECK].contains(&name) {
+                settled::become_settled(args)?;
+            }
+            (command.run)(rest)
+        }
         None => bail!("there is no command `{name}`; `cargo xtask help` lists them"),
     }
 }

@@ -15,7 +15,7 @@ use crate::case::{Case, Failed};
 use crate::stage::Stage;
 
 /// So many tests run at once for each processor: they mostly wait for deadlines.
-const PER_PROCESSOR: usize = 8;
+const PER_PROCESSOR: usize = 6;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
 /// So many of the slowest are named.

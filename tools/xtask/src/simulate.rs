@@ -54,7 +54,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 pub(crate) fn short(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--bins", "--tests"])?;
     for program in built.tests(Kind::UnitTests, |it| it.package == PACKAGE) {
-        stage.tests(&mut program.command())?;
+        stage.unit_tests(&program.name, &mut program.command())?;
     }
     let mut seeds = Command::new(built.program(PACKAGE)?);
     stage.step(seeds.args(["--seeds", SEEDS]))?;

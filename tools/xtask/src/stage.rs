@@ -184,13 +184,19 @@ impl Stage {
     /// Runs a command, its output passed through and its tests counted. A failure is recorded and gives
     /// false; only the time limit ends the stage.
     pub(crate) fn step(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command)?;
+        let counted = self.counted(command, None)?;
+        Ok(counted.is_some())
+    }
+
+    /// As [`Stage::step`], for a program of unit tests: each that fails is told with the command that runs it alone.
+    pub(crate) fn unit_tests(&mut self, name: &str, command: &mut Command) -> Result<bool> {
+        let counted = self.counted(command, Some(name))?;
         Ok(counted.is_some())
     }
 
     /// As [`Stage::step`], for tests that must be there: running none at all is a failure too.
     pub(crate) fn tests(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command)?;
+        let counted = self.counted(command, None)?;
         if counted.is_some_and(|tally| tally.ran() == 0) {
             self.fail(format!("ran no test at all: {}", process::show(command)));
             return Ok(false);
@@ -247,7 +253,7 @@ impl Stage {
     }
 
     /// What the command's tests gave, or nothing if it failed.
-    fn counted(&mut self, command: &mut Command) -> Result<Option<Tally>> {
+    fn counted(&mut self, command: &mut Command, program: Option<&str>) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);
         let mut tally = Tally::default();
@@ -258,8 +264,15 @@ impl Stage {
             failures.read(line);
         });
         self.tally += tally;
-        let failed = failures.found();
-        self.failures.extend(failed.iter().map(ToString::to_string));
+        let found = failures.found();
+        let failed = found.iter().map(|failure| match program {
+            Some(program) => {
+                let test = format!("{program}::{}", failure.name);
+                format!("{program}::{failure}; alone: cargo xtask test {test}")
+            }
+            None => failure.to_string(),
+        });
+        self.failures.extend(failed);
         let status = result?;
         if !status.success() {
             self.fail(format!("{shown} ({status})"));
@@ -357,6 +370,18 @@ mod tests {
         report.retry();
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert_eq!(report.flaky.len(), 1);
+    }
+
+    #[test]
+    fn a_unit_test_that_failed_is_told_with_the_command_that_runs_it_alone() {
+        let report = stage(DEFAULT_LIMIT, |stage| {
+            let said = "failures:\n\n---- a::b stdout ----\nError: no\n\ntest result: FAILED. 0 passed; 1 failed";
+            let mut command = sh(&format!("echo '{said}'; exit 101"));
+            assert!(!stage.unit_tests("core", &mut command)?);
+            Ok(())
+        });
+        let wanted = "core::a::b: Error: no; alone: cargo xtask test core::a::b";
+        assert_eq!(report.failures[0], wanted);
     }
 
     #[test]

@@ -42,8 +42,6 @@ pub(crate) struct Entry {
 
 /// The first stage with tests that need the programs of others.
 const TESTS: &str = "tests";
-/// Its containers are outside of what a priority of ours says.
-const FAILOVERS: &str = "failovers";
 /// Compares times, so nothing runs beside it.
 const BENCH: &str = "bench";
 const CONTAINERS: &str = "containers";
@@ -68,25 +66,19 @@ pub(crate) const STAGES: &[Entry] = &[
         suites::build,
     )),
     quick("unit", "unit tests of all packages", suites::unit),
-    beside(
-        FAILOVERS,
-        quick(
-            "simulate",
-            "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
-            simulate::short,
-        ),
+    quick(
+        "simulate",
+        "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
+        simulate::short,
     ),
-    beside(
-        FAILOVERS,
-        quick("doc", "the examples in the documentation", suites::doc),
-    ),
+    quick("doc", "the examples in the documentation", suites::doc),
     quick(
         TESTS,
         "the library, the command, HTTP, the demo and the examples against etcd 3.7, and the etcd of simulated time",
         suites::tests,
     ),
     quick(
-        FAILOVERS,
+        "failovers",
         "three members of etcd and three nodes in containers: a leader killed, frozen, cut off; the compose file",
         docker::failovers,
     ),

@@ -121,7 +121,7 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
                 tests.args(["--skip", skipped]);
             }
             // Not every program has any.
-            stage.step(&mut tests)?;
+            stage.unit_tests(&program.name, &mut tests)?;
         }
     }
     Ok(())

@@ -1,0 +1,70 @@
+//! Gives this program the same surroundings, whoever calls it: no signal is ignored or blocked, new files can be read by
+//! others, and programs speak English.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::setup;
+
+/// Set in the environment of a program that has them.
+const SETTLED: &str = "ELDEST_XTASK_SETTLED";
+/// The language and characters of what programs print.
+const LOCALE: (&str, &str) = ("LC_ALL", "C.UTF-8");
+/// Starts its arguments as a program. A shell cannot take back that a signal is ignored, but `env` of GNU can.
+const SCRIPT: &str = "umask 022; exec env --default-signal \"$@\"";
+
+/// Starts this program anew with these surroundings, once. Elsewhere than on Linux they stay as they are.
+pub(crate) fn become_settled(args: &[String]) -> Result<()> {
+    if std::env::var_os(SETTLED).is_some() || !can_be_settled() {
+        return Ok(());
+    }
+    let this = std::env::current_exe().context("looking for this program")?;
+    let mut command = Command::new("sh");
+    command.args(["-c", SCRIPT, "xtask"]).arg(this).args(args);
+    command.env(SETTLED, "1").env(LOCALE.0, LOCALE.1);
+    replace(&mut command)
+}
+
+/// Whether `env` has the option.
+fn can_be_settled() -> bool {
+    let mut asked = setup::program("env");
+    let asked = asked.args(["--default-signal", "true"]).output();
+    cfg!(target_os = "linux") && asked.is_ok_and(|output| output.status.success())
+}
+
+#[cfg(unix)]
+fn replace(command: &mut Command) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    Err(command.exec()).context("starting `sh`")
+}
+
+#[cfg(not(unix))]
+fn replace(_: &mut Command) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::SCRIPT;
+    use std::process::Command;
+
+    #[test]
+    fn ignored_and_blocked_signals_and_the_mask_of_files_are_those_of_a_login() {
+        // In the kernel's words: the sets of blocked and ignored signals, in which HUP is bit 0 and USR2 bit 11.
+        let asks = "umask; grep -E 'SigBlk|SigIgn' /proc/$$/status";
+        let called = |program: &[&str]| {
+            let mut caller = Command::new("env");
+            caller.args(["--ignore-signal=HUP,INT", "--block-signal=USR2,TERM"]);
+            caller.args(["sh", "-c", "umask 077; exec \"$@\"", "caller"]);
+            let output = caller.args(program).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let unsettled = called(&["sh", "-c", asks]);
+        let settled = called(&["sh", "-c", SCRIPT, "xtask", "sh", "-c", asks]);
+        let none = "0000000000000000";
+        let wanted = format!("0022\nSigBlk:\t{none}\nSigIgn:\t{none}\n");
+        assert_eq!(settled, wanted);
+        assert_ne!(unsettled, wanted);
+    }
+}
