@@ -6,8 +6,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
+use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{built, releases, together, tools};
+use crate::{built, releases, tools};
 
 pub(crate) const PACKAGE: &str = "eldest-chaos";
 /// How the faults of wall clocks begin, which need libfaketime.
@@ -45,8 +46,8 @@ fn moves_clocks(args: &[OsString]) -> bool {
 }
 
 /// The harness, to upgrade a cluster through those versions.
-pub(crate) fn upgrade(stage: &Stage, versions: &[PathBuf]) -> Result<Command> {
-    let mut harness = Command::new(together::program(stage, PACKAGE)?);
+pub(crate) fn upgrade(built: &Built, versions: &[PathBuf]) -> Result<Command> {
+    let mut harness = Command::new(built.program(PACKAGE)?);
     harness.args(UPGRADE).args(etcds(versions));
     Ok(harness)
 }

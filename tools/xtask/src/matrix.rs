@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::case::Case;
+use crate::programs::Built;
 use crate::releases::{DEBIAN, OLD, SUPPORTED, all, debian, vendored};
 use crate::stage::Stage;
 use crate::together::{self, EVERYTHING};
@@ -10,9 +11,10 @@ use crate::{chaos, pool, suites};
 
 /// The stage `versions`. A version that cannot be tested does not keep the others from it.
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
+    let harness = together::build_harness(stage)?;
     let built = together::build(stage, &EVERYTHING)?;
     // The upgrade takes longest.
-    let mut cases = vec![upgrade(stage)?];
+    let mut cases = vec![upgrade(stage, &harness)?];
     for series in SUPPORTED {
         let (etcd, _) = vendored(stage, series)?;
         cases.extend(suites::on_version(stage, &built, series, &etcd)?);
@@ -27,8 +29,8 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
 }
 
 /// A cluster that is upgraded through all versions under load.
-fn upgrade(stage: &Stage) -> Result<Case> {
-    let harness = chaos::upgrade(stage, &all(stage)?)?;
+fn upgrade(stage: &Stage, built: &Built) -> Result<Case> {
+    let harness = chaos::upgrade(built, &all(stage)?)?;
     let alone = "cargo xtask chaos --fault rolling-upgrade";
     Ok(Case::command("chaos", "rolling-upgrade", harness, alone))
 }

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn ignored_and_blocked_signals_and_the_mask_of_files_are_those_of_a_login() {
         // In the kernel's words: the sets of blocked and ignored signals, in which HUP is bit 0 and USR2 bit 11.
-        let asks = "umask; grep -E 'SigBlk|SigIgn' /proc/$$/status";
+        let asks = "umask; exec grep -E 'SigBlk|SigIgn' /proc/self/status";
         let called = |program: &[&str]| {
             let mut caller = Command::new("env");
             caller.args(["--ignore-signal=HUP,INT", "--block-signal=USR2,TERM"]);

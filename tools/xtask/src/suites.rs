@@ -137,10 +137,8 @@ pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
 pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage);
-    let in_pool = |program: &Program| {
-        program.package != chaos::PACKAGE
-            && ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str())
-    };
+    let in_pool =
+        |program: &Program| ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str());
     let cases = cases(stage, &built, in_pool, &settings)?;
     let mut cases = without(cases, &LONG);
     for (name, beginning) in REAL {
@@ -321,7 +319,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
-    let built = together::build(stage, &["--bins", "--tests"])?;
+    let built = together::build_harness(stage)?;
     let mut settings = setup::program("settings");
     tools::add_faketime(stage, &mut settings);
     let harness = |program: &Program| program.package == chaos::PACKAGE;

@@ -60,7 +60,9 @@ fn alone(
 ) -> Report {
     let mut stage = Stage::start(name, limit);
     let result = body(&mut stage);
-    stage.finish(result)
+    let mut report = stage.finish(result);
+    report.retry();
+    report
 }
 
 /// A stage that runs beside others, and the one before which it ends.

@@ -9,11 +9,14 @@ use anyhow::{Context, Result};
 use crate::metadata::Metadata;
 use crate::programs::Built;
 use crate::stage::Stage;
-use crate::{packages, setup};
+use crate::{chaos, packages, setup};
 
 /// Not among the packages that are built together: the model has a compiler's options of its own, the benchmarks count what
 /// the library does without features, and this program is built already.
 const APART: [&str; 3] = [MODEL, BENCH, "xtask"];
+/// Nor is the fault harness, in the first tier, and what other packages have for it.
+const HARNESS: &str = chaos::PACKAGE;
+const FOR_HARNESS: [&str; 2] = ["eldest-node/orders", "eldest-node/register"];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
 
@@ -29,14 +32,20 @@ const LINTS: (&str, &str) = (
     "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
 );
 
-/// Every package, whichever of their tests run, and every feature: cargo builds a dependency once for each set of features
-/// that the packages it was asked for need.
-fn together(stage: &Stage) -> Result<Vec<String>> {
+/// Every package but those apart, whichever of their tests run, and every feature: cargo builds a dependency once for each set
+/// of features that the packages it was asked for need.
+fn together(stage: &Stage, with_harness: bool) -> Result<Vec<String>> {
     let mut selected = vec!["--workspace".to_owned()];
-    for package in APART {
+    let harness = (!with_harness).then_some(HARNESS);
+    for package in APART.into_iter().chain(harness) {
         selected.extend(["--exclude".to_owned(), package.to_owned()]);
     }
-    selected.extend(["--features".to_owned(), features(stage, &APART)?]);
+    let features = features(stage, &APART)?;
+    let wanted = features
+        .split(',')
+        .filter(|feature| with_harness || !FOR_HARNESS.contains(feature));
+    let wanted: Vec<&str> = wanted.collect();
+    selected.extend(["--features".to_owned(), wanted.join(",")]);
     Ok(selected)
 }
 
@@ -63,8 +72,15 @@ pub(crate) const EVERYTHING: [&str; 4] = ["--lib", "--bins", "--tests", "--examp
 /// Builds those targets, with warnings denied, and tells what there is.
 pub(crate) fn build(stage: &Stage, targets: &[&str]) -> Result<Built> {
     let mut cargo = linting(stage, "build")?;
-    cargo.args(together(stage)?).args(targets);
+    cargo.args(together(stage, false)?).args(targets);
     messages(stage, &mut cargo)
+}
+
+/// The same with the fault harness, and with what other packages have for it.
+pub(crate) fn build_harness(stage: &Stage) -> Result<Built> {
+    let mut cargo = linting(stage, "build")?;
+    cargo.args(together(stage, true)?);
+    messages(stage, cargo.args(["--bins", "--tests"]))
 }
 
 /// The same of this very program and its tests.
@@ -86,14 +102,8 @@ pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, "test")?;
     cargo
         .args(["--no-fail-fast", "--doc"])
-        .args(together(stage)?);
+        .args(together(stage, false)?);
     Ok(cargo)
-}
-
-/// A program, as it is built for the tests of its package.
-pub(crate) fn program(stage: &Stage, package: &str) -> Result<PathBuf> {
-    let targets = [&["--bin", package], &EXAMPLE[..]].concat();
-    build(stage, &targets)?.program(package)
 }
 
 /// Cargo, with clippy's driver in the compiler's place.

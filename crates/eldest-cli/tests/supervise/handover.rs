@@ -1,4 +1,5 @@
-//! Measures how long a crashed program's successor takes to start, beside a hand-over of the library alone.
+//! Measures how long a crashed program's successor takes to start, beside a hand-over of the library after which the test
+//! itself starts such a program.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,13 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use eldest::{Leadership, Session, SessionOptions};
 use eldest_testing::eventually;
 use rustix::process::Signal;
+use tokio::process::Command;
 
 use crate::processes::{now, signal};
 use crate::stage::{Node, Result, SOON, Stage, TAKEOVER, TTL};
 
 const ROUNDS: usize = 8;
-/// What starting a process, and a sweep, may cost beside the hand-over itself.
-const LIMIT: f64 = 20.0;
+/// What noticing the crash, a sweep and the keeper's start may cost beside the hand-over and the program's start.
+const LIMIT: f64 = 10.0;
 
 /// Hand-overs between two sessions of this process.
 struct Bare {
@@ -37,18 +39,21 @@ impl Bare {
         Ok(Self { sessions, leader })
     }
 
-    /// From the release to the next election.
+    /// From the release to the next election, and to the end of a program that is started then.
     async fn hand_over(&mut self) -> Result<Duration> {
         let mut candidate = self.sessions[0].election("bare")?.campaign().await?;
         let begun = now();
         let (resigned, elected) = tokio::join!(self.leader.resign(), async {
             let elected = candidate.elected().await;
-            (elected, now())
+            let started = Command::new("/bin/sh").args(["-c", "date"]).output();
+            (elected, started.await, now())
         });
         resigned?;
-        self.leader = elected.0?;
+        let (elected, started, ended) = elected;
+        assert!(started?.status.success());
+        self.leader = elected?;
         self.sessions.swap(0, 1);
-        Ok(elected.1.saturating_sub(begun))
+        Ok(ended.saturating_sub(begun))
     }
 }
 
@@ -129,14 +134,11 @@ async fn a_crashed_program_s_successor_starts_about_as_soon_as_the_next_leader_i
     let ratio = |at: usize, of: usize| {
         crashes[crashes.len() * at / of].as_secs_f64() / alone[alone.len() * at / of].as_secs_f64()
     };
-    // The quickest of each: a machine that is busy delays a chain of processes more than one alone.
     let (quickest, median) = (ratio(0, 2), ratio(1, 2));
     println!(
         "bare hand-overs {alone:?}, after a crash {crashes:?}: {quickest:.1} times as long at best, {median:.1} as a rule"
     );
-    assert!(
-        quickest < LIMIT,
-        "{crashes:?} is {quickest:.1} times {alone:?}"
-    );
+    // A machine that is busy delays both alike, as a rule.
+    assert!(median < LIMIT, "{crashes:?} is {median:.1} times {alone:?}");
     Ok(())
 }

@@ -1,16 +1,27 @@
 //! `eldest lock`: programs under a lock, and under the permits of a semaphore.
 
+use std::time::Duration;
+
 use eldest_testing::eventually;
 
 use crate::diary::{Diary, FOR_EVER, output, text};
-use crate::stage::{Node, Result, SOON, Stage, TTL, eldest};
+use crate::stage::{Node, Result, SOON, Stage, eldest};
+
+/// Tests that wait for the end of a lease have another one. A program has a part of the TTL to end in.
+const TTL: Duration = Duration::from_secs(20);
 
 /// Runs, under "res", a program that writes when it begins and, a while after SIGTERM, when it ends.
 fn holder(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
+    holder_for(TTL, stage, name, options)
+}
+
+/// The same with another TTL.
+fn holder_for(ttl: Duration, stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
     let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; \
         echo begin-$ELDEST_ID. >> DIARY; echo token-$ELDEST_FENCING_TOKEN >> DIARY.tokens; while :; do sleep 0.02; done";
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res", "--id", name, "--grace", "400ms"]);
+    let mut command = stage.eldest(ttl);
+    let grace = format!("{}ms", (ttl / 4).as_millis());
+    command.args(["lock", "res", "--id", name, "--grace", &grace]);
     command.args(options).arg("--");
     command.args(Diary::of(stage).shell(script));
     Node::start(command, stage.folder(), name)
@@ -169,7 +180,7 @@ async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let one = ["-n", "1"];
-    let mut a = holder(&stage, "a", &one)?;
+    let mut a = holder_for(Duration::from_secs(2), &stage, "a", &one)?;
     diary.says("begin-a.").await?;
     let mut b = holder(&stage, "b", &one)?;
     standing(&stage, "eldest/~semaphore/res/1/", 2).await?;
