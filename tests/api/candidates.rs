@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, Result, SOON, WHILE, elected, keys, only_key, options, session, short, soon, stand,
-    stands, status, stays,
+    Key, Result, SOON, WHILE, elected, in_memory, keys, only_key, options, session, short, soon,
+    stand, stands, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::Client;
 
 fn behind(ahead: usize) -> Status {
@@ -36,7 +36,7 @@ async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Resul
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let first = elected(&mut a).await?;
@@ -104,7 +104,7 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -131,7 +131,7 @@ async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory(
 
 #[tokio::test(start_paused = true)]
 async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, _first) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
@@ -168,7 +168,7 @@ async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
@@ -189,7 +189,7 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
@@ -204,7 +204,7 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     status(&a, |s| matches!(s, Status::Leading { .. })).await?;
@@ -216,7 +216,7 @@ async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
     // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leads = elected(&mut b).await?;
@@ -301,7 +301,7 @@ async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_w
 
 #[tokio::test(start_paused = true)]
 async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -342,7 +342,7 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
 #[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     // Complaint 2.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -363,7 +363,7 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
 #[tokio::test(start_paused = true)]
 async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result {
     // Complaint 9.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let (_c, _, mut c) = stand(&etcd, "c").await?;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use eldest::sim::Scripted;
 use eldest::{Session, Status};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 
-use crate::common::{Result, SOON, Store, WHILE, elected, leases, options, soon, stays};
+use crate::common::{Result, SOON, Store, WHILE, elected, in_memory, leases, options, soon, stays};
 
 /// A session whose first `same` random numbers are the same for everybody.
 async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Session> {
@@ -27,7 +27,7 @@ async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Sessi
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;
     let leadership = elected(&mut of_first).await?;

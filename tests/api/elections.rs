@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    Result, Store, WHILE, elected, foreign, keys, leases, nothing_under, only_key, options,
-    session, soon, stand, status, stays,
+    Result, Store, WHILE, elected, foreign, in_memory, keys, leases, nothing_under, only_key,
+    options, session, soon, stand, status, stays,
 };
 use eldest::{Announcement, ErrorKind, Status};
-use eldest_testing::{Etcd, MemoryEtcd};
+use eldest_testing::Etcd;
 
 #[tokio::test]
 async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
@@ -30,7 +30,7 @@ async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
         nodes.push(stand(&etcd, identity).await?);
@@ -103,7 +103,7 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "eldest/e/694d", "go-node").await?;
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
@@ -156,7 +156,7 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
 #[tokio::test(start_paused = true)]
 async fn deeper_keys_and_longer_names_never_count() -> Result {
     // Complaint 8 for the names.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     for key in [
         "eldest/e/x/y",
@@ -183,7 +183,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_none() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "svc/leader/1a2b", "go-node").await?;
     let session = etcd.session(options("a").namespace("")).await?;
@@ -198,7 +198,7 @@ async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_
 
 #[tokio::test(start_paused = true)]
 async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let big = "x".repeat(32 * 1024 + 1);
     let session = etcd
@@ -230,7 +230,7 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, election, mut candidate) = stand(&etcd, "a").await?;
     let refused = async |what: &str| {
@@ -275,7 +275,7 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
 #[tokio::test(start_paused = true)]
 async fn fencing_tokens_only_grow_over_twenty_hand_overs() -> Result {
     // I2. Three nodes pass it around; each rejoins behind the others.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
         nodes.push(stand(&etcd, identity).await?);

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, Store, WHILE, elected, keys, nothing_under, session,
-    short, soon, stand, stands, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, Store, WHILE, elected, in_memory, keys,
+    nothing_under, session, short, soon, stand, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
 use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Status};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ fn never_ends(
 #[tokio::test(start_paused = true)]
 async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
     // Complaint 16.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let finish = CancellationToken::new();
@@ -71,7 +71,7 @@ async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() 
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_while_waiting_leaves_the_queue() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
@@ -131,7 +131,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
 #[tokio::test(start_paused = true)]
 async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
     // Complaint 18.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -146,7 +146,7 @@ async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> 
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_releases_the_key_and_goes_on() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let running = Running::start(&session.election("e")?, async |_leadership| {
@@ -197,7 +197,7 @@ async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_inside_the_work_ends_the_run() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -215,7 +215,7 @@ async fn resigning_inside_the_work_ends_the_run() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let finish = CancellationToken::new();
@@ -241,7 +241,7 @@ async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_e
 
 #[tokio::test(start_paused = true)]
 async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, election, candidate) = stand(&etcd, "a").await?;
     let run = election.run(CancellationToken::new(), until_lost);
     let error = soon("run", run).await.expect_err("it stands already");
@@ -252,7 +252,7 @@ async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_session_closes_ends_its_work_and_says_so() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let mut running = Running::start(&session.election("e")?, until_lost);
     let term = running.term().await;

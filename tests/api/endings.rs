@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, elected, nothing_under, only_key, options, short, soon,
-    stand, stands, status, stays,
+    Probe, Result, SOON, Store, WHILE, elected, in_memory, nothing_under, only_key, options, short,
+    soon, stand, stands, status, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::oneshot;
 
@@ -23,7 +23,7 @@ async fn value(client: &mut Client, key: &str) -> Option<String> {
 
 #[tokio::test(start_paused = true)]
 async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = etcd.session(short("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -44,7 +44,7 @@ async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> R
 
 #[tokio::test(start_paused = true)]
 async fn cancelling_a_returned_token_harms_nobody() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (session, _, mut candidate) = stand(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
@@ -59,7 +59,7 @@ async fn cancelling_a_returned_token_harms_nobody() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (session, _, mut candidate) = stand(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
@@ -116,7 +116,7 @@ async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> R
 
 #[tokio::test(start_paused = true)]
 async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
@@ -217,7 +217,7 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
 
 #[tokio::test(start_paused = true)]
 async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let twice = [Op::put("x", "1"), Op::put("x", "2")];
@@ -232,7 +232,7 @@ async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result 
 #[tokio::test(start_paused = true)]
 async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
     // Complaint 5.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
@@ -276,7 +276,7 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_leadership_is_released_at_once() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
@@ -291,7 +291,7 @@ async fn a_dropped_leadership_is_released_at_once() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
@@ -349,7 +349,7 @@ async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_m
 #[tokio::test(start_paused = true)]
 async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
     // Complaint 13.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     for revoked in [false, true] {
         let (session, _, mut a) = stand(&etcd, "a").await?;
@@ -381,7 +381,7 @@ async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
 #[tokio::test(start_paused = true)]
 async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
     // Complaint 16.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     for resigns in [true, false] {
         let slow = options("a").grace(Duration::from_secs(10));

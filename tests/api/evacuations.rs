@@ -7,12 +7,12 @@ use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate,
     LostReason, Session, Status,
 };
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use etcd_client::PutOptions;
 
 use crate::common::{
-    Result, SOON, Store, WHILE, elected, keys, leases, nothing_under, options, queue, session,
-    soon, stays,
+    Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options, queue,
+    session, soon, stays,
 };
 
 const MARKS: &str = "eldest/~evacuated/";
@@ -37,7 +37,7 @@ async fn stand(
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
     let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
     let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
@@ -61,7 +61,7 @@ async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others
 
 #[tokio::test(start_paused = true)]
 async fn nobody_stops_leading_for_nobody_and_whoever_joins_elsewhere_leads() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
     let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
@@ -96,7 +96,7 @@ impl Leads for Election {
 
 #[tokio::test(start_paused = true)]
 async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     let a = connect(&etcd, "a", "dc1").await?.election("e")?;
     let b = connect(&etcd, "b", "dc2").await?.election("e")?;
@@ -122,7 +122,7 @@ async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn partitions_move_to_members_elsewhere_and_back() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     let work = async |partition: eldest::Partition| {
         partition.lost().cancelled().await;
@@ -166,7 +166,7 @@ async fn partitions_move_to_members_elsewhere_and_back() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     let election = ops.election("e")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
@@ -209,7 +209,7 @@ async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Re
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_is_replaced_or_lifted_leaves_no_lease() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -233,7 +233,7 @@ async fn an_order_that_is_replaced_or_lifted_leaves_no_lease() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -258,7 +258,7 @@ async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;
     let first = elected(&mut leader).await?;

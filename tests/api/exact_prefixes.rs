@@ -1,15 +1,14 @@
 //! Elections at the exact prefixes that other programs gave them.
 
 use eldest::{ErrorKind, Status};
-use eldest_testing::MemoryEtcd;
 
-use crate::common::{Result, elected, keys, only_key, options, session, soon, status};
+use crate::common::{Result, elected, in_memory, keys, only_key, options, session, soon, status};
 
 const PREFIX: &str = "/golem/shard-manager/leader";
 
 #[tokio::test(start_paused = true)]
 async fn keys_lie_right_below_the_exact_prefix() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let election = a.election_at(PREFIX)?;
@@ -28,7 +27,7 @@ async fn keys_lie_right_below_the_exact_prefix() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn sessions_of_any_namespace_meet_at_an_exact_prefix() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let other = |namespace: &str| options("b").namespace(namespace);
     let b = etcd.session(other("other")).await?;
@@ -50,7 +49,7 @@ async fn sessions_of_any_namespace_meet_at_an_exact_prefix() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let _candidate = soon("campaign", a.election("x")?.campaign()).await?;
     let exact = a.election_at("eldest/x")?;
@@ -63,7 +62,7 @@ async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> 
 
 #[tokio::test(start_paused = true)]
 async fn what_would_be_mixed_is_refused_with_its_name_and_the_rule() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let _in_use = (a.lock("l")?, a.election("x/y")?);
     for (prefix, rule) in [

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Result, Running, SOON, Store, Thread, WHILE, elected, keys, options, queue,
-    session, short, soon, stand, stays, until_lost,
+    CountOnDrop, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys, options,
+    queue, session, short, soon, stand, stays, until_lost,
 };
 use eldest::{Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use tokio::sync::mpsc;
 
 /// Who is at work, and how many at once at the most.
@@ -55,7 +55,7 @@ fn failure(text: &'static str) -> BoxError {
 #[tokio::test(start_paused = true)]
 async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
     // Complaint: work of the two roles overlapped, for the old was told to stop and not awaited.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
@@ -211,7 +211,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
@@ -245,7 +245,7 @@ async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> 
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
@@ -279,7 +279,7 @@ async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     for closes in [false, true] {
@@ -311,7 +311,7 @@ async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let (told, mut tells) = mpsc::unbounded_channel();

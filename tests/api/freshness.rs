@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Result, SOON, Store, options, session, short, soon, stand};
+use crate::common::{Result, SOON, Store, in_memory, options, session, short, soon, stand};
 use eldest::{Observer, Roster, Session};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 
 /// That of [`short`].
 const TTL: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ fn age(roster: &Roster) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let onlooker = etcd.session(short("onlooker")).await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     let roster = next(&mut observer).await?;
@@ -52,7 +52,7 @@ async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards
 
 #[tokio::test(start_paused = true)]
 async fn newest_roster_of_a_quiet_election_is_handed_out_as_fresh_as_it_is() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let onlooker = etcd.session(short("onlooker")).await?;
     let election = onlooker.election("e")?;
     let mut early = election.observe().await?;

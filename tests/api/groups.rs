@@ -4,11 +4,11 @@ use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
     Session, Status,
 };
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 
 use crate::common::{
-    Result, SOON, Store, Thread, WHILE, identities, keys, leases, nothing_under, only_key, session,
-    short, soon, stays,
+    Result, SOON, Store, Thread, WHILE, identities, in_memory, keys, leases, nothing_under,
+    only_key, session, short, soon, stays,
 };
 
 const PREFIX: &str = "eldest/~members/workers/";
@@ -41,7 +41,7 @@ async fn becomes(member: &GroupMembership, wanted: Status) -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, group, mut first) = join(&etcd, "a").await?;
     assert_eq!((group.name(), group.prefix()), ("workers", PREFIX));
@@ -103,7 +103,7 @@ async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, group, member) = join(&etcd, "a").await?;
     let mut observer = group.observe().await?;
@@ -143,7 +143,7 @@ async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, group, _member) = join(&etcd, "a").await?;
     let error = soon("told", group.join()).await.expect_err("it is one");
@@ -168,7 +168,7 @@ async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() 
 
 #[tokio::test(start_paused = true)]
 async fn an_overview_shows_groups_without_a_leader() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (a, _group, _member) = join(&etcd, "a").await?;
     let overview = a.overview("workers").await?;
     let [queue] = overview.queues() else {
@@ -183,7 +183,7 @@ async fn an_overview_shows_groups_without_a_leader() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_join_that_is_given_up_leaves_nothing() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let group = a.group("workers")?;

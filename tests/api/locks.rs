@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Result, SOON, Store, WHILE, foreign, held, identities, keys, leases, nothing_under, only_key,
-    options, queue_of, revision, session, soon, stands, stays,
+    Result, SOON, Store, WHILE, foreign, held, identities, in_memory, keys, leases, nothing_under,
+    only_key, options, queue_of, revision, session, soon, stands, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, LostReason, Op, Session};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use futures::FutureExt;
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ fn waiting(lock: &Lock) -> JoinHandle<eldest::Result<LockGuard>> {
 
 #[tokio::test(start_paused = true)]
 async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let guard = acquire(&first).await?;
@@ -66,7 +66,7 @@ async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_that_of_etcds_own_recipe() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, lock) = lock(&etcd, "a").await?;
     assert_eq!((lock.name(), lock.prefix()), ("l", PREFIX));
@@ -80,7 +80,7 @@ async fn a_key_is_that_of_etcds_own_recipe() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn tasks_of_one_session_queue_in_it_and_do_not_starve_the_others() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, ours) = lock(&etcd, "a").await?;
     let (_b, theirs) = lock(&etcd, "b").await?;
@@ -176,7 +176,7 @@ async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> R
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_wait_leaves_no_key_and_gives_the_place_to_the_next() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -221,7 +221,7 @@ async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_limited_wait_ends_in_time_and_leaves_no_key() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -311,7 +311,7 @@ async fn what_was_released_is_free_for_the_next_try() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn trying_respects_others_that_wait_and_overlooks_deeper_keys() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     client
@@ -332,7 +332,7 @@ async fn trying_respects_others_that_wait_and_overlooks_deeper_keys() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn dropping_a_guard_or_a_panic_releases_the_lock_at_once() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
     drop(acquire(&first).await?);
@@ -353,7 +353,7 @@ async fn dropping_a_guard_or_a_panic_releases_the_lock_at_once() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result {
     // Complaints 1, 3 and 6.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -393,7 +393,7 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_whose_key_was_deleted_is_lost_and_not_taken_again() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let guard = acquire(&lock).await?;
@@ -413,7 +413,7 @@ async fn a_lock_whose_key_was_deleted_is_lost_and_not_taken_again() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_loses_its_key_joins_again_at_the_back() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -440,7 +440,7 @@ async fn a_waiter_that_loses_its_key_joins_again_at_the_back() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, lock) = lock(&etcd, "a").await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
@@ -472,7 +472,7 @@ async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all(
 
 #[tokio::test(start_paused = true)]
 async fn names_that_would_mix_queues_are_refused() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (session, lock) = lock(&etcd, "a").await?;
     let _election = session.election("e")?;
     for (name, rule) in [

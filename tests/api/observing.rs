@@ -1,8 +1,8 @@
 //! Observers: the current state first, then every change, whatever happens on the way.
 
-use crate::common::{Result, SOON, elected, keys, options, session, soon, stand};
+use crate::common::{Result, SOON, elected, in_memory, keys, options, session, soon, stand};
 use eldest::{LeaderChange, Observer, Roster, Session};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, CompactionOptions};
 use futures::FutureExt;
 
@@ -38,7 +38,7 @@ async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
 
 #[tokio::test(start_paused = true)]
 async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
     let mut changes = onlooker.election("e")?.leader_changes().await?;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
@@ -74,7 +74,7 @@ async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
 #[tokio::test(start_paused = true)]
 async fn the_current_state_comes_first_then_every_change_in_order_and_vacancy_aloud() -> Result {
     // Complaints 7 and 21.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
     let mut early = onlooker.election("e")?.observe().await?;
     let vacant = next(&mut early).await?;
@@ -159,7 +159,7 @@ async fn observer_that_comes_and_goes_again_and_again_opens_one_stream() -> Resu
 
 #[tokio::test(start_paused = true)]
 async fn an_observer_sees_a_blocker_and_nothing_of_other_elections() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let onlooker = session(&etcd, "onlooker").await?;
     let mut observer = onlooker.election("e")?.observe().await?;
@@ -245,7 +245,7 @@ const CHANGES: usize = 400;
 
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let onlooker = session(&etcd, "onlooker").await?;
     let election = onlooker.election("e")?;
@@ -277,7 +277,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_the_close_of_its_session_overtakes_ends() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let mut observer = session.election("e")?.observe().await?;
     session.close().await?;

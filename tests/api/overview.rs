@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use eldest::{ErrorKind, Overview, Queue, QueueKind, Session};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 
-use crate::common::{Result, SOON, options, session, soon};
+use crate::common::{Result, SOON, in_memory, options, session, soon};
 use crate::common::{elected, keys};
 
 #[tokio::test(start_paused = true)]
 async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let _candidates = (
@@ -64,7 +64,7 @@ async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result
 /// More than a page of keys, and one more is put between the pages' ranges: all is of one revision.
 #[tokio::test(start_paused = true)]
 async fn a_large_namespace_is_read_whole_at_one_revision() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     for batch in 0..10 {
         let puts = (0..120).map(|n| {
@@ -94,7 +94,7 @@ async fn a_large_namespace_is_read_whole_at_one_revision() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn an_overview_never_reads_the_whole_store() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     for namespace in ["", "/"] {
         let whole = etcd.session(options("a").namespace(namespace)).await?;
         let error = whole.overview("").await.expect_err("too much");
@@ -114,7 +114,7 @@ async fn an_overview_never_reads_the_whole_store() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_lease_is_told_until_it_is_gone() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let mut candidate = a.election("e")?.campaign().await?;
     let leader = b.election("e")?.leader().await?.ok_or("a leader")?;
@@ -163,7 +163,7 @@ async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Resul
 #[tokio::test(start_paused = true)]
 async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
     use eldest::operator::evict;
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let mut candidate = a.election("e")?.campaign().await?;

@@ -1,5 +1,6 @@
 //! Tests that a view of a term that outlives the work is invalid before another node receives the key.
 
+use crate::common::in_memory;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ async fn session(etcd: &MemoryEtcd) -> Result<Session> {
 
 #[tokio::test(start_paused = true)]
 async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd).await?;
     let election = session.election("jobs")?;
     let shutdown = CancellationToken::new();
@@ -44,7 +45,7 @@ async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_valid() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
     let leadership = tokio::time::timeout(GUARD, candidate.elected()).await??;
@@ -63,7 +64,7 @@ async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_va
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let options = SessionOptions::new("node").ttl(Duration::from_secs(3));
     let session = etcd.session(options).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{
-    Result, Running, SOON, WHILE, elected, keys, session, soon, stand, stands, stays, until_lost,
+    Result, Running, SOON, WHILE, elected, in_memory, keys, session, soon, stand, stands, stays,
+    until_lost,
 };
 use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
-use eldest_testing::{MemoryEtcd, eventually};
+use eldest_testing::eventually;
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,7 +28,7 @@ impl std::error::Error for Broken {}
 
 #[tokio::test(start_paused = true)]
 async fn work_runs_while_leading_and_never_while_waiting() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
@@ -53,7 +54,7 @@ async fn work_runs_while_leading_and_never_while_waiting() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -72,7 +73,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -93,7 +94,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     async fn work(leadership: Leadership) -> std::result::Result<i64, Broken> {
         Ok(leadership.fencing_token())
     }
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
     let token = soon("run", election.run(pending(), work)).await?;
@@ -122,7 +123,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -146,7 +147,7 @@ async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_completes_shuts_the_run_down() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -165,7 +166,7 @@ async fn a_future_that_completes_shuts_the_run_down() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let (leads, waits) = (a.election("e")?, b.election("e")?);
@@ -205,7 +206,7 @@ async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Re
 
 #[tokio::test(start_paused = true)]
 async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let (first, second) = (a.election("e")?, b.election("e")?);
     let mut leader = Running::start(&first, until_lost);
@@ -227,7 +228,7 @@ async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again()
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
     assert_eq!(
@@ -265,7 +266,7 @@ async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Resu
 
 #[tokio::test(start_paused = true)]
 async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -298,7 +299,7 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
 #[tokio::test(start_paused = true)]
 async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_turn() -> Result {
     // Complaint 17.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let mut calls = 0;
@@ -332,7 +333,7 @@ async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_t
 #[tokio::test(start_paused = true)]
 async fn a_lost_leader_stands_again_behind_those_who_waited() -> Result {
     // Complaint 17.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, until_lost);
@@ -353,7 +354,7 @@ async fn a_lost_leader_stands_again_behind_those_who_waited() -> Result {
 #[tokio::test(start_paused = true)]
 async fn two_calls_of_work_never_overlap() -> Result {
     // Complaint 13.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let at_work = Arc::new(AtomicUsize::new(0));

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::common::{
-    Result, SOON, Store, WHILE, held, identities, keys, nothing_under, options, queue_of, revision,
-    session, soon, stands, stays,
+    Result, SOON, Store, WHILE, held, identities, in_memory, keys, nothing_under, options,
+    queue_of, revision, session, soon, stands, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::Client;
 use tokio::task::JoinHandle;
 
@@ -32,7 +32,7 @@ fn waiting(semaphore: &Semaphore) -> JoinHandle<eldest::Result<Permit>> {
 
 #[tokio::test(start_paused = true)]
 async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -63,7 +63,7 @@ async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 3).await?;
     assert_eq!((a.name(), a.capacity()), ("s", 3));
@@ -85,7 +85,7 @@ async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, two) = semaphore(&etcd, "a", 2).await?;
     let permit = acquire(&two).await?;
@@ -121,7 +121,7 @@ async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     for capacity in [0, 1025] {
         let error = session.semaphore("s", capacity).unwrap_err();
@@ -139,7 +139,7 @@ async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -215,7 +215,7 @@ async fn never_do_more_hold_than_there_are_permits() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -237,7 +237,7 @@ async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
@@ -261,7 +261,7 @@ async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = etcd.session(options("a")).await?;
     let (lock, semaphore) = (session.lock("s")?, session.semaphore("s", 2)?);

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Result, SOON, Store, WHILE, elected, keys, leases, nothing_under, options, session, short,
-    soon, stand, stands, stays,
+    Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options, session,
+    short, soon, stand, stands, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
 };
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
 // ---- connecting
@@ -193,7 +193,7 @@ async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn all_elections_of_a_session_share_one_lease() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     assert_eq!(leases(&mut client).await, 0, "nobody campaigns yet");
@@ -217,7 +217,7 @@ async fn all_elections_of_a_session_share_one_lease() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn onlookers_hold_no_lease() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -264,7 +264,7 @@ async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Resul
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_connected_is_ready() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let mut state = session.state();
     soon(
@@ -279,7 +279,7 @@ async fn a_session_that_connected_is_ready() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_other, _, mut leader) = stand(&etcd, "other").await?;
     let _leads = elected(&mut leader).await?;
@@ -325,7 +325,7 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -351,7 +351,7 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, election, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, Store, WHILE, foreign, held, keys, nothing_under, queue_of, session, soon, stands,
-    stays,
+    Result, Store, WHILE, foreign, held, in_memory, keys, nothing_under, queue_of, session, soon,
+    stands, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, Op, Session};
-use eldest_testing::{Etcd, MemoryEtcd};
+use eldest_testing::Etcd;
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
@@ -38,7 +38,7 @@ async fn waits(waiter: &JoinHandle<eldest::Result<LockGuard>>, what: &str) -> Re
 
 #[tokio::test(start_paused = true)]
 async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_waits() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -68,7 +68,7 @@ async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_
 
 #[tokio::test(start_paused = true)]
 async fn the_tasks_of_a_session_share_and_exclude_one_another_in_the_same_order() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let readers = lock.shared();
@@ -97,7 +97,7 @@ async fn the_tasks_of_a_session_share_and_exclude_one_another_in_the_same_order(
 
 #[tokio::test(start_paused = true)]
 async fn a_program_that_knows_of_no_readers_is_a_writer() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let reader = acquire(&lock.shared()).await?;
@@ -139,7 +139,7 @@ async fn an_attempt_to_share_succeeds_beside_readers_and_writes_nothing_behind_a
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
@@ -162,7 +162,7 @@ async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result 
 
 #[tokio::test(start_paused = true)]
 async fn a_roster_and_an_overview_show_who_shares_and_who_holds() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;

@@ -7,11 +7,11 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, keys, options, queue, session,
-    soon, stand, stays, until_lost,
+    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, in_memory, keys, options, queue,
+    session, soon, stand, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 
 /// So short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);
@@ -125,7 +125,7 @@ impl Wake for SlowToWake {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ends_the_moment_it_is_told_has_not_resigned() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut running = Running::with(runner, |leadership| {
@@ -164,7 +164,7 @@ async fn work_that_beats_keeps_its_term() -> Result {
 #[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
     // Complaint: work goes on after the loss.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&dropped);
@@ -228,7 +228,7 @@ async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it
 #[tokio::test(start_paused = true)]
 async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> Result {
     // Complaint: a leader in bad health could not cede.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let health = Health::new(true);
     let asked = health.clone();
@@ -258,7 +258,7 @@ async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> 
 
 #[tokio::test(start_paused = true)]
 async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let hangs = Arc::new(AtomicBool::new(false));
     let hung = Arc::clone(&hangs);
@@ -323,7 +323,7 @@ async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be
 
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     for (beats, well) in [(true, false), (false, true)] {
         let a = session(&etcd, "a").await?;
         let health = Health::new(true);
@@ -345,7 +345,7 @@ async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> R
 
 #[tokio::test(start_paused = true)]
 async fn what_is_announced_outlives_a_stall() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = etcd.session(options("a")).await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
@@ -371,7 +371,7 @@ async fn what_is_announced_outlives_a_stall() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -409,7 +409,7 @@ async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule
 
 #[tokio::test(start_paused = true)]
 async fn without_limits_a_silent_leader_leads_on() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let mut running = Running::with(a.election("e")?.runner(), until_lost);
     let term = running.term().await;

@@ -4,16 +4,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Probe, Result, Running, WHILE, elected, keys, options, queue, session, soon, stand, stands,
-    stays, until_lost,
+    Probe, Result, Running, WHILE, elected, in_memory, keys, options, queue, session, soon, stand,
+    stands, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
-use eldest_testing::{Etcd, MemoryEtcd, Proxy};
+use eldest_testing::{Etcd, Proxy};
 
 #[tokio::test(start_paused = true)]
 async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
     // Complaint: no way to hand over without leaving, or to a node that is not next.
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, election, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let (_c, _, mut c) = stand(&etcd, "c").await?;
@@ -33,7 +33,7 @@ async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -97,7 +97,7 @@ async fn a_release_that_fails_is_told_retried_and_not_forgotten() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ended() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let patient = options("a").grace(Duration::from_secs(10));
     let a = etcd.session(patient).await?;
     let (stepped, mut down) = tokio::sync::mpsc::unbounded_channel();
@@ -131,7 +131,7 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, async |leadership| {
         leadership.step_down().await?;

@@ -1,13 +1,12 @@
 //! Fenced transactions: what each operation does, what etcd answers, and that conditions within them hold or not.
 
 use eldest::{Comparison, Condition, Op, OpResult};
-use eldest_testing::MemoryEtcd;
 
-use crate::common::{Result, elected, stand};
+use crate::common::{Result, elected, in_memory, stand};
 
 #[tokio::test(start_paused = true)]
 async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -54,7 +53,7 @@ async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let first = leadership.txn([Op::put("k", "1")]).await?.revision();
@@ -102,7 +101,7 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let read = leadership
@@ -129,7 +128,7 @@ async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Res
 async fn with_the_feature_fences_and_operations_convert_for_a_client_of_one_s_own() -> Result {
     use etcd_client::{Txn, TxnOp};
 
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;

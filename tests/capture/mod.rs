@@ -112,9 +112,9 @@ impl Logs {
 
     /// The lines of ours with this target and message that say these fields.
     pub(crate) fn of(&self, target: &str, message: &str, fields: &[(&str, &str)]) -> Vec<Line> {
-        let mut lines = self.lines();
-        lines.retain(|l| l.target == target && l.message == message && l.says(fields));
-        lines
+        let lines = self.lock();
+        let is_wanted = |l: &&Line| l.target == target && l.message == message && l.says(fields);
+        lines.iter().filter(is_wanted).cloned().collect()
     }
 
     /// The one line that [`Logs::of`] finds.

@@ -1,15 +1,15 @@
 //! Tests that members own partitions in proportion to the capacities that they announce.
 
 use eldest::{Announcement, ErrorKind};
-use eldest_testing::{MemoryEtcd, eventually};
+use eldest_testing::eventually;
 
 use super::membership::next;
 use super::{Running, partitions, until_lost};
-use crate::common::{Result, SOON, options};
+use crate::common::{Result, SOON, in_memory, options};
 
 #[tokio::test(start_paused = true)]
 async fn a_member_of_twice_the_capacity_owns_twice_as_many_and_nothing_else_moves() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let large = options("b").announcement(Announcement::default().with_capacity(2));
     let large = etcd.session(large).await?;
@@ -46,7 +46,7 @@ async fn a_member_of_twice_the_capacity_owns_twice_as_many_and_nothing_else_move
 
 #[tokio::test(start_paused = true)]
 async fn a_member_changes_its_capacity_by_a_new_announcement() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let (_b, second) = partitions(&etcd, "b", 12).await?;
     let mut a = Running::start(&first, until_lost);
@@ -78,7 +78,7 @@ async fn a_member_changes_its_capacity_by_a_new_announcement() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_capacity_out_of_bounds_keeps_the_member_from_joining() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let odd = options("a").announcement(Announcement::default().with_capacity(1001));
     let session = etcd.session(odd).await?;
     let refused = session.partitions("billing", 2)?.join().await.unwrap_err();

@@ -1,11 +1,11 @@
 //! Tests that the next owner of a partition continues at the last checkpoint, which no earlier owner replaces.
 
 use eldest::{ErrorKind, Op};
-use eldest_testing::{MemoryEtcd, eventually};
+use eldest_testing::eventually;
 
 use super::membership::next;
 use super::partitions;
-use crate::common::{Result, SOON, keys, short, soon};
+use crate::common::{Result, SOON, in_memory, keys, short, soon};
 
 const CHECKPOINT: &str = "eldest/~checkpoint/billing/1/0";
 
@@ -17,7 +17,7 @@ async fn left(client: &mut etcd_client::Client) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, first) = partitions(&etcd, "a", 1).await?;
     let mut member = first.join().await?;
@@ -62,7 +62,7 @@ async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = etcd.session(short("a")).await?;
     let mut member = session.partitions("billing", 1)?.join().await?;
@@ -86,7 +86,7 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_that_somebody_replaced_does_not_keep_the_owner_from_the_next() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 1).await?;
     let mut member = partitions.join().await?;

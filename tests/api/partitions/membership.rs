@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use eldest::{CancellationToken, ErrorKind, Partition, PartitionMembership};
-use eldest_testing::{MemoryEtcd, eventually};
+use eldest_testing::eventually;
 
 use super::{PREFIX, partitions};
-use crate::common::{Result, SOON, keys, leases, nothing_under, soon};
+use crate::common::{Result, SOON, in_memory, keys, leases, nothing_under, soon};
 
 pub(crate) async fn next(member: &mut PartitionMembership) -> Result<Partition> {
     Ok(soon("a partition", member.owned()).await?)
@@ -14,7 +14,7 @@ pub(crate) async fn next(member: &mut PartitionMembership) -> Result<Partition> 
 
 #[tokio::test(start_paused = true)]
 async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 2).await?;
     let mut member = partitions.join().await?;
@@ -52,7 +52,7 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_membership_that_is_dropped_or_never_came_to_be_leaves_nothing() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, partitions) = partitions(&etcd, "a", 300).await?;
     for patience in [0, 1, 5, 20] {

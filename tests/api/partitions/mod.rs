@@ -14,13 +14,14 @@ use eldest::{
     CancellationToken, ErrorKind, LostReason, Op, Partition, PartitionRunner, Partitions, Session,
     Term,
 };
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, keys, leases, nothing_under, session, short, soon, stays,
+    Probe, Result, SOON, Store, WHILE, in_memory, keys, leases, nothing_under, session, short,
+    soon, stays,
 };
 
 const PREFIX: &str = "eldest/~partitions/billing/";
@@ -109,7 +110,7 @@ async fn partitions(
 
 #[tokio::test(start_paused = true)]
 async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 200).await?;
     let mut running = Running::start(&partitions, until_lost);
@@ -136,7 +137,7 @@ async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -
 
 #[tokio::test(start_paused = true)]
 async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let (_b, second) = partitions(&etcd, "b", 12).await?;
     let mut a = Running::start(&first, until_lost);
@@ -164,7 +165,7 @@ async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 6).await?;
     let ended = Arc::new(Mutex::new(0));
@@ -194,7 +195,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_one_partitions_work_goes_on_after_the_others_have_ended() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
     let running = Running::start(&partitions, |partition| async move {
@@ -254,7 +255,7 @@ async fn keys_stand_until_the_work_has_ended_when_partitions_move() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_is_dropped_and_its_partition_moves() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 4).await?;
     let (_b, second) = partitions(&etcd, "b", 4).await?;
     let mut a = Running::start(&first, |partition| async move {
@@ -270,7 +271,7 @@ async fn work_that_ignores_its_token_is_dropped_and_its_partition_moves() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_token() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
     let mut running = Running::start(&partitions, until_lost);
@@ -300,7 +301,7 @@ async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_tok
 
 #[tokio::test(start_paused = true)]
 async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     client.put(format!("{PREFIX}4/o-2"), "stuck", None).await?;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
@@ -322,7 +323,7 @@ async fn a_key_in_the_way_is_shown_and_left_alone() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_closes_hands_its_partitions_over() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, first) = partitions(&etcd, "a", 10).await?;
     let (_b, second) = partitions(&etcd, "b", 10).await?;
@@ -340,7 +341,7 @@ async fn a_session_that_closes_hands_its_partitions_over() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_revoked_costs_the_partitions_and_they_come_back() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = etcd.session(short("a")).await?;
     let partitions = session.partitions("billing", 6)?;

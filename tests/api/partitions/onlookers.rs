@@ -1,11 +1,11 @@
 //! Tests observers of partitions, and refusals: another count, and counts out of bounds.
 
 use eldest::{Announcement, CancellationToken, ErrorKind, Member};
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, eventually};
 
 use super::membership::next;
 use super::{PREFIX, Running, partitions, until_lost};
-use crate::common::{Result, SOON, Store, keys, options, session, soon};
+use crate::common::{Result, SOON, Store, in_memory, keys, options, session, soon};
 
 #[tokio::test]
 async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Result {
@@ -68,7 +68,7 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, first) = partitions(&etcd, "a", 8).await?;
     let error = a.partitions("billing", 16).unwrap_err();
@@ -110,7 +110,7 @@ async fn only_member(client: &mut etcd_client::Client) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     for (name, count, rule) in [
         ("billing", 0, "is 0; it must be from 1 to 65536"),
@@ -138,7 +138,7 @@ async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 8).await?;
     let (_eye, other) = partitions(&etcd, "eye", 16).await?;
     let mut changes = other.observe().await?;

@@ -1,10 +1,9 @@
 //! Tests that data centres own equal numbers of partitions, where all members ask for that.
 
 use eldest::{Announcement, ErrorKind, Partitions};
-use eldest_testing::MemoryEtcd;
 
 use super::{Running, until_lost};
-use crate::common::{Result, Store, options};
+use crate::common::{Result, Store, in_memory, options};
 
 async fn member(etcd: &impl Store, name: &str, center: &str, spread: bool) -> Result<Partitions> {
     let announcement = Announcement::default().with_data_center(center);
@@ -20,7 +19,7 @@ async fn member(etcd: &impl Store, name: &str, center: &str, spread: bool) -> Re
 
 #[tokio::test(start_paused = true)]
 async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let first = member(&etcd, "a", "east", true).await?;
     let second = member(&etcd, "b", "west", true).await?;
     let third = member(&etcd, "c", "west", true).await?;
@@ -56,7 +55,7 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_asks_for_it_and_names_no_data_centre_is_refused() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let nowhere = Announcement::default().with_spread_over_data_centers();
     let session = etcd.session(options("a").announcement(nowhere)).await?;
     let partitions = session.partitions("billing", 2)?;

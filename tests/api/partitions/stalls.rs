@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use eldest::{CancellationToken, ErrorKind, LostReason, Partition};
-use eldest_testing::{MemoryEtcd, eventually};
+use eldest_testing::eventually;
 
 use super::{PREFIX, Running, partitions, until_lost};
-use crate::common::{Result, SOON, WHILE, keys, soon, stays};
+use crate::common::{Result, SOON, WHILE, in_memory, keys, soon, stays};
 
 /// Long enough for heartbeats on a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ async fn beats_but_for_1(partition: Partition) -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_whose_work_is_silent_begins_anew_and_the_others_go_on() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_session, partitions) = partitions(&etcd, "a", 3).await?;
     let mut running = Running::with(partitions.runner().stall_timeout(STALL), beats_but_for_1);
     running.owns(3).await?;
@@ -54,7 +54,7 @@ async fn a_partition_whose_work_is_silent_begins_anew_and_the_others_go_on() -> 
 
 #[tokio::test(start_paused = true)]
 async fn an_ill_member_leaves_all_partitions_to_others_until_it_is_well() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = partitions(&etcd, "a", 6).await?;
     let (_b, second) = partitions(&etcd, "b", 6).await?;
@@ -99,7 +99,7 @@ async fn an_ill_member_leaves_all_partitions_to_others_until_it_is_well() -> Res
 
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_check_hangs_leaves_when_the_limit_is_over() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let (_session, partitions) = partitions(&etcd, "a", 2).await?;
     let mut times = 0;
     let check = move || {
@@ -130,7 +130,7 @@ async fn a_member_whose_check_hangs_leaves_when_the_limit_is_over() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_cannot_be_kept_is_refused_before_anything_is_begun() -> Result {
-    let etcd = MemoryEtcd::start();
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 2).await?;
     let long = Duration::from_secs(25 * 60 * 60);

@@ -10,7 +10,7 @@ use crate::fixed::{COMMAND, RELEASE_LIMIT};
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::together::BENCH;
-use crate::{consumer, metadata, packages, process, python, setup, suites};
+use crate::{consumer, metadata, packages, process, python, setup, tools};
 
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
 const INSTALL: &str = "--install-peers";
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
             "go" => go_peer(&stage),
             "command" => command(&stage),
             "users" => users(&stage, &mut bench),
-            "etcdctl" => suites::etcdctl(&stage),
+            "etcdctl" => tools::etcdctl(&stage),
             "kazoo" => kazoo(&stage, install),
             "zookeeper" => zookeeper(&stage, install),
             _ => Err(anyhow!("nobody knows where to find it")),

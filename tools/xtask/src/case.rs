@@ -103,7 +103,7 @@ impl Case {
             End::TimedOut => (format!("killed after {} s", limit.as_secs()), true),
         };
         let failure = Failure::new(self.shown(), reason.or(why), output.clone());
-        let repeats = repeats && !failure.breaks_a_promise();
+        let repeats = repeats && !failure.is_final();
         Ok(Some(Failed { failure, repeats }))
     }
 }
@@ -154,13 +154,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_crash_and_a_broken_promise_are_red_at_once() {
+    fn a_crash_a_broken_promise_and_virtual_time_are_red_at_once() {
         let (crash, repeats) = failed("kill -s KILL $$", LONG).unwrap();
         assert!(crash.contains("signal: 9") && !repeats, "{crash}");
         for promise in ["VIOLATION I1 overlap in jobs", "leaked secret: in the log"] {
             let (_, repeats) = failed(&fails(promise), LONG).unwrap();
             assert!(!repeats, "{promise}");
         }
+        let script = format!("echo this test runs in virtual time; {}", fails("late"));
+        assert!(!failed(&script, LONG).unwrap().1);
     }
 
     #[test]

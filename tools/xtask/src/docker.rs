@@ -1,70 +1,58 @@
-//! Builds the project's images, and runs the tests in containers.
+//! Has the Docker Engine ready for tests, and builds the images that the Dockerfile describes.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Result, ensure};
 
 use crate::compose::{self, Compose};
 use crate::stage::Stage;
-use crate::{engine, images, setup, suites, sweep};
+use crate::{engine, images, setup, sweep, tools};
+
+/// The image that the compose file names and the Dockerfile makes.
+#[cfg(test)]
+pub(crate) const COMPOSE_IMAGE: &str = "eldest-node:0.1.0";
+/// The same, made for the tests in less time: nobody's demo shall be slower for it.
+pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
+/// ... and the command alone.
+pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
 /// What the Dockerfile's first stage leaves behind without `BuildKit`, once it can hardly serve as cache any more.
 const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 
-/// The stage `containers`.
-pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    swept(stage, |stage| {
-        let compose = images(stage)?;
-        let mut prune = setup::program("docker");
-        prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
-        stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
-        suites::sweep(stage)?;
-        suites::containers(stage, &compose)
-    })
-}
-
-/// The stage `failovers`.
-pub(crate) fn failovers(stage: &mut Stage) -> Result<()> {
-    swept(stage, |stage| {
+/// Has the body run tests that need the engine, and others. It is told why the engine or Compose cannot be used, if so.
+pub(crate) fn with_engine(
+    stage: &mut Stage,
+    body: impl FnOnce(&mut Stage, Result<Compose>) -> Result<()>,
+) -> Result<()> {
+    let ready = engine::ensure(stage).and_then(|()| {
+        sweep::run(stage)?;
         images::make_others(stage)?;
-        let compose = compose::find(stage)?;
-        suites::failovers(stage, &compose)
-    })
-}
-
-/// Has the engine answer, and removes what dead runs have left there, before and after.
-fn swept(stage: &mut Stage, body: impl FnOnce(&mut Stage) -> Result<()>) -> Result<()> {
-    engine::ensure(stage)?;
-    sweep::run(stage)?;
-    let result = body(stage);
-    // Whatever the result, and the stage's limit.
-    result.and(sweep::run(stage))
+        compose::find(stage)
+    });
+    let was_ready = ready.is_ok();
+    let result = body(stage, ready);
+    if was_ready {
+        return result.and(sweep::run(stage));
+    }
+    result
 }
 
 /// The stage `prepare`: what other stages would fetch or make while nothing else goes on. They find it, or try again.
 pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
-    suites::find_tools(stage, &mut setup::program("settings"));
+    tools::find(stage, &mut setup::program("settings"));
     engine::ensure(stage)?;
     images::make_others(stage)?;
     compose::find(stage)?;
     Ok(())
 }
 
-/// What all tests in containers need before they start.
-fn images(stage: &mut Stage) -> Result<Compose> {
-    let compose = compose::find(stage)?;
-    images::make_bases(stage)?;
-    build(stage, &compose.v1)?;
-    Ok(compose)
-}
-
 /// The images that the Dockerfile describes, but not released, not by their names, and with what the tests want of the
 /// node. By the older docker-compose, for it builds with what every engine has.
-fn build(stage: &mut Stage, compose: &Path) -> Result<()> {
+pub(crate) fn build(stage: &mut Stage, compose: &Compose) -> Result<()> {
     const PROFILE: &str = "dev";
     const FEATURES: &str = "eldest-node/history";
-    let (node, command) = (suites::DEV_IMAGE, suites::DEV_COMMAND_IMAGE);
+    let (node, command) = (DEV_IMAGE, DEV_COMMAND_IMAGE);
+    images::make_bases(stage)?;
     let file = setup::target().join("compose-dev.yml");
     let args = format!("args: {{ PROFILE: {PROFILE}, FEATURES: \"{FEATURES}\" }}");
     let node = format!("node1: {{ image: {node}, build: {{ {args} }} }}");
@@ -72,12 +60,15 @@ fn build(stage: &mut Stage, compose: &Path) -> Result<()> {
     let alone = format!("build: {{ context: ., target: eldest, {args} }}");
     let command = format!("command: {{ image: {command}, {alone} }}");
     fs::write(&file, format!("services:\n  {node}\n  {command}\n"))?;
-    let mut build = setup::program(&compose.to_string_lossy());
+    let mut build = setup::program(&compose.v1.to_string_lossy());
     build.args(["-f", "docker-compose.yml", "-f"]).arg(&file);
     // One after the other: the second finds what the two share.
     ensure!(
         stage.step(build.args(["build", "--quiet", "node1", "command"]))?,
         "there is no image to test"
     );
+    let mut prune = setup::program("docker");
+    prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
+    stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
         Ok(etcd) => cases.extend(suites::smoke(stage, &built, DEBIAN, Some(&etcd))?),
         Err(error) => stage.skip(format!("{DEBIAN}: not tested: {error:#}")),
     }
-    pool::run(stage, cases, pool::size())
+    pool::run(stage, cases)
 }
 
 /// A cluster that is upgraded through all versions under load.

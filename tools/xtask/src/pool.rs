@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,11 +19,14 @@ use crate::stage::Stage;
 const PER_PROCESSOR: usize = 6;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
+/// Each of these has six containers or more, whose processes the engine starts.
+const CONTAINERS: &str = "containers";
+const CONTAINERS_AT_ONCE: usize = 2;
 /// So many of the slowest are named.
 const SLOWEST: usize = 10;
 
 /// How many tests run at once here.
-pub(crate) fn size() -> usize {
+fn size() -> usize {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     (PER_PROCESSOR * processors).min(MOST)
 }
@@ -33,8 +37,12 @@ struct Ended {
     failed: Result<Option<Failed>>,
 }
 
-/// Runs the cases, in that order, so many at once.
-pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<()> {
+/// Runs the cases, in that order, as many at once as this machine bears.
+pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
+    run_so_many(stage, cases, size())
+}
+
+fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<()> {
     ensure!(!cases.is_empty(), "there is no test");
     stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
     let mut ended = all(stage, cases, at_once);
@@ -48,14 +56,11 @@ pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result
 fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
     let waiting = Mutex::new(VecDeque::from(cases));
     let ended = Mutex::new(Vec::new());
-    let next = || {
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.pop_front()
-    };
+    let containers = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
-                while let Some(mut case) = next() {
+                while let Some(mut case) = next(&waiting, &containers) {
                     let begun = Instant::now();
                     let mut output = Vec::new();
                     let failed = if stage.is_over() {
@@ -69,12 +74,29 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
                         println!("---- {} ----\n{}", case.shown(), output.join("\n"));
                     }
                     let took = begun.elapsed();
+                    if case.group == CONTAINERS {
+                        containers.fetch_sub(1, Ordering::SeqCst);
+                    }
                     ended.push(Ended { case, took, failed });
                 }
             });
         }
     });
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next case that may run beside those that do, if there is one. The last container tests are run by whoever has run the
+/// ones before them.
+fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Case> {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = containers.load(Ordering::SeqCst) >= CONTAINERS_AT_ONCE;
+    let may_run = |case: &Case| !all || case.group != CONTAINERS;
+    let number = waiting.iter().position(may_run)?;
+    let case = waiting.remove(number)?;
+    if case.group == CONTAINERS {
+        containers.fetch_add(1, Ordering::SeqCst);
+    }
+    Some(case)
 }
 
 /// What each group's tests took, and which were the slowest.
@@ -103,7 +125,7 @@ fn tell(stage: &Stage, ended: &mut [Ended]) {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::run;
+    use super::run_so_many;
     use crate::case::tests::{PASSES, case, fails};
     use crate::stage::{DEFAULT_LIMIT, Report, Stage};
     use std::time::Duration;
@@ -116,7 +138,7 @@ mod tests {
             case(folder.path(), &format!("p{number}"), &script)
         });
         let mut stage = Stage::start("test", limit);
-        let result = run(&mut stage, cases.collect(), 2);
+        let result = run_so_many(&mut stage, cases.collect(), 2);
         let mut report = stage.finish(result);
         report.retry();
         report

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::stage::Stage;
 use crate::{
-    api, bench, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites,
+    api, bench, caller, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites,
 };
 
 /// Which command runs a stage when none is named.
@@ -74,13 +74,9 @@ pub(crate) const STAGES: &[Entry] = &[
     quick("doc", "the examples in the documentation", suites::doc),
     quick(
         TESTS,
-        "the library, the command, HTTP, the demo and the examples against etcd 3.7, and the etcd of simulated time",
+        "the library, the command, HTTP, the demo and the examples on etcd 3.7; three nodes in containers whose leader is killed, \
+         frozen, cut off; the compose file",
         suites::tests,
-    ),
-    quick(
-        "failovers",
-        "three members of etcd and three nodes in containers: a leader killed, frozen, cut off; the compose file",
-        docker::failovers,
     ),
     thorough(
         "docs",
@@ -111,6 +107,11 @@ pub(crate) const STAGES: &[Entry] = &[
         "long",
         "tests of minutes: every member replaced, a restored etcd, a thousand partitions, what hundreds of cycles leave",
         suites::long,
+    ),
+    thorough(
+        "caller",
+        "the tests of the first tier again, without a terminal, with signals ignored and blocked, umask 077, LANG=C",
+        caller::stage,
     ),
     beside(
         BENCH,
@@ -167,7 +168,7 @@ pub(crate) const STAGES: &[Entry] = &[
     thorough(
         CONTAINERS,
         "the Dockerfile's images, then all tests in containers on the Docker Engine, which is started if need be",
-        docker::stage,
+        suites::containers,
     ),
     thorough(
         "leaks",

@@ -1,12 +1,13 @@
 //! Runs the test suites, with the settings that each suite needs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 
 use crate::case::Case;
-use crate::compose::Compose;
+use crate::compose::{self, Compose};
+use crate::docker::{self, DEV_COMMAND_IMAGE, DEV_IMAGE};
 use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
@@ -14,7 +15,7 @@ use crate::together::{self, EVERYTHING};
 use crate::{chaos, images, packages, pool, setup, simulate, tools};
 
 /// The test file that needs the Docker Engine.
-pub(crate) const CONTAINERS: &str = "containers";
+const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
 const SMOKE: &str = "smoke";
 /// The tests of the whole stack: in virtual time, and of its etcd beside a real one.
@@ -48,11 +49,12 @@ const ON_ONE_VERSION: [&str; 14] = [
 const REAL: [(&str, &str); 2] = [("eldest", "etcd::tests::"), ("eldest_testing", "")];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 8] = [
+const LONG: [&str; 9] = [
     "burst::",
     "cycles::",
     "faults::balancer::",
     "faults::moving::",
+    "faults::nearest::",
     "guards::leaks::",
     "leaks::",
     "partitions::",
@@ -61,7 +63,7 @@ const LONG: [&str; 8] = [
 /// Among the others, these take longest. They begin first, so that no core waits for a last one.
 const SLOW: [&str; 9] = [
     "supervise::chaos::",
-    "faults::nearest::",
+    "cli::pages::",
     "faults::relisted::",
     "cli::doctor::",
     "logs::connection::",
@@ -70,24 +72,16 @@ const SLOW: [&str; 9] = [
     "serve::guarded::",
     "conformance::walk::",
 ];
-/// The failover tests of the design, and the compose file. The stage `containers` runs them and all others.
+/// The failover tests of the design, and the compose file. The stage `containers` has them and all others.
 const FAILOVERS: [&str; 2] = [
     "containers::node_faults::",
     "containers::walk::the_demo_comes_up",
 ];
 
-/// Names the etcdctl that tests use.
-const ETCDCTL: &str = "ELDEST_ETCDCTL";
-const ETCDCTL_NAME: &str = "etcdctl";
-/// Set to 1, the tests with etcdctl are left out.
-const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 /// Tells the tests of the examples that those are built.
 const EXAMPLES: &str = "ELDEST_EXAMPLES_ARE_BUILT";
 /// Names the etcd that the tests start.
 const ETCD: &str = "ELDEST_ETCD_BIN";
-
-/// Each test has six containers or more.
-const CONTAINERS_AT_ONCE: usize = 3;
 
 /// Name the two generations of docker-compose.
 const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";
@@ -95,14 +89,6 @@ const COMPOSE_V2: &str = "ELDEST_COMPOSE_V2";
 /// Name the images of the node and of the command.
 const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
 const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
-/// The image that the compose file names and the Dockerfile makes.
-#[cfg(test)]
-pub(crate) const COMPOSE_IMAGE: &str = "eldest-node:0.1.0";
-/// The same, made for the tests in less time: nobody's demo shall be slower for it.
-pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
-/// ... and the command alone.
-pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
-
 /// The stage `build`. The other stages build what they need too, when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
     together::build(stage, &EVERYTHING)?;
@@ -133,21 +119,39 @@ pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `tests`: all tests of a real etcd, of processes and of sockets that take seconds.
+/// The stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
 pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage);
     let in_pool =
         |program: &Program| ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str());
-    let cases = cases(stage, &built, in_pool, &settings)?;
-    let mut cases = without(cases, &LONG);
+    let mut cases = without(cases(stage, &built, in_pool, &settings)?, &LONG);
     for (name, beginning) in REAL {
         let is_real = |program: &Program| program.name == name && program.package != CLI;
         let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
         cases.extend(only(units, &[&format!("{name}::{beginning}")]));
     }
     cases.sort_by_key(|case| !begins(case, &SLOW));
-    pool::run(stage, cases, pool::size())
+    docker::with_engine(stage, |stage, compose| {
+        let failovers = match compose {
+            Ok(compose) => failovers(stage, &built, &compose),
+            Err(error) => Err(error),
+        };
+        match failovers {
+            Ok(failovers) => cases.splice(0..0, failovers).for_each(drop),
+            // The others go on.
+            Err(error) => stage.fail(format!("no failover in containers: {error:#}")),
+        }
+        pool::run(stage, cases)
+    })
+}
+
+/// The failover tests of the design in containers, and the compose file.
+fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case>> {
+    images::make_for_tests(stage, built)?;
+    let mut settings = setup::program("settings");
+    with_compose(&mut settings, compose);
+    Ok(only(in_containers(stage, built, &settings)?, &FAILOVERS))
 }
 
 /// The stage `long`.
@@ -155,38 +159,40 @@ pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage);
     let all = cases(stage, &built, |_| true, &settings)?;
-    pool::run(stage, only(all, &LONG), pool::size())
+    pool::run(stage, only(all, &LONG))
 }
 
 /// Runs the tests whose names begin like that, whichever stage runs them otherwise.
 pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
-    let built = together::build(stage, &EVERYTHING)?;
+    let is_named = |program: &Program| {
+        let mut names = beginnings.iter();
+        names.any(|name| name.split("::").next() == Some(&program.name))
+    };
     let mut settings = with_tools(stage);
+    let built = together::build(stage, &EVERYTHING)?;
     if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
         images::make_for_tests(stage, &built)?;
-        let compose = crate::compose::find(stage)?;
-        with_compose(&mut settings, &compose);
+        with_compose(&mut settings, &compose::find(stage)?);
     }
-    let mut all = cases(stage, &built, |_| true, &settings)?;
-    all.extend(cases_of(
-        stage,
-        &built,
-        Kind::UnitTests,
-        |_| true,
-        &settings,
-    )?);
-    let wanted = only(all, beginnings);
-    let at_once = if wanted.iter().any(|case| case.group == CONTAINERS) {
-        CONTAINERS_AT_ONCE
-    } else {
-        pool::size()
-    };
-    ensure!(
-        !wanted.is_empty(),
+    let mut found = Vec::new();
+    for build in [
+        &|_: &Stage| Ok(built.clone()),
+        &together::build_xtask as &dyn Fn(&Stage) -> Result<Built>,
+        &together::build_harness,
+    ] {
+        let built = build(stage)?;
+        for kind in [Kind::Tests, Kind::UnitTests] {
+            let cases = cases_of(stage, &built, kind, is_named, &settings)?;
+            found.extend(only(cases, beginnings));
+        }
+        if !found.is_empty() {
+            return pool::run(stage, found);
+        }
+    }
+    bail!(
         "there is no test whose name begins with {}",
         beginnings.join(" or ")
-    );
-    pool::run(stage, wanted, at_once)
+    )
 }
 
 /// The tests of the chosen programs, one case each.
@@ -276,41 +282,9 @@ fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
 /// The settings of tests: where the programs of others are, and that the examples are built.
 fn with_tools(stage: &Stage) -> Command {
     let mut settings = setup::program("settings");
-    find_tools(stage, &mut settings);
+    tools::find(stage, &mut settings);
     settings.env(EXAMPLES, "1");
     settings
-}
-
-/// Tells the tests where the programs of others are. Each is fetched once.
-pub(crate) fn find_tools(stage: &Stage, cargo: &mut Command) {
-    add_etcdctl(stage, cargo);
-    tools::add_etcdutl(stage, cargo);
-    tools::add_haproxy(stage, cargo);
-    tools::add_faketime(stage, cargo);
-    tools::add_postgres(stage, cargo);
-    tools::add(stage, cargo);
-}
-
-/// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
-/// and Debian's can be had. Without one those tests fail and name the remedy.
-fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
-    let wanted = std::env::var_os(NO_ETCDCTL).is_none_or(|value| value != "1");
-    if !wanted || std::env::var_os(ETCDCTL).is_some() || packages::find(ETCDCTL_NAME).is_some() {
-        return;
-    }
-    match etcdctl(stage) {
-        Ok(etcdctl) => _ = cargo.env(ETCDCTL, etcdctl),
-        Err(error) => stage.say(&format!("no etcdctl: {error:#}")),
-    }
-}
-
-/// This machine's etcdctl, or Debian's.
-pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
-    let named = std::env::var_os(ETCDCTL).map(PathBuf::from);
-    match named.or_else(|| packages::find(ETCDCTL_NAME)) {
-        Some(found) => Ok(found),
-        None => packages::unpack(stage, "etcd-client", "usr/bin/etcdctl"),
-    }
 }
 
 /// The stage `chaos`.
@@ -324,7 +298,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     tools::add_faketime(stage, &mut settings);
     let harness = |program: &Program| program.package == chaos::PACKAGE;
     let cases = cases(stage, &built, harness, &settings)?;
-    pool::run(stage, cases, pool::size() / 2)
+    pool::run(stage, cases)
 }
 
 /// The stage `stack`.
@@ -346,26 +320,21 @@ pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The failover tests of the design in containers, and the compose file.
-pub(crate) fn failovers(stage: &mut Stage, compose: &Compose) -> Result<()> {
+/// The stage `containers`: all tests that need the Docker Engine, with the images that the Dockerfile describes.
+pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    images::make_for_tests(stage, &built)?;
-    let mut settings = setup::program("settings");
-    with_compose(&mut settings, compose);
-    let all = in_containers(stage, &built, &settings)?;
-    pool::run(stage, only(all, &FAILOVERS), CONTAINERS_AT_ONCE)
-}
-
-/// All tests that need the Docker Engine, with the images that the Dockerfile describes.
-pub(crate) fn containers(stage: &mut Stage, compose: &Compose) -> Result<()> {
-    let built = together::build(stage, &EVERYTHING)?;
-    let mut settings = setup::program("settings");
-    with_compose(&mut settings, compose);
-    settings
-        .env(NODE_IMAGE, DEV_IMAGE)
-        .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
-    let all = in_containers(stage, &built, &settings)?;
-    pool::run(stage, all, CONTAINERS_AT_ONCE)
+    docker::with_engine(stage, |stage, compose| {
+        let compose = compose?;
+        docker::build(stage, &compose)?;
+        sweep(stage)?;
+        let mut settings = setup::program("settings");
+        with_compose(&mut settings, &compose);
+        settings
+            .env(NODE_IMAGE, DEV_IMAGE)
+            .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
+        let all = in_containers(stage, &built, &settings)?;
+        pool::run(stage, all)
+    })
 }
 
 fn in_containers(stage: &Stage, built: &Built, settings: &Command) -> Result<Vec<Case>> {
@@ -380,7 +349,7 @@ fn with_compose(settings: &mut Command, compose: &Compose) {
 }
 
 /// The test of the sweep, which cannot be run without the engine.
-pub(crate) fn sweep(stage: &mut Stage) -> Result<()> {
+fn sweep(stage: &mut Stage) -> Result<()> {
     let built = together::build_xtask(stage)?;
     for program in built.tests(Kind::UnitTests, |_| true) {
         stage.tests(program.command().args(["sweep", "--ignored"]))?;

@@ -242,7 +242,7 @@ mod tests {
     fn what_is_no_stage_of_the_tier_is_refused() {
         let refused = |tier, text| parsed(tier, text).unwrap_err().to_string();
         let unknown = refused(Tier::Test, "build nope");
-        assert!(unknown.contains("nope") && unknown.contains("failovers"));
+        assert!(unknown.contains("nope") && unknown.contains("simulate"));
         assert!(refused(Tier::Test, "stack").contains("`cargo xtask verify`"));
         assert!(refused(Tier::Verify, "unit").contains("`cargo xtask test`"));
         assert!(refused(Tier::Verify, "api::locks::").contains("no stage"));

@@ -16,11 +16,48 @@ const LIBRARIES: [&str; 2] = ["liblua", "libopentracing"];
 /// that, which no package of Debian has.
 const ETCDUTL_SUITE: &str = "trixie";
 
+/// Names the etcdctl that tests use.
+const ETCDCTL: &str = "ELDEST_ETCDCTL";
+const ETCDCTL_NAME: &str = "etcdctl";
+/// Set to 1, the tests with etcdctl are left out.
+const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 /// Names libfaketime.
 pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 
+/// Tells the tests where the programs of others are. Each is fetched once.
+pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
+    add_etcdctl(stage, cargo);
+    add_etcdutl(stage, cargo);
+    add_haproxy(stage, cargo);
+    add_faketime(stage, cargo);
+    add_postgres(stage, cargo);
+    add_others(stage, cargo);
+}
+
+/// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
+/// and Debian's can be had. Without one those tests fail and name the remedy.
+fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
+    let wanted = std::env::var_os(NO_ETCDCTL).is_none_or(|value| value != "1");
+    if !wanted || std::env::var_os(ETCDCTL).is_some() || packages::find(ETCDCTL_NAME).is_some() {
+        return;
+    }
+    match etcdctl(stage) {
+        Ok(etcdctl) => _ = cargo.env(ETCDCTL, etcdctl),
+        Err(error) => stage.say(&format!("no etcdctl: {error:#}")),
+    }
+}
+
+/// This machine's etcdctl, or Debian's.
+pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
+    let named = std::env::var_os(ETCDCTL).map(PathBuf::from);
+    match named.or_else(|| packages::find(ETCDCTL_NAME)) {
+        Some(found) => Ok(found),
+        None => packages::unpack(stage, "etcd-client", "usr/bin/etcdctl"),
+    }
+}
+
 /// Tells the tests where etcdutl is, if this machine has none. Without it they fail and name the remedy.
-pub(crate) fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
+fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
     if is_wanted("etcdutl", "ETCDUTL") {
         match packages::unpack_of(stage, ETCDUTL_SUITE, "etcd-client", "usr/bin/etcdctl") {
             Ok(etcdctl) => _ = cargo.env("ELDEST_ETCDUTL", etcdctl),
@@ -30,7 +67,7 @@ pub(crate) fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
 }
 
 /// Tells the tests where `HAProxy` is, if this machine has none. Without it they fail and name the remedy.
-pub(crate) fn add_haproxy(stage: &Stage, cargo: &mut Command) {
+fn add_haproxy(stage: &Stage, cargo: &mut Command) {
     if is_wanted("haproxy", "HAPROXY") {
         match haproxy(stage) {
             Ok((program, libraries)) => {
@@ -43,7 +80,7 @@ pub(crate) fn add_haproxy(stage: &Stage, cargo: &mut Command) {
 }
 
 /// Tells the tests where `PostgreSQL` is, if this machine has none. Without it they fail and name the remedy.
-pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
+fn add_postgres(stage: &Stage, cargo: &mut Command) {
     if is_wanted("postgres", "POSTGRES") && postgres_in(Path::new("/usr")).is_none() {
         match postgres(stage) {
             Ok((program, libraries)) => {
@@ -77,7 +114,7 @@ pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
 
 /// Tells the tests where the tools are that this machine does not have, and that one version of etcd is enough for.
 /// Without one they fail and name the remedy.
-pub(crate) fn add(stage: &Stage, cargo: &mut Command) {
+fn add_others(stage: &Stage, cargo: &mut Command) {
     if is_wanted("promtool", "PROMTOOL") {
         match packages::unpack(stage, "prometheus", "usr/bin/promtool") {
             Ok(promtool) => _ = cargo.env("ELDEST_PROMTOOL", promtool),

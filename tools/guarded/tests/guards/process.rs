@@ -98,11 +98,13 @@ impl Process {
     /// Waits until the subject is guarded and leads `work-0`; returns its lease.
     pub(crate) async fn leads(&mut self) -> Result<i64> {
         // Two tasks of the subject say this, in either order.
-        let (mut lease, mut leads) = (None, false);
+        let (mut lease, mut leads, mut said) = (None, false, Vec::new());
         while lease.is_none() || !leads {
-            let (line, _) = self.says_at_last("").await?;
+            let next = self.says_at_last("").await;
+            let (line, _) = next.map_err(|error| format!("{error}; before, it said {said:?}"))?;
             leads |= line.starts_with("leading work-0");
             lease = line.strip_prefix("guarded ").map(str::to_owned).or(lease);
+            said.push(line);
         }
         Ok(i64::from_str_radix(&lease.unwrap_or_default(), 16)?)
     }

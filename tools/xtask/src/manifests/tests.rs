@@ -1,8 +1,8 @@
 //! Tests that the files beside the code agree with the code.
 
+use crate::docker;
 use crate::images::bases::{DEBIAN, RUST};
 use crate::setup;
-use crate::suites;
 use std::fs;
 
 const MANIFEST: &str = "deploy/kustomize/library/manifests.yaml";
@@ -222,7 +222,7 @@ fn the_front_asks_nodes_and_workers_where_they_answer() {
 fn the_image_is_the_one_that_is_built_here() {
     let (kubernetes, dockerfile) = (read(MANIFEST), read("Dockerfile"));
     let image = format!("eldest-node:{}", locked("eldest-node"));
-    assert_eq!(suites::COMPOSE_IMAGE, image);
+    assert_eq!(docker::COMPOSE_IMAGE, image);
     assert_eq!(value(&kubernetes, "image"), image);
     let compose = read("docker-compose.yml");
     let (_, node) = compose.split_once("x-node:").unwrap();
