@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use eldest::guard::{Guard, GuardState};
-use eldest::{Credentials, Session, SessionOptions};
+use eldest::{Credentials, ErrorKind, Session, SessionOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::orders;
@@ -109,8 +109,9 @@ async fn tell_guard(session: Session) {
     }
 }
 
+/// Leads, also if the guard is away when it asks to: as soon as it is back.
 async fn lead(session: Session, name: String) {
-    let leading = async {
+    let leading = async || -> Result<(), eldest::Error> {
         let mut candidate = session.election(&*name)?.campaign().await?;
         loop {
             let leadership = candidate.elected().await?;
@@ -119,8 +120,12 @@ async fn lead(session: Session, name: String) {
             println!("lost {name} {:?}", leadership.lost_reason());
         }
     };
-    let ended: Result<(), eldest::Error> = leading.await;
-    if let Err(error) = ended {
+    let mut guard = session.guard_state();
+    while let Err(error) = leading().await {
         println!("error {:?} {}", error.kind(), error.report());
+        let is_guarded = |state: &GuardState| matches!(state, GuardState::Guarded { .. });
+        if error.kind() != ErrorKind::Unguarded || guard.wait_for(is_guarded).await.is_err() {
+            return;
+        }
     }
 }

@@ -50,8 +50,13 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     for group in groups(&due) {
         let entries = group.iter().copied();
         let ended = test::run_all(entries, asked.limit);
-        results.keep(&ended, &sources);
-        results.write()?;
+        // Whoever edits while the tests run does not know what they have seen.
+        if Sources::now()?.tree == sources.tree {
+            results.keep(&ended, &sources);
+            results.write()?;
+        } else {
+            println!("==> the sources have changed meanwhile: this result is not kept");
+        }
         reports.extend(ended);
     }
     Ok(test::finish(&reports))
