@@ -153,7 +153,7 @@ fn check(stage: &mut Stage) -> Result<()> {
     let Some(target) = target.filter(|_| host.contains("-linux-")) else {
         bail!("there is no package for {host}");
     };
-    let [binary] = fixed::for_tests(stage, [COMMAND])?;
+    let binary = fixed::for_tests(stage)?;
     let folder = setup::target().join("dist-check");
     fs::create_dir_all(&folder)?;
     let program = Program {

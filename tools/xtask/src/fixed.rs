@@ -44,7 +44,7 @@ pub(crate) fn run() -> ExitCode {
 /// The command as it is given to users.
 pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static, for release"));
-    let [binary] = build(stage, [COMMAND], &["--release", "--package", CLI])?;
+    let binary = build(stage, &["--release", "--package", CLI])?;
     ensure!(
         is_static(&fs::read(&binary)?),
         "{} needs a loader: it is not static",
@@ -53,26 +53,13 @@ pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The node of the tests, which records its history, its worker, or the command. All at once, so that what they share is
-/// compiled once, with what any needs.
-pub(crate) fn for_tests<const N: usize>(stage: &Stage, names: [&str; N]) -> Result<[PathBuf; N]> {
-    stage.say(&format!("building {NODE} and {COMMAND}, static"));
-    build(
-        stage,
-        names,
-        &[
-            "--package",
-            NODE,
-            "--package",
-            CLI,
-            "--bins",
-            "--features",
-            "eldest-node/history",
-        ],
-    )
+/// The command as tests want it: sooner built.
+pub(crate) fn for_tests(stage: &Stage) -> Result<PathBuf> {
+    stage.say(&format!("building {COMMAND}, static"));
+    build(stage, &["--package", CLI, "--bins"])
 }
 
-fn build<const N: usize>(stage: &Stage, names: [&str; N], what: &[&str]) -> Result<[PathBuf; N]> {
+fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
     let host = metadata::host(stage)?;
     let mut cargo = setup::cargo([
         "build",
@@ -82,17 +69,9 @@ fn build<const N: usize>(stage: &Stage, names: [&str; N], what: &[&str]) -> Resu
         "--message-format=json-render-diagnostics",
     ])?;
     let messages = stage.output(cargo.args(what).env("RUSTFLAGS", FLAGS))?;
-    let mut found = Vec::new();
-    for name in names {
-        let mut executables = messages
-            .lines()
-            .filter_map(|line| metadata::executable(line, name));
-        let executable = executables.next_back();
-        found.push(
-            executable.with_context(|| format!("cargo built {name} but named no executable"))?,
-        );
-    }
-    Ok(found.try_into().expect("one for each name"))
+    let mut lines = messages.lines();
+    let found = lines.find_map(|line| metadata::executable(line, COMMAND));
+    found.with_context(|| format!("cargo built {COMMAND} but named no executable"))
 }
 
 /// The contents of programs in a few digits.

@@ -21,8 +21,7 @@ const SETTINGS: [&str; 3] = [
 /// Makes the image for use, or the one for tests, if the program has changed.
 pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
     let (name, binary) = if test {
-        let [binary] = fixed::for_tests(stage, [fixed::COMMAND])?;
-        (TEST_NAME, binary)
+        (TEST_NAME, fixed::for_tests(stage)?)
     } else {
         (NAME, fixed::release(stage)?)
     };
