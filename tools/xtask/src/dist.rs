@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::fixed::{self, COMMAND, RELEASE_LIMIT};
+use crate::fixed::{self, RELEASE_LIMIT};
 use crate::metadata::{self, Metadata};
 use crate::setup;
 use crate::stage::Stage;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::case::Case;
 use crate::compose::{self, Compose};
@@ -174,25 +174,30 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         images::make_for_tests(stage, &built)?;
         with_compose(&mut settings, &compose::find(stage)?);
     }
-    let mut found = Vec::new();
-    for build in [
-        &|_: &Stage| Ok(built.clone()),
-        &together::build_xtask as &dyn Fn(&Stage) -> Result<Built>,
-        &together::build_harness,
-    ] {
-        let built = build(stage)?;
-        for kind in [Kind::Tests, Kind::UnitTests] {
-            let cases = cases_of(stage, &built, kind, is_named, &settings)?;
-            found.extend(only(cases, beginnings));
-        }
-        if !found.is_empty() {
-            return pool::run(stage, found);
-        }
+    let search = |built: &Built| -> Result<Vec<Case>> {
+        let mut all = cases_of(stage, built, Kind::Tests, is_named, &settings)?;
+        all.extend(cases_of(
+            stage,
+            built,
+            Kind::UnitTests,
+            is_named,
+            &settings,
+        )?);
+        Ok(only(all, beginnings))
+    };
+    let mut found = search(&built)?;
+    if found.is_empty() {
+        found = search(&together::build_xtask(stage)?)?;
     }
-    bail!(
+    if found.is_empty() {
+        found = search(&together::build_harness(stage)?)?;
+    }
+    ensure!(
+        !found.is_empty(),
         "there is no test whose name begins with {}",
         beginnings.join(" or ")
-    )
+    );
+    pool::run(stage, found)
 }
 
 /// The tests of the chosen programs, one case each.
