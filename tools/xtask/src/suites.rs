@@ -122,7 +122,7 @@ pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
 /// The stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
 pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    let settings = with_tools(stage);
+    let settings = with_tools(stage)?;
     let in_pool =
         |program: &Program| ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str());
     let mut cases = without(cases(stage, &built, in_pool, &settings)?, &LONG);
@@ -157,7 +157,7 @@ fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case
 /// The stage `long`.
 pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    let settings = with_tools(stage);
+    let settings = with_tools(stage)?;
     let all = cases(stage, &built, |_| true, &settings)?;
     pool::run(stage, only(all, &LONG))
 }
@@ -168,7 +168,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         let mut names = beginnings.iter();
         names.any(|name| name.split("::").next() == Some(&program.name))
     };
-    let mut settings = with_tools(stage);
+    let mut settings = with_tools(stage)?;
     let built = together::build(stage, &EVERYTHING)?;
     if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
         images::make_for_tests(stage, &built)?;
@@ -251,7 +251,7 @@ pub(crate) fn on_version(
     series: &str,
     etcd: &Path,
 ) -> Result<Vec<Case>> {
-    let mut settings = with_tools(stage);
+    let mut settings = with_tools(stage)?;
     settings.env(ETCD, etcd);
     let depends = |program: &Program| {
         let name = program.name.as_str();
@@ -284,12 +284,12 @@ fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
     of.collect()
 }
 
-/// The settings of tests: where the programs of others are, and that the examples are built.
-fn with_tools(stage: &Stage) -> Command {
-    let mut settings = setup::program("settings");
+/// The settings of tests: where the programs of others are, protoc among them, and that the examples are built.
+fn with_tools(stage: &Stage) -> Result<Command> {
+    let mut settings = setup::cargo([])?;
     tools::find(stage, &mut settings);
     settings.env(EXAMPLES, "1");
-    settings
+    Ok(settings)
 }
 
 /// The stage `chaos`.
@@ -332,7 +332,8 @@ pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
         let compose = compose?;
         docker::build(stage, &compose)?;
         sweep(stage)?;
-        let mut settings = setup::program("settings");
+        // The example of a team's own tests builds its service by cargo.
+        let mut settings = setup::cargo([])?;
         with_compose(&mut settings, &compose);
         settings
             .env(NODE_IMAGE, DEV_IMAGE)
