@@ -32,7 +32,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
     };
     speed(took, "by the wall clock", "");
     if let Some(on_cpu) = on_cpu {
-        speed(on_cpu, "on one core", " of it");
+        speed(on_cpu, "on one core", " of processors");
     }
     lines.extend(told(sum));
     lines.push("faults (of them on who led):".to_owned());

@@ -7,10 +7,11 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::fixed::{COMMAND, RELEASE_LIMIT};
+use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::together::BENCH;
-use crate::{consumer, metadata, packages, process, python, setup, tools};
+use crate::{consumer, packages, process, python, setup, tools};
 
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
 const INSTALL: &str = "--install-peers";
@@ -73,10 +74,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 fn build(stage: &Stage, name: &str, what: &[&str]) -> Result<PathBuf> {
     let json = "--message-format=json-render-diagnostics";
     let mut cargo = setup::cargo(["build", json])?;
-    let messages = stage.output(cargo.args(what))?;
-    let mut found = messages.lines();
-    let found = found.find_map(|line| metadata::executable(line, name));
-    found.with_context(|| format!("cargo built no {name}"))
+    Built::read(&stage.output(cargo.args(what))?).program(name)
 }
 
 /// The command `eldest`, built as it is given to users, but for this machine's libraries.

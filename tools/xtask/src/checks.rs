@@ -28,7 +28,7 @@ const ALONE: [(&str, &[&str]); 5] = [
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     source(stage)?;
     let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
-    clippy.arg(together::features(stage, &[])?);
+    clippy.arg(together::features(stage, &[])?.join(","));
     stage.step(clippy.args(DENY_WARNINGS))?;
     suites::unit(stage)?;
     simulate::short(stage)
@@ -75,7 +75,7 @@ pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
 /// `cargo doc` of all libraries, with the features that `build` has compiled them with.
 pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
-    cargo.arg(together::features(stage, &[])?);
+    cargo.arg(together::features(stage, &[])?.join(","));
     cargo.args(together::EXAMPLE);
     Ok(cargo)
 }

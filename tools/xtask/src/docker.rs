@@ -24,11 +24,8 @@ pub(crate) fn with_engine(
     stage: &mut Stage,
     body: impl FnOnce(&mut Stage, Result<Compose>) -> Result<()>,
 ) -> Result<()> {
-    let ready = engine::ensure(stage).and_then(|()| {
-        sweep::run(stage)?;
-        images::make_others(stage)?;
-        compose::find(stage)
-    });
+    let ready = ready(stage);
+    let ready = ready.and_then(|compose| sweep::run(stage).map(|()| compose));
     let was_ready = ready.is_ok();
     let result = body(stage, ready);
     if was_ready {
@@ -40,10 +37,15 @@ pub(crate) fn with_engine(
 /// The stage `prepare`: what other stages would fetch or make while nothing else goes on. They find it, or try again.
 pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
     tools::find(stage, &mut setup::program("settings"));
+    ready(stage)?;
+    Ok(())
+}
+
+/// The engine answers, and has the images that the node's tests need beside it.
+fn ready(stage: &mut Stage) -> Result<Compose> {
     engine::ensure(stage)?;
     images::make_others(stage)?;
-    compose::find(stage)?;
-    Ok(())
+    compose::find(stage)
 }
 
 /// The images that the Dockerfile describes, but not released, not by their names, and with what the tests want of the

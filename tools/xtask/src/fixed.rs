@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::{metadata, setup};
@@ -69,9 +70,7 @@ fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
         "--message-format=json-render-diagnostics",
     ])?;
     let messages = stage.output(cargo.args(what).env("RUSTFLAGS", FLAGS))?;
-    let mut lines = messages.lines();
-    let found = lines.find_map(|line| metadata::executable(line, COMMAND));
-    found.with_context(|| format!("cargo built {COMMAND} but named no executable"))
+    Built::read(&messages).program(COMMAND)
 }
 
 /// The contents of programs in a few digits.

@@ -13,7 +13,6 @@ use std::process::{ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::fixed::RELEASE_LIMIT;
-use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{engine, setup, together};
 
@@ -96,11 +95,6 @@ pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 
-/// Makes the node's image of the programs that are built.
-pub(crate) fn make_for_tests(stage: &Stage, built: &Built) -> Result<()> {
-    node::make(stage, built)
-}
-
 /// Makes what the design's tests of failover need beside the node.
 pub(crate) fn make_others(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Haproxy])
@@ -118,7 +112,7 @@ fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
             Kind::Bases => bases::make(stage)?,
             Kind::Haproxy => haproxy::make(stage)?,
             Kind::Node => {
-                make_for_tests(stage, &together::build(stage, &["--bins", "--examples"])?)?;
+                node::make(stage, &together::build(stage, &["--bins", "--examples"])?)?;
             }
             Kind::Command { test } => command::make(stage, *test)?,
         }

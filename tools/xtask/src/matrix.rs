@@ -15,9 +15,10 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     // The upgrade takes longest.
     let mut cases = vec![upgrade(stage, &harness)?];
+    let tools = suites::with_tools(stage)?;
     for series in SUPPORTED {
         let (etcd, _) = vendored(stage, series)?;
-        cases.extend(suites::on_version(stage, &built, series, &etcd)?);
+        cases.extend(suites::on_version(stage, &built, &tools, (series, &etcd))?);
     }
     let (etcd, _) = vendored(stage, OLD)?;
     cases.extend(suites::smoke(stage, &built, OLD, Some(&etcd))?);

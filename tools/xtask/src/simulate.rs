@@ -1,13 +1,12 @@
 //! Builds and runs the simulator of the core.
 
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::programs::Kind;
+use crate::programs::{Built, Kind};
 use crate::stage::Stage;
-use crate::{metadata, process, setup, together};
+use crate::{process, setup, together};
 
 pub(crate) const PACKAGE: &str = "eldest-sim";
 /// In each run of the tests.
@@ -21,7 +20,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if !built.status.success() {
         return Ok(ExitCode::FAILURE);
     }
-    let simulator = binary(&String::from_utf8_lossy(&built.stdout))?;
+    let simulator = Built::read(&String::from_utf8_lossy(&built.stdout)).program(PACKAGE)?;
     let status = Command::new(simulator).args(args).status();
     Ok(process::exit_code(
         status.context("starting the simulator")?,
@@ -33,7 +32,7 @@ pub(crate) fn table() -> Result<String> {
     let built = build()?.stderr(Stdio::inherit()).output();
     let built = built.context("starting cargo")?;
     ensure!(built.status.success(), "the simulator does not compile");
-    let simulator = binary(&String::from_utf8_lossy(&built.stdout))?;
+    let simulator = Built::read(&String::from_utf8_lossy(&built.stdout)).program(PACKAGE)?;
     let output = Command::new(simulator).arg("--table").output();
     let output = output.context("starting the simulator")?;
     let table = String::from_utf8(output.stdout).context("the table")?;
@@ -44,7 +43,7 @@ pub(crate) fn table() -> Result<String> {
 
 /// The stage `seeds`: a fixed number of seeds, then every mutation until it is noticed. Optimised, for it is much.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let simulator = binary(&stage.output(&mut build()?)?)?;
+    let simulator = Built::read(&stage.output(&mut build()?)?).program(PACKAGE)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--table"))?;
     Ok(())
@@ -69,11 +68,4 @@ fn build() -> Result<Command> {
         PACKAGE,
         "--message-format=json-render-diagnostics",
     ])
-}
-
-/// Where cargo says that it put the simulator.
-fn binary(messages: &str) -> Result<PathBuf> {
-    let found = messages.lines();
-    let mut found = found.filter_map(|line| metadata::executable(line, PACKAGE));
-    found.next().context("cargo built no simulator")
 }

@@ -12,7 +12,7 @@ use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
 use crate::together::{self, EVERYTHING};
-use crate::{chaos, images, packages, pool, setup, simulate, tools};
+use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 
 /// The test file that needs the Docker Engine.
 const CONTAINERS: &str = "containers";
@@ -148,7 +148,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
 
 /// The failover tests of the design in containers, and the compose file.
 fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case>> {
-    images::make_for_tests(stage, built)?;
+    images::node::make(stage, built)?;
     let mut settings = setup::program("settings");
     with_compose(&mut settings, compose);
     Ok(only(in_containers(stage, built, &settings)?, &FAILOVERS))
@@ -171,7 +171,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
     let mut settings = with_tools(stage)?;
     let built = together::build(stage, &EVERYTHING)?;
     if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
-        images::make_for_tests(stage, &built)?;
+        images::node::make(stage, &built)?;
         with_compose(&mut settings, &compose::find(stage)?);
     }
     let search = |built: &Built| -> Result<Vec<Case>> {
@@ -248,10 +248,11 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
 pub(crate) fn on_version(
     stage: &Stage,
     built: &Built,
-    series: &str,
-    etcd: &Path,
+    tools: &Command,
+    (series, etcd): (&str, &Path),
 ) -> Result<Vec<Case>> {
-    let mut settings = with_tools(stage)?;
+    let mut settings = setup::program("settings");
+    process::set_variables_of(tools, &mut settings);
     settings.env(ETCD, etcd);
     let depends = |program: &Program| {
         let name = program.name.as_str();
@@ -285,7 +286,7 @@ fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
 }
 
 /// The settings of tests: where the programs of others are, protoc among them, and that the examples are built.
-fn with_tools(stage: &Stage) -> Result<Command> {
+pub(crate) fn with_tools(stage: &Stage) -> Result<Command> {
     let mut settings = setup::cargo([])?;
     tools::find(stage, &mut settings);
     settings.env(EXAMPLES, "1");

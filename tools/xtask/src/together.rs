@@ -40,17 +40,14 @@ fn together(stage: &Stage, with_harness: bool) -> Result<Vec<String>> {
     for package in APART.into_iter().chain(harness) {
         selected.extend(["--exclude".to_owned(), package.to_owned()]);
     }
-    let features = features(stage, &APART)?;
-    let wanted = features
-        .split(',')
-        .filter(|feature| with_harness || !FOR_HARNESS.contains(feature));
-    let wanted: Vec<&str> = wanted.collect();
-    selected.extend(["--features".to_owned(), wanted.join(",")]);
+    let mut features = features(stage, &APART)?;
+    features.retain(|feature| with_harness || !FOR_HARNESS.contains(&feature.as_str()));
+    selected.extend(["--features".to_owned(), features.join(",")]);
     Ok(selected)
 }
 
-/// The features of all packages but those, as cargo takes them.
-pub(crate) fn features(stage: &Stage, apart: &[&str]) -> Result<String> {
+/// The features of all packages but those, each with its package.
+pub(crate) fn features(stage: &Stage, apart: &[&str]) -> Result<Vec<String>> {
     let metadata = Metadata::of_workspace(stage)?;
     let mut all = Vec::new();
     for package in metadata.packages() {
@@ -60,7 +57,7 @@ pub(crate) fn features(stage: &Stage, apart: &[&str]) -> Result<String> {
             all.extend(tested.map(|feature| format!("{}/{feature}", package.name)));
         }
     }
-    Ok(all.join(","))
+    Ok(all)
 }
 
 /// Cargo takes the features that tests need into account only if it builds something that may use them.

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::fixed::COMMAND;
+use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
-use crate::{metadata, python, setup};
+use crate::{python, setup};
 
 /// Python packages that bring the programs with them.
 const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
@@ -33,11 +34,7 @@ pub(super) fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
         .chain(env::split_paths(&path));
     cargo.env("PATH", env::join_paths(folders)?);
     cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
-    let messages = stage.output(&mut cargo)?;
-    let mut executables = messages
-        .lines()
-        .filter_map(|line| metadata::executable(line, COMMAND));
-    executables.next_back().context("cargo named no executable")
+    Built::read(&stage.output(&mut cargo)?).program(COMMAND)
 }
 
 /// Rust's standard library for the target.

@@ -18,7 +18,7 @@ pub(crate) const PROGRAMS: [&str; 3] = [fixed::NODE, fixed::COMMAND, fixed::WORK
 const RECIPE: u32 = 3;
 
 /// Makes the image, if a program has changed.
-pub(super) fn make(stage: &Stage, built: &Built) -> Result<()> {
+pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
     let binaries = PROGRAMS
         .map(|name| built.program(name))
         .into_iter()
