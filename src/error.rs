@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The user lacks a permission. Grant the role `readwrite` on the namespace (`read` for observers).
     PermissionDenied,
-    /// etcd refused the user, the password or the token. Correct the credentials.
+    /// etcd refused the user or the password, or wants a user and has got none. Correct the credentials.
     Unauthenticated,
     /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
@@ -226,7 +226,7 @@ impl fmt::Display for Report<'_> {
 
 fn kind_of(class: Class) -> ErrorKind {
     match class {
-        Class::Retry | Class::Compacted | Class::LeaseTaken | Class::LeaseGone => {
+        Class::Retry | Class::Stale | Class::Compacted | Class::LeaseTaken | Class::LeaseGone => {
             ErrorKind::Unavailable
         }
         Class::Proxy => ErrorKind::Proxied,

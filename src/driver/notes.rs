@@ -45,6 +45,7 @@ impl Driver {
                 }
             }
             Note::JoinFailed { slot, error } => {
+                metrics::request_failed(identity, "join");
                 let candidate = self.candidates.get(slot);
                 let prefix =
                     candidate.map_or_else(Arc::default, |candidate| Arc::clone(&candidate.prefix));

@@ -193,7 +193,8 @@ impl Election {
     ///
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
     /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large.
-    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
+    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once a
+    /// key of this session stood, the call waits through `Unauthenticated` and `Overloaded`, and logs a warning.
     /// `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its lease.
     /// `Closed`: the session was closed. After an error, nothing is left in etcd.
     ///

@@ -1,56 +1,30 @@
-//! Supplies each connection with the user, the password and the certificates, and reads certificate files again for
-//! each attempt to connect.
+//! Makes each connection with the user, the password and the certificates, and reads what stands in files again for each
+//! attempt.
 
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 mod tls;
+mod users;
 
-use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use etcd_client::ConnectOptions;
+use etcd_client::{Client, ConnectOptions};
 use serde_json::{Value, json};
 
+use super::failure;
 use crate::runtime::Env;
+use eldest_core::error::{Class, RequestError};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use tls::TlsOptions;
-
-/// A user of etcd and the password, for [`SessionOptions::credentials`](crate::SessionOptions::credentials).
-///
-/// Its `Debug` output leaves the password out.
-#[must_use = "credentials do nothing until a session is made with them"]
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    user: String,
-    password: String,
-}
-
-impl Credentials {
-    /// Makes credentials of a user and a password.
-    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self {
-            user: user.into(),
-            password: password.into(),
-        }
-    }
-
-    /// Returns the user's name.
-    pub fn user(&self) -> &str {
-        &self.user
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.user)
-            .finish_non_exhaustive()
-    }
-}
+pub use users::Credentials;
 
 /// The settings of every connection of a pool.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     options: ConnectOptions,
     credentials: Option<Credentials>,
+    /// Whether etcd has authentication disabled, as far as is known. Of all connections of the pool.
+    without_users: Arc<AtomicBool>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
 }
@@ -118,14 +92,10 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// A path is not UTF-8.
-    #[cfg_attr(
-        not(any(feature = "tls-ring", feature = "tls-aws-lc")),
-        allow(clippy::unnecessary_wraps, reason = "without TLS there are no paths")
-    )]
+    /// A path is not UTF-8, or the credentials come from a provider.
     pub(super) fn passed(&self) -> Result<Value, String> {
-        let user = self.credentials.as_ref();
-        let credentials = user.map(|of| json!({"user": of.user, "password": of.password}));
+        let credentials = self.credentials.as_ref();
+        let credentials = credentials.map(Credentials::passed).transpose()?;
         #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
         let tls = self.tls.as_ref().map(TlsOptions::passed).transpose()?;
         #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
@@ -135,51 +105,85 @@ impl Access {
 
     /// Reads what [`Access::passed`] has returned in another process.
     pub(super) fn from_passed(passed: &Value) -> Self {
-        let text = |value: &Value| Some(value.as_str()?.to_owned());
-        let credentials = &passed["credentials"];
-        let user = text(&credentials["user"]).zip(text(&credentials["password"]));
-        let access = Self::new(user.map(|(user, password)| Credentials::new(user, password)));
+        let access = Self::new(Credentials::from_passed(&passed["credentials"]));
         #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
         let access = access.with_tls(TlsOptions::from_passed(&passed["tls"]));
         access
     }
 
-    fn with_user(self) -> ConnectOptions {
-        match self.credentials {
-            Some(Credentials { user, password }) => self.options.with_user(user, password),
-            None => self.options,
-        }
+    /// Whether connections have a user, whose token may become stale.
+    pub(super) fn has_user(&self) -> bool {
+        self.credentials.is_some()
     }
 
-    /// Returns the options for one attempt to connect to that endpoint, whose certificate must be valid for the server name,
-    /// or for the endpoint's host if there is none.
+    /// Connects to that endpoint once. Its certificate must be valid for the server name, or for the endpoint's host if there
+    /// is none. Where etcd has authentication disabled, it connects without the user.
     ///
     /// # Errors
     ///
-    /// Says which file cannot be used, and why.
-    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-    pub(super) async fn now(
+    /// The connection fails, etcd refuses the user, or a file cannot be used; nothing was sent then.
+    pub(super) async fn connect(
         mut self,
         env: &dyn Env,
         (endpoint, server_name): (&str, Option<&str>),
+    ) -> Result<Client, RequestError> {
+        let unusable = |why| RequestError::new(Class::Retry, why, endpoint).unsent();
+        let options = self.options(env, (endpoint, server_name)).await;
+        let options = options.map_err(unusable)?;
+        let connect = |options| async {
+            let client = env.connect(endpoint.to_owned(), options).await;
+            client.map_err(|error| (failure::is_without_users(&error), error))
+        };
+        let failed = |(_, error): (bool, _)| failure::from_error(&error, endpoint).unsent();
+        let Some(credentials) = self.credentials.take() else {
+            return connect(options).await.map_err(failed);
+        };
+        let (user, password) = credentials.now(env).await.map_err(unusable)?;
+        let with_user = options.clone().with_user(user.clone(), password);
+        match connect(with_user).await {
+            Err((true, _)) => {
+                if !self.without_users.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        target: "eldest::etcd", endpoint, user,
+                        "etcd has authentication disabled: connecting without the user"
+                    );
+                }
+                connect(options).await.map_err(failed)
+            }
+            Ok(client) => {
+                if self.without_users.swap(false, Ordering::Relaxed) {
+                    tracing::info!(target: "eldest::etcd", endpoint, user, "etcd has authentication enabled again");
+                }
+                Ok(client)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The options for one attempt to connect to that endpoint, without the user.
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    async fn options(
+        &mut self,
+        env: &dyn Env,
+        (endpoint, server_name): (&str, Option<&str>),
     ) -> Result<ConnectOptions, String> {
+        let options = std::mem::take(&mut self.options);
         if !endpoint.starts_with("https:") {
-            return Ok(self.with_user());
+            return Ok(options);
         }
         let tls = self.tls.take().unwrap_or_default();
         let tls = tls.or_server_name(server_name);
-        let tls = tls.read(env).await?;
-        Ok(self.with_user().with_tls(tls))
+        Ok(options.with_tls(tls.read(env).await?))
     }
 
-    /// Returns the options for one attempt to connect to that endpoint.
+    /// The options for one attempt to connect to that endpoint, without the user.
     #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
-    pub(super) fn now(
-        self,
+    fn options(
+        &mut self,
         _: &dyn Env,
         _: (&str, Option<&str>),
     ) -> impl Future<Output = Result<ConnectOptions, String>> + use<> {
-        std::future::ready(Ok(self.with_user()))
+        std::future::ready(Ok(std::mem::take(&mut self.options)))
     }
 }
 

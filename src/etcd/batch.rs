@@ -32,9 +32,9 @@ impl Pool {
         };
         let stands = Compare::create_revision(member, CompareOp::Equal, create_revision);
         let puts: Vec<_> = keys.iter().map(put).collect();
-        let txn = Txn::new().when([stands]).and_then(puts);
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        let txn = &Txn::new().when([stands]).and_then(puts);
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             let header = header(answer.header())?;
             if !answer.succeeded() {
                 return Ok((header, None));
@@ -60,14 +60,14 @@ impl Pool {
     pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, RequestError> {
         let delete =
             |(key, create_revision): &(Arc<[u8]>, i64)| guarded_delete(key, *create_revision);
-        let txn = if let [alone] = keys {
+        let txn = &if let [alone] = keys {
             delete(alone)
         } else {
             let deletes = keys.iter().map(|key| TxnOp::txn(delete(key)));
             Txn::new().and_then(deletes.collect::<Vec<_>>())
         };
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             header(answer.header())
         })
         .await

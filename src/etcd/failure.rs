@@ -6,6 +6,14 @@ use tonic::Code;
 
 use eldest_core::error::{Class, RequestError};
 
+/// What etcd answers to an authentication while it has authentication disabled.
+const AUTHENTICATION_DISABLED: &str = "authentication is not enabled";
+
+/// Returns `true` if that is why an attempt to connect failed.
+pub(super) fn is_without_users(error: &etcd_client::Error) -> bool {
+    matches!(error, etcd_client::Error::GRpcStatus(status) if status.message().contains(AUTHENTICATION_DISABLED))
+}
+
 /// Classifies an error of the client.
 pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> RequestError {
     use etcd_client::Error as E;
@@ -91,11 +99,14 @@ fn classify(code: Code, message: &str) -> Class {
         ("future revision", Class::Retry),
         ("too many requests", Class::Backoff),
         ("database space exceeded", Class::Backoff),
-        ("auth store is old", Class::Auth),
-        ("invalid auth token", Class::Auth),
+        // Users or roles have changed since the token was made.
+        ("auth store is old", Class::Stale),
+        // It has expired, or its user's password has changed.
+        ("invalid auth token", Class::Stale),
+        // There is none: authentication was enabled after the connection was made.
+        ("user name is empty", Class::Stale),
         ("authentication failed", Class::Auth),
-        ("authentication is not enabled", Class::Auth),
-        ("user name is empty", Class::Auth),
+        (AUTHENTICATION_DISABLED, Class::Auth),
         ("permission denied", Class::Denied),
         ("not supported for learner", Class::Retry),
         ("not leader", Class::Retry),
@@ -269,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_credentials_are_auth_under_whatever_code() {
+    fn a_token_that_etcd_does_not_take_is_told_from_refused_credentials() {
         for (code, message) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::Unknown, "etcdserver: invalid auth token"),
@@ -277,11 +288,17 @@ mod tests {
                 Code::InvalidArgument,
                 "etcdserver: revision of auth store is old",
             ),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+        ] {
+            let class = class(code, message);
+            assert_eq!(class, Class::Stale, "{code:?} {message}");
+            assert!(!class.leaves_open(), "nothing was applied");
+        }
+        for (code, message) in [
             (
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
             ),
-            (Code::InvalidArgument, "etcdserver: user name is empty"),
             (
                 Code::FailedPrecondition,
                 "etcdserver: authentication is not enabled",
@@ -328,7 +345,7 @@ mod tests {
         );
         assert_eq!(
             class("rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"),
-            Class::Auth
+            Class::Stale
         );
         assert_eq!(class(""), Class::Retry);
     }

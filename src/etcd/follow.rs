@@ -56,7 +56,10 @@ impl Round {
         let (usable, silent) = match answer {
             Ok(usable) => (usable, false),
             Err(failure) => {
-                let silent = !matches!(failure.class, Class::Denied | Class::Auth | Class::Invalid);
+                let silent = !matches!(
+                    failure.class,
+                    Class::Denied | Class::Auth | Class::Stale | Class::Invalid
+                );
                 let usable = Usable {
                     refused: vec![failure.to_string()],
                     changing: silent,
@@ -168,7 +171,7 @@ impl Pool {
     /// confirmed before.
     async fn listed_members(&self, named: &[Endpoint], key: &[u8]) -> Result<Usable, RequestError> {
         let cluster = self.cluster.load(Ordering::Relaxed);
-        let asked = self.call(Lane::Data, async |client| {
+        let asked = self.call(Lane::Data, |client| async move {
             head(&client, key).await?;
             let (members, its) = members_of(&client).await?;
             if cluster != 0 && its != cluster {

@@ -53,9 +53,9 @@ impl Pool {
 
     async fn create(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
         if let [alone] = joins {
-            let txn = transaction(alone, page);
-            let found = self.call(Lane::Data, async |client| {
-                let answer = kv(&client).txn(txn).await?;
+            let txn = &transaction(alone, page);
+            let found = self.call(Lane::Data, |client| async move {
+                let answer = kv(&client).txn(txn.clone()).await?;
                 Ok(vec![Found::new(header(answer.header())?, &answer)?])
             });
             return found.await;
@@ -85,9 +85,9 @@ impl Pool {
             when.extend(conditions(join));
             then.extend(operations(join, page));
         }
-        let txn = Txn::new().when(when).and_then(then);
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        let txn = &Txn::new().when(when).and_then(then);
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             if !answer.succeeded() {
                 return Ok(None);
             }
@@ -104,9 +104,9 @@ impl Pool {
     /// Creates each of the keys under its own conditions.
     async fn join_apart(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
         let each = joins.iter().map(|join| TxnOp::txn(transaction(join, page)));
-        let txn = Txn::new().and_then(each.collect::<Vec<_>>());
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        let txn = &Txn::new().and_then(each.collect::<Vec<_>>());
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             let header = header(answer.header())?;
             let found: Vec<_> = answer
                 .op_responses()

@@ -127,7 +127,7 @@ impl Pool {
         lane: Lane,
         key: &[u8],
     ) -> Result<(Header, Option<Entry>), RequestError> {
-        let read = self.call(lane, async |client| {
+        let read = self.call(lane, |client| async move {
             let mut answer = kv(&client).get(key, None).await?;
             let header = header(answer.header())?;
             Ok((header, answer.take_kvs().pop().map(entry)))
@@ -143,9 +143,9 @@ impl Pool {
         keys: &[Arc<[u8]>],
     ) -> Result<(Header, Vec<Option<Entry>>), RequestError> {
         let reads: Vec<_> = keys.iter().map(|key| TxnOp::get(&**key, None)).collect();
-        let txn = Txn::new().and_then(reads);
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        let txn = &Txn::new().and_then(reads);
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             let read = |response| match response {
                 TxnOpResponse::Get(mut found) => Ok(found.take_kvs().pop().map(entry)),
                 _ => Err(CallError::Odd("a transaction without its results")),
@@ -175,7 +175,7 @@ impl Pool {
         value: &[u8],
     ) -> Result<Result<i64, Option<Entry>>, RequestError> {
         let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-        let txn = Txn::new()
+        let txn = &Txn::new()
             .when([
                 Compare::create_revision(key, CompareOp::Equal, create_revision),
                 Compare::lease(key, CompareOp::Equal, lease),
@@ -183,8 +183,8 @@ impl Pool {
             ])
             .and_then([put])
             .or_else([TxnOp::get(key, None)]);
-        self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             if answer.succeeded() {
                 return Ok(Ok(header(answer.header())?.revision));
             }
@@ -196,24 +196,27 @@ impl Pool {
         .await
     }
 
-    /// Sends a fenced transaction once. The client repeats it only after etcd refused its token, unapplied. `None`: the
+    /// Sends a fenced transaction once, or again after etcd refused the token, unapplied. `None`: the
     /// fence's key no longer stands.
     pub(crate) async fn fenced_txn(
         &self,
         fence: Fence,
         operations: Vec<Op>,
     ) -> Result<Option<TxnOutcome>, RequestError> {
-        let txn = txn::fenced(fence, operations);
-        self.call(Lane::Data, async |client| {
-            txn::outcome(&kv(&client).txn(txn).await?)
+        let txn = &txn::fenced(fence, operations);
+        self.call(Lane::Data, |client| async move {
+            txn::outcome(&kv(&client).txn(txn.clone()).await?)
         })
         .await
     }
 
-    /// Sends a transaction once. The client repeats it only after etcd refused its token, unapplied.
+    /// Sends a transaction once, or again after etcd refused the token, unapplied.
     pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
-        self.call(Lane::Data, async |client| Ok(kv(&client).txn(txn).await?))
-            .await
+        let txn = &txn;
+        self.call(Lane::Data, |client| async move {
+            Ok(kv(&client).txn(txn.clone()).await?)
+        })
+        .await
     }
 
     async fn page(
@@ -222,8 +225,9 @@ impl Pool {
         from: &[u8],
         options: GetOptions,
     ) -> Result<Page, RequestError> {
-        self.call(lane, async |client| {
-            let answer = kv(&client).get(from, Some(options)).await?;
+        let options = &options;
+        self.call(lane, |client| async move {
+            let answer = kv(&client).get(from, Some(options.clone())).await?;
             Ok(Page::new(header(answer.header())?, answer))
         })
         .await

@@ -67,7 +67,7 @@ impl Pool {
     }
 
     pub(super) async fn grant_as(&self, id: i64, ttl_secs: i64) -> Result<Granted, RequestError> {
-        self.call(Lane::Lease, async |client| {
+        self.call(Lane::Lease, |client| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             let answer = client.lease_client().grant(ttl_secs, Some(options)).await?;
             let header = header(answer.header())?;
@@ -86,7 +86,7 @@ impl Pool {
     /// Ends the lease and deletes its keys. Returns `false` if it was gone already.
     pub(crate) async fn revoke(&self, id: i64) -> Result<bool, RequestError> {
         let revoked = self
-            .call(Lane::Lease, async |client| {
+            .call(Lane::Lease, |client| async move {
                 client.lease_client().revoke(id).await?;
                 Ok(true)
             })
@@ -129,9 +129,13 @@ impl Pool {
         id: i64,
         options: Option<LeaseTimeToLiveOptions>,
     ) -> Result<Option<LeaseTimeToLiveResponse>, RequestError> {
+        let options = &options;
         let asked = self
-            .call(lane, async |client| {
-                Ok(client.lease_client().time_to_live(id, options).await?)
+            .call(lane, |client| async move {
+                Ok(client
+                    .lease_client()
+                    .time_to_live(id, options.clone())
+                    .await?)
             })
             .await;
         match asked {
@@ -146,7 +150,7 @@ impl Pool {
     /// Opens a keepalive stream. That renews the lease once, but the answer is not to be had: not a renewal.
     pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, RequestError> {
         let ((keeper, answers), ticket) = self
-            .call_with_ticket(Lane::Lease, async |client| {
+            .call_with_ticket(Lane::Lease, |client| async move {
                 let opened = client.lease_client().keep_alive(id).await?;
                 // tonic may have connected anew since the connection was checked. The stream lives as long as its
                 // connection, so this request takes the same one, or no renewal will be answered.

@@ -128,14 +128,10 @@ impl Pool {
     }
 
     async fn connect_to_probe(&self, at: &Place) -> Result<Client, RequestError> {
-        let url = at.url();
-        let failed = |why| RequestError::new(Class::Retry, why, url).unsent();
         self.found(at)?;
         let access = self.access.clone().without_user();
-        let options = access.now(&*self.env, at.endpoint.server()).await;
-        let options = options.map_err(failed)?;
-        let connect = self.env.connect(url.to_owned(), options);
-        self.in_time(at, async { Ok(connect.await?) }).await
+        let connect = Box::pin(access.connect(&*self.env, at.endpoint.server()));
+        self.in_time(at, async { Ok(connect.await) }).await?
     }
 
     /// `work` under the timeout. No lane is blamed for its failure.
@@ -203,7 +199,7 @@ impl Pool {
         if idle && lane != Lane::Data && self.ticket(Lane::Data).at.number == to.number {
             return self.switch(&before, to, None);
         }
-        let here = self.call(lane, async |client| head(&client, key).await);
+        let here = self.call(lane, |client| async move { head(&client, key).await });
         // A failure of it has moved the lane already.
         let here = here.await.map_err(|_| Stays::Overtaken)?;
         let client = self.connect_at(lane, to).await.map_err(Stays::Refused)?;
@@ -303,7 +299,7 @@ async fn ask_status(client: &Client) -> Result<Option<u64>, CallError> {
         Err(error) => {
             let error = CallError::from(error);
             match error.at("").class {
-                Class::Denied | Class::Auth => Ok(None),
+                Class::Denied | Class::Auth | Class::Stale => Ok(None),
                 _ => Err(error),
             }
         }

@@ -76,7 +76,7 @@ impl Pool {
 
     /// What the member says of itself. Needs no permission.
     pub(crate) async fn status(&self) -> Result<EtcdMemberStatus, RequestError> {
-        self.call(Lane::Data, async |client| {
+        self.call(Lane::Data, |client| async move {
             let answer = client.maintenance_client().status().await?;
             let header = header(answer.header())?;
             Ok(EtcdMemberStatus {
@@ -97,7 +97,10 @@ impl Pool {
 
     /// Who is in the cluster. With users enabled, each of them may ask.
     pub(crate) async fn members(&self) -> Result<Vec<EtcdMember>, RequestError> {
-        let asked = self.call(Lane::Data, async |client| members_of(&client).await);
+        let asked = self.call(
+            Lane::Data,
+            |client| async move { members_of(&client).await },
+        );
         Ok(asked.await?.0)
     }
 
@@ -108,18 +111,18 @@ impl Pool {
     pub(crate) async fn permissions(&self, prefix: &[u8]) -> Result<Permissions, RequestError> {
         let end = prefix_end(prefix);
         let all = GetOptions::new().with_range(end.clone());
-        let read = self.call(Lane::Data, async |client| {
-            let one = all.with_limit(1).with_keys_only();
-            kv(&client).get(prefix, Some(one)).await?;
+        let one = &all.with_limit(1).with_keys_only();
+        let read = self.call(Lane::Data, |client| async move {
+            kv(&client).get(prefix, Some(one.clone())).await?;
             Ok(())
         });
         let read = allowed(read.await)?;
         let never = Compare::create_revision(prefix, CompareOp::Less, 0);
         let all = DeleteOptions::new().with_range(end);
         let delete = TxnOp::delete(prefix, Some(all));
-        let txn = Txn::new().when([never]).and_then([delete]);
-        let write = self.call(Lane::Data, async |client| {
-            let answer = kv(&client).txn(txn).await?;
+        let txn = &Txn::new().when([never]).and_then([delete]);
+        let write = self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
             if answer.succeeded() {
                 return Err(CallError::Odd("a condition that cannot hold"));
             }

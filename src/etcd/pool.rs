@@ -19,7 +19,6 @@ use super::call::{CallError, timeout};
 use super::direct;
 use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
-use super::failure;
 use super::lane::{Lane, Ticket};
 use super::names::{Name, Named};
 use super::nearness::Nearness;
@@ -123,7 +122,6 @@ impl Pool {
                 .with_connect_timeout(request_timeout)
                 .with_keep_alive(PING_EVERY, PING_TIMEOUT)
                 .with_keep_alive_while_idle(true)
-                .with_auto_token_refresh(true)
         });
         let names = endpoints.iter().cloned().map(Name::of).collect();
         let places = Places::new(endpoints, None, env.now(), || 0);
@@ -251,10 +249,11 @@ impl Pool {
         Ok(header)
     }
 
-    /// Sends one request over the lane, under the timeout.
+    /// Sends one request over the lane, under the timeout. If etcd refuses the connection's token, it sends the request again
+    /// over a connection that has authenticated anew: etcd applied nothing.
     pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, RequestError>
     where
-        F: FnOnce(Client) -> R,
+        F: Fn(Client) -> R,
         R: Future<Output = Result<T, CallError>>,
     {
         let (answer, _) = self.call_with_ticket(lane, request).await?;
@@ -268,7 +267,7 @@ impl Pool {
         request: F,
     ) -> Result<(T, Ticket), RequestError>
     where
-        F: FnOnce(Client) -> R,
+        F: Fn(Client) -> R,
         R: Future<Output = Result<T, CallError>>,
     {
         let mut ticket = self.ticket(lane);
@@ -276,14 +275,23 @@ impl Pool {
             // What is wrong with the connection, the request itself tells.
             drop(self.within(self.connected(lane, &mut ticket)).await);
         }
-        let mut sent = false;
+        let (mut sent, mut anew) = (false, false);
         let outcome = self
             .within(async {
-                let client = self.connected(lane, &mut ticket).await?;
-                sent = true;
-                // Boxed: tonic's futures are 30 kB, and callers join many of them.
-                let answer = Box::pin(request(client)).await;
-                answer.map_err(|error| error.at(ticket.url()))
+                loop {
+                    let client = self.connected(lane, &mut ticket).await?;
+                    sent = true;
+                    // Boxed: tonic's futures are 30 kB, and callers join many of them.
+                    let answer = Box::pin(request(client)).await;
+                    let answer = answer.map_err(|error| error.at(ticket.url()));
+                    match answer {
+                        Err(refusal) if self.is_stale(&refusal) && !anew => {
+                            self.report(&ticket, &refusal);
+                            (sent, anew) = (false, true);
+                        }
+                        answer => return answer,
+                    }
+                }
             })
             .await;
         match outcome {
@@ -308,15 +316,26 @@ impl Pool {
     }
 
     /// Reports a failure that a stream's user noticed, and hands it back.
-    pub(super) fn blamed(&self, ticket: &Ticket, failure: RequestError) -> RequestError {
+    pub(super) fn blamed(&self, ticket: &Ticket, mut failure: RequestError) -> RequestError {
+        if failure.class == Class::Stale && !self.is_stale(&failure) {
+            failure.class = Class::Auth;
+        }
         self.report(ticket, &failure);
         failure
+    }
+
+    /// Whether a new token mends that. Without a user there is none to be had.
+    fn is_stale(&self, failure: &RequestError) -> bool {
+        failure.class == Class::Stale && self.access.has_user()
     }
 
     /// Gives up the connection behind the ticket, if it is still the lane's, when the failure says so.
     pub(crate) fn report(&self, ticket: &Ticket, failure: &RequestError) {
         if !failure.class.moves_on() {
             return;
+        }
+        if failure.class == Class::Stale {
+            return self.authenticate_anew(ticket);
         }
         let (now, chance) = (self.env.now(), self.chance());
         // The connection is dropped after the lock.
@@ -351,9 +370,22 @@ impl Pool {
     /// Drops the connections; a later call would open new ones.
     pub(crate) fn hang_up(&self) {
         self.closed.cancel();
-        for connection in [&self.lease, &self.onlookers, &self.data] {
+        self.give_up_all();
+    }
+
+    /// etcd does not take the token of the connection behind the ticket. The other lanes have tokens that are as old.
+    fn authenticate_anew(&self, ticket: &Ticket) {
+        if self.ticket(ticket.lane).generation == ticket.generation {
+            self.give_up_all();
+        }
+    }
+
+    /// Gives up the connection of each lane, not its endpoint.
+    fn give_up_all(&self) {
+        for lane in Lane::ALL {
+            // Dropped after the lock.
             let _given_up = {
-                let mut current = connection.lock();
+                let mut current = self.connection(lane).lock();
                 current.generation += 1;
                 (current.client.take(), std::mem::take(&mut current.attempts))
             };
@@ -499,13 +531,8 @@ impl Pool {
         let limit = self.request_timeout;
         let client = async move {
             found?;
-            let options = access.now(&*env, endpoint.server()).await;
-            let endpoint = endpoint.url;
-            let options =
-                options.map_err(|why| RequestError::new(Class::Retry, why, &endpoint).unsent())?;
-            let client = env.connect(endpoint.clone(), options).await;
-            let client = client.map_err(|error| failure::from_error(&error, &endpoint).unsent())?;
-            direct::check_new(&*env, limit, &client, &endpoint).await?;
+            let client = access.connect(&*env, endpoint.server()).await?;
+            direct::check_new(&*env, limit, &client, endpoint.url()).await?;
             Ok(client)
         };
         let client = client.boxed().shared();

@@ -175,7 +175,8 @@ impl Pool {
     /// A linearizable read through the endpoint of the requests, or the next one that answers; and that one's number.
     async fn present(&self, key: &[u8]) -> Option<(usize, Option<Header>)> {
         for _ in 0..self.size() {
-            let read = self.call_with_ticket(Lane::Data, async |client| head(&client, key).await);
+            let read =
+                self.call_with_ticket(Lane::Data, |client| async move { head(&client, key).await });
             if let Ok((header, ticket)) = read.await {
                 return Some((ticket.at.number, header));
             }

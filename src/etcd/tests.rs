@@ -59,18 +59,18 @@ fn slow(slowness: Duration) -> (Arc<AtomicUsize>, Scripted) {
 }
 
 /// A pool over these endpoints, as a user with these options has it.
-fn pool_with(endpoints: &[&str], options: ConnectOptions, timeout: Duration) -> Arc<Pool> {
-    pool_in(slow(Duration::ZERO).1, endpoints, options, timeout)
+fn pool_with(endpoints: &[&str], access: impl Into<Access>, timeout: Duration) -> Arc<Pool> {
+    pool_in(slow(Duration::ZERO).1, endpoints, access, timeout)
 }
 
 fn pool_in(
     env: Scripted,
     endpoints: &[&str],
-    options: ConnectOptions,
+    access: impl Into<Access>,
     timeout: Duration,
 ) -> Arc<Pool> {
     let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
-    Arc::new(Pool::new(Arc::new(env), &endpoints, options, timeout).unwrap())
+    Arc::new(Pool::new(Arc::new(env), &endpoints, access, timeout).unwrap())
 }
 
 fn pool(endpoints: &[&str]) -> Arc<Pool> {

@@ -140,12 +140,12 @@ impl Pool {
         lane: Lane,
         (id, key, prefix): (i64, Vec<u8>, bool),
     ) -> Result<(WatchSender, WatchReceiver), RequestError> {
-        let unanswered = Arc::<Unanswered>::default();
+        let (key, unanswered) = (&key, Arc::<Unanswered>::default());
         unanswered.asked(id);
         let (stream, ticket) = self
-            .call_with_ticket(lane, async |client| {
+            .call_with_ticket(lane, |client| async move {
                 Ok(call::watch(&client)
-                    .watch(key, Some(options(id, prefix)))
+                    .watch(key.clone(), Some(options(id, prefix)))
                     .await?)
             })
             .await?;
@@ -181,7 +181,9 @@ impl WatchSender {
             .follow_up(&self.ticket, async {
                 match request {
                     WatchRequest::Create { id, key, prefix } => {
-                        requests.watch(key, Some(options(id, prefix))).await?;
+                        requests
+                            .watch(key.clone(), Some(options(id, prefix)))
+                            .await?;
                     }
                     WatchRequest::Cancel { id } => requests.cancel(id).await?,
                     WatchRequest::Progress => requests.request_progress().await?,

@@ -124,7 +124,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key.
+    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once a
+    /// key of this session stood, the call waits through `Unauthenticated` and `Overloaded`, and logs a warning.
     /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Unguarded`: the
     /// [guard](crate::SessionOptions::guard) that the session requires does not guard its lease. `Closed`: the session
     /// was closed. After an error, nothing is left in etcd.

@@ -13,7 +13,6 @@ mod watchdog;
 
 use std::io;
 use std::net::IpAddr;
-#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -61,7 +60,6 @@ pub trait Env: Send + Sync + 'static {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
     /// What is in a small file. Where there are none, an error.
-    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     fn read(&self, _file: PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }

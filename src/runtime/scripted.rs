@@ -112,6 +112,10 @@ impl Env for Scripted {
         (self.addresses)(host)
     }
 
+    fn read(&self, file: std::path::PathBuf) -> Done<io::Result<Vec<u8>>> {
+        Box::pin(async move { std::fs::read(file) })
+    }
+
     fn services(&self, name: String) -> Done<io::Result<Vec<Service>>> {
         (self.services)(name)
     }

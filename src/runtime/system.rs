@@ -108,7 +108,6 @@ impl Env for System {
         async move { dns::services(&name).await }.boxed()
     }
 
-    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
         // On a thread for what may block: the file may lie on a disk that has gone to sleep.
         let read = self.handle.spawn_blocking(move || std::fs::read(file));

@@ -70,7 +70,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 ///
 /// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
 /// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
-/// `grace_ms`). `credentials` has `user` and `password`; `tls` has the files `authorities`, `certificate` and `key`,
+/// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`, `certificate` and `key`,
 /// and `server_name`. Any other name is an error. Options cannot be serialized, because that would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
@@ -224,6 +224,8 @@ impl SessionOptions {
     }
 
     /// Sets etcd's user and password. Without credentials, etcd must allow access without authentication.
+    ///
+    /// To rotate the password while the session lives, use [`Credentials::from_file`] or [`Credentials::from_provider`].
     ///
     /// ```
     /// use eldest::{Credentials, SessionOptions};

@@ -1,6 +1,8 @@
 //! Tests a leader whose token, role or password changes.
 
-use eldest::{Candidate, ErrorKind, Leadership, LostReason, Op, Status};
+use std::pin::pin;
+
+use eldest::{Candidate, Credentials, ErrorKind, Leadership, LostReason, Op, Session, Status};
 use eldest_testing::eventually;
 use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
 use tokio::time::timeout;
@@ -148,5 +150,130 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
         !logs.contain(CANARY),
         "leaked secret: a password in the log"
     );
+    guarded.nothing_is_left().await
+}
+
+/// The leader leaves right after a role was added, by which etcd takes no older token any more.
+#[tokio::test]
+async fn nobody_leaves_because_its_token_is_older_than_the_roles() -> Result {
+    let folder = tempfile::tempdir()?;
+    let key = folder.path().join("key");
+    std::fs::write(&key, "the key by which tokens are signed")?;
+    let tokens = format!(
+        "--auth-token=jwt,sign-method=HS256,priv-key={0},pub-key={0},ttl=5m",
+        key.display()
+    );
+    let mut guarded = Guarded::start(&[&tokens]).await?;
+    let (me, _elder, leadership) = guarded.leading("me").await?;
+    let (other, mut younger) = guarded.waiting("other").await?;
+    let lock = other.lock("beside")?;
+
+    guarded.root.role_add("unrelated").await?;
+    leadership.resign().await?;
+    let second = timeout(LONG, younger.elected()).await??;
+    // The first requests of their kinds since.
+    let held = timeout(LONG, lock.acquire()).await??;
+    other.election("jobs")?.roster().await?;
+    let third = me.election("jobs")?.campaign().await?;
+    guarded.root.role_delete("unrelated").await?;
+    let beside = me.lock("another")?.try_acquire().await?;
+    assert!(beside.is_some(), "who asks once is not refused either");
+    guarded.root.role_add("unrelated").await?;
+    second.txn([Op::delete("ns/nothing")]).await?;
+
+    drop((held, beside, third));
+    second.resign().await?;
+    me.close().await?;
+    other.close().await?;
+    // Its token is too old as well.
+    let root = ConnectOptions::new().with_user("root", PASSWORD);
+    guarded.root = Client::connect([guarded.etcd.endpoint()], Some(root)).await?;
+    guarded.nothing_is_left().await
+}
+
+/// While a password is rotated, what begins later than the session waits as well.
+#[tokio::test]
+async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut guarded = Guarded::start(&[]).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("password");
+    std::fs::write(&file, PASSWORD)?;
+    let options = Guarded::options("me", PASSWORD).credentials(Credentials::from_file("me", &file));
+    let me = Session::connect([guarded.etcd.endpoint()], options).await?;
+    let mut candidate = me.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+
+    guarded
+        .root
+        .user_change_password("me", OTHER_PASSWORD)
+        .await?;
+    let lock = me.lock("beside")?;
+    let mut waits = pin!(lock.acquire());
+    let refused = async {
+        let auth = [("class", "Auth")];
+        eventually(LONG, "the refusal is logged", async || {
+            (!logs.of("eldest::election", "join failed", &auth).is_empty()).then_some(())
+        })
+        .await
+    };
+    tokio::select! {
+        acquired = &mut waits => panic!("with a refused password: {acquired:?}"),
+        told = refused => told?,
+    }
+    let refused = me.lock("asked for once")?.try_acquire().await;
+    let refused = refused.expect_err("who asks once is told");
+    assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
+
+    std::fs::write(&file, OTHER_PASSWORD)?;
+    drop(timeout(LONG, waits).await??);
+    drop(leadership);
+    assert!(
+        !logs.contain(CANARY),
+        "leaked secret: a password in the log"
+    );
+    me.close().await?;
+    guarded.nothing_is_left().await
+}
+
+#[tokio::test]
+async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enabled_again() -> Result
+{
+    let (logs, _guard) = Logs::capture();
+    let mut guarded = Guarded::start(&["--auth-token=simple", "--auth-token-ttl=1"]).await?;
+    let (me, _elder, leadership) = guarded.leading("me").await?;
+    let (other, mut younger) = guarded.waiting("other").await?;
+    let renewed_for = async |time| {
+        let begin = leadership.valid_until().since_boot();
+        eventually(LONG, "renewed for a while", async || {
+            (leadership.valid_until().since_boot() > begin + time).then_some(())
+        })
+        .await
+    };
+    guarded.root.auth_disable().await?;
+    renewed_for(TTL * 2).await?;
+    // A node that starts now.
+    let late = guarded.session("me").await?;
+    late.lock("beside")?.acquire().await?.release().await?;
+    let without = [("user", "me")];
+    logs.one(
+        "eldest::etcd",
+        "etcd has authentication disabled: connecting without the user",
+        &without,
+    );
+
+    let mut root = guarded.etcd.client().await;
+    root.auth_enable().await?;
+    renewed_for(TTL * 2).await?;
+    assert_eq!(leadership.lost_reason(), None);
+    late.lock("beside")?.acquire().await?.release().await?;
+    leadership.resign().await?;
+    let second = timeout(LONG, younger.elected()).await??;
+    second.resign().await?;
+    for session in [me, other, late] {
+        session.close().await?;
+    }
+    let root = ConnectOptions::new().with_user("root", PASSWORD);
+    guarded.root = Client::connect([guarded.etcd.endpoint()], Some(root)).await?;
     guarded.nothing_is_left().await
 }

@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     #[arg(long, global = true, env = "ELDEST_USER", hide_env_values = true, help_heading = CONNECTION)]
     user: Option<String>,
 
-    /// The file that holds the password and nothing else; a line break at its end is ignored
+    /// The file that holds the password and nothing else; a line break at its end is ignored. Read again for each authentication
     #[arg(
         long, global = true, value_name = "FILE", env = "ELDEST_PASSWORD_FILE", hide_env_values = true,
         help_heading = CONNECTION
@@ -146,8 +146,8 @@ impl Connection {
         if self.follow_members {
             options = options.follow_members();
         }
-        if let Some((user, password)) = self.credentials()? {
-            options = options.credentials(Credentials::new(user, password.0));
+        if let Some(credentials) = self.credentials()? {
+            options = options.credentials(credentials);
         }
         if let Some(tls) = self.tls()? {
             options = options.tls(tls);
@@ -230,7 +230,7 @@ impl Connection {
         (!levels.is_empty()).then(|| format!("{root}{}/", levels.join("/")))
     }
 
-    fn credentials(&self) -> Result<Option<(&str, Secret)>> {
+    fn credentials(&self) -> Result<Option<Credentials>> {
         let from_variable = std::env::var_os(PASSWORD);
         let Some(user) = self.user.as_deref().filter(|_| self.has_user()) else {
             let source = match (&self.password_file, from_variable) {
@@ -248,13 +248,18 @@ impl Connection {
             );
             return Err(fault(Code::Usage, message));
         }
-        let password = match (&self.password_file, from_variable) {
-            (Some(file), _) => Secret::read("--password-file", file)?,
-            (None, Some(password)) => Secret(
-                password
+        let credentials = match (&self.password_file, from_variable) {
+            (Some(file), _) => {
+                // It is read again for each authentication; what is wrong with it now is told now.
+                Secret::read("--password-file", file)?;
+                Credentials::from_file(user, file)
+            }
+            (None, Some(password)) => {
+                let password = password
                     .into_string()
-                    .map_err(|_| fault(Code::Usage, format!("{PASSWORD} is not UTF-8")))?,
-            ),
+                    .map_err(|_| fault(Code::Usage, format!("{PASSWORD} is not UTF-8")))?;
+                Credentials::new(user, password)
+            }
             (None, None) => {
                 let message = format!(
                     "the password of user {user:?} is missing: set {PASSWORD} or use --password-file"
@@ -262,7 +267,7 @@ impl Connection {
                 return Err(fault(Code::Usage, message));
             }
         };
-        Ok(Some((user, password)))
+        Ok(Some(credentials))
     }
 
     fn tls(&self) -> Result<Option<TlsOptions>> {

@@ -136,6 +136,18 @@ impl Code {
     }
 }
 
+/// Whether a later try may succeed without another command line.
+pub(crate) fn may_pass(error: &eldest::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable
+            | ErrorKind::Overloaded
+            | ErrorKind::PermissionDenied
+            | ErrorKind::Unauthenticated
+            | ErrorKind::CertificateRefused
+    )
+}
+
 impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {
         ExitCode::from(code as u8)

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::answering::{self, Places};
 use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
+use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
 use crate::partitions;
@@ -143,18 +144,32 @@ async fn rounds(
     check: Option<&Check>,
 ) -> Result<ExitCode> {
     let mut pause = Pause::new();
+    let mut last = None;
     loop {
         let begun = contain::now();
-        let Some(Outcome::Ended(exit)) = stand(args, election, supervisor, check).await? else {
-            return Ok(ExitCode::SUCCESS);
+        let pause = match (stand(args, election, supervisor, check).await, last) {
+            (Ok(Some(Outcome::Ended(exit))), _) => {
+                last = Some(exit);
+                if !args.restart || supervisor.signals.stop.is_cancelled() {
+                    return Ok(exit.code().into());
+                }
+                let pause = pause.after(begun);
+                tracing::warn!(%exit, ?pause, "the program has ended; joining again");
+                pause
+            }
+            (Ok(_), _) => return Ok(ExitCode::SUCCESS),
+            // It stood before.
+            (Err(error), Some(_)) if error.downcast_ref().is_some_and(exit::may_pass) => {
+                let pause = pause.after(begun);
+                tracing::warn!(%error, ?pause, "the candidacy was refused; joining again");
+                pause
+            }
+            (Err(error), _) => return Err(error),
         };
-        if !args.restart || supervisor.signals.stop.is_cancelled() {
-            return Ok(exit.code().into());
-        }
-        let pause = pause.after(begun);
-        tracing::warn!(%exit, ?pause, "the program has ended; joining again");
         tokio::select! {
-            () = supervisor.signals.stop.cancelled() => return Ok(exit.code().into()),
+            () = supervisor.signals.stop.cancelled() => {
+                return Ok(last.map_or(ExitCode::SUCCESS, |exit| exit.code().into()));
+            }
             () = tokio::time::sleep(pause) => {}
         }
         supervisor.prepare();

@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 
 use crate::connection::Connection;
 use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
-use crate::exit::{Code, fault};
+use crate::exit::{self, Code, fault};
 use crate::guard;
 use crate::member;
-use crate::resource::{Resource, Sharing};
+use crate::pause::Pause;
+use crate::resource::{Held, Resource, Sharing};
 use crate::signals::Signals;
 use crate::variables::{self, SECRETS};
 
@@ -204,7 +205,7 @@ impl Supervisor {
             biased;
             () = self.signals.stop.cancelled() => return Ok(Outcome::Stopped),
             () = lost.cancelled() => return Ok(Outcome::Lost),
-            guard = self.guard.acquire() => guard?,
+            guard = self.guard() => guard?,
         };
         let guarded = guard.term();
         let lost = [lost, guarded.lost()];
@@ -258,6 +259,22 @@ impl Supervisor {
             }
         }
         Ok(Outcome::Lost)
+    }
+
+    /// Acquires what keeps other programs from running. It was acquired once at the start, under another name: a refusal
+    /// now is one that passes, and all other nodes would meet it too.
+    async fn guard(&self) -> Result<Held> {
+        let mut pause = Pause::new();
+        loop {
+            let begun = contain::now();
+            let error = match self.guard.acquire().await {
+                Err(error) if exit::may_pass(&error) => error,
+                acquired => return Ok(acquired?),
+            };
+            let pause = pause.after(begun);
+            tracing::warn!(%error, ?pause, "the lock of the program is refused; trying again");
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Waits for the program's end, and says when it may not go on.

@@ -19,7 +19,9 @@ pub enum Class {
     Backoff,
     /// The lease does not exist (any more).
     LeaseGone,
-    /// etcd refused the credentials or the token; a new connection authenticates again.
+    /// etcd does not take the token (any more); a new connection authenticates again.
+    Stale,
+    /// etcd refused the credentials themselves.
     Auth,
     /// The user lacks a permission.
     Denied,
@@ -41,7 +43,7 @@ impl Class {
     pub const fn moves_on(self) -> bool {
         matches!(
             self,
-            Class::Retry | Class::Auth | Class::Proxy | Class::Certificate
+            Class::Retry | Class::Stale | Class::Auth | Class::Proxy | Class::Certificate
         )
     }
 }

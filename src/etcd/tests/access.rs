@@ -1,5 +1,7 @@
 //! Users, passwords and permissions.
 
+use std::sync::Mutex;
+
 use etcd_client::Permission;
 
 use super::*;
@@ -33,8 +35,12 @@ pub(super) fn pool_of_user(etcd: &Etcd, user: &str) -> Arc<Pool> {
 }
 
 fn pool_of(etcd: &Etcd, user: &str, password: &str) -> Arc<Pool> {
-    let options = ConnectOptions::new().with_user(user, password);
-    pool_with(&[&etcd.endpoint], options, TIMEOUT)
+    pool_as(etcd, Credentials::new(user, password))
+}
+
+fn pool_as(etcd: &Etcd, credentials: Credentials) -> Arc<Pool> {
+    let access = Access::new(Some(credentials));
+    pool_with(&[&etcd.endpoint], access, TIMEOUT)
 }
 
 #[tokio::test]
@@ -61,13 +67,28 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         (Class::Auth, false),
         "{failure}"
     );
-    // A user for an etcd without authentication.
-    let open = Etcd::start().await;
-    let failure = pool_of(&open, "me", PASSWORD)
-        .list(b"ns/e/", Reach::Children)
-        .await
-        .unwrap_err();
-    assert_eq!(failure.class, Class::Auth, "{failure}");
+}
+
+#[tokio::test]
+async fn authentication_is_disabled_and_enabled_under_a_user_and_under_none() {
+    let (etcd, mut root) = guarded().await;
+    let pool = pool_of(&etcd, "me", PASSWORD);
+    let listed = async |pool: &Pool| pool.list(b"ns/e/", Reach::Children).await;
+    listed(&pool).await.expect("as the user");
+
+    root.auth_disable().await.unwrap();
+    listed(&pool).await.expect("with a token that etcd ignores");
+    let late = pool_of(&etcd, "me", PASSWORD);
+    listed(&late).await.expect("without the user");
+    let nobody = etcd.pool();
+    listed(&nobody).await.expect("without any");
+
+    root.auth_enable().await.unwrap();
+    for pool in [&pool, &late] {
+        listed(pool).await.expect("as the user again");
+    }
+    let failure = listed(&nobody).await.expect_err("etcd wants a user");
+    assert_eq!((failure.class, failure.ambiguous), (Class::Auth, false));
 }
 
 #[tokio::test]
@@ -130,7 +151,7 @@ async fn refusals_tell_which_watch_they_are_about() {
 }
 
 #[tokio::test]
-async fn an_old_token_is_replaced_for_calls_and_streams() {
+async fn a_token_that_etcd_refuses_is_replaced_for_calls_and_streams() {
     let (etcd, mut root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let id = fresh_id();
@@ -146,7 +167,7 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
         .await
         .unwrap();
     let failure = soon("the refusal", receiver.next()).await.unwrap_err();
-    assert_eq!(failure.class, Class::Auth, "{failure}");
+    assert_eq!(failure.class, Class::Stale, "{failure}");
     let (_sender, mut receiver) = pool
         .watch(Lane::Data, (1, b"ns/".to_vec(), true))
         .await
@@ -157,4 +178,66 @@ async fn an_old_token_is_replaced_for_calls_and_streams() {
     root.user_change_password("me", PASSWORD).await.unwrap();
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
     pool.lease_keys(id, b"ns/").await.unwrap();
+}
+
+#[tokio::test]
+async fn one_refused_token_replaces_those_of_all_lanes_and_no_endpoint_is_blamed() {
+    let (etcd, mut root) = guarded().await;
+    let [first, second] = etcd.two_endpoints();
+    let access = Access::new(Some(Credentials::new("me", PASSWORD)));
+    let pool = pool_with(&[&first, &second], access, TIMEOUT);
+    for lane in Lane::ALL {
+        pool.read(lane, b"ns/e/1").await.unwrap();
+    }
+    let before = Lane::ALL.map(|lane| pool.ticket(lane));
+    root.user_change_password("me", PASSWORD).await.unwrap();
+    pool.read(Lane::Data, b"ns/e/1").await.expect("once more");
+    for ticket in before {
+        let now = pool.ticket(ticket.lane);
+        assert!(now.generation > ticket.generation, "{:?}", ticket.lane);
+        assert_eq!(now.at, ticket.at, "it stays with its endpoint");
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_read_again_whenever_a_connection_authenticates() {
+    let (etcd, mut root) = guarded().await;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    let (asked, current) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(Mutex::new(PASSWORD)),
+    );
+    let (count, told) = (Arc::clone(&asked), Arc::clone(&current));
+    let provider = Credentials::from_provider(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        let password = told.lock().unwrap().to_owned();
+        async { Ok(("me".to_owned(), password)) }
+    });
+    let pools = [
+        pool_as(&etcd, Credentials::from_file("me", &file)),
+        pool_as(&etcd, provider),
+    ];
+    for pool in &pools {
+        pool.list(b"ns/e/", Reach::Children).await.unwrap();
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "once for one connection");
+
+    root.user_change_password("me", "canary-new").await.unwrap();
+    for pool in &pools {
+        let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
+        assert_eq!(failure.class, Class::Auth, "a fresh refusal: {failure}");
+    }
+    std::fs::write(&file, "canary-new\r\n").unwrap();
+    *current.lock().unwrap() = "canary-new";
+    for pool in &pools {
+        pool.list(b"ns/e/", Reach::Children).await.unwrap();
+    }
+
+    std::fs::write(&file, "canary-one\ncanary-two").unwrap();
+    root.user_change_password("me", PASSWORD).await.unwrap();
+    let failure = pools[0].list(b"ns/e/", Reach::Children).await.unwrap_err();
+    assert!(failure.message.contains("one line"), "{failure}");
+    assert!(!format!("{failure:?}").contains("canary"), "{failure}");
 }

@@ -25,16 +25,27 @@ struct Config {
     data_center: Option<String>,
     #[serde(default)]
     follow_members: bool,
-    credentials: Option<User>,
+    credentials: Option<Account>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<Files>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename = "Credentials")]
-struct User {
+struct Account {
     user: String,
-    password: String,
+    password: Option<String>,
+    password_file: Option<std::path::PathBuf>,
+}
+
+impl Account {
+    fn credentials(self) -> Result<Credentials, &'static str> {
+        match (self.password, self.password_file) {
+            (Some(password), None) => Ok(Credentials::new(self.user, password)),
+            (None, Some(file)) => Ok(Credentials::from_file(self.user, file)),
+            _ => Err("credentials: either `password` or `password_file` goes with `user`"),
+        }
+    }
 }
 
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -81,7 +92,8 @@ impl<'de> Deserialize<'de> for SessionOptions {
             announcement: read.announcement,
             data_center: read.data_center,
             follow_members: read.follow_members,
-            credentials: (read.credentials).map(|of| Credentials::new(of.user, of.password)),
+            credentials: (read.credentials.map(Account::credentials).transpose())
+                .map_err(serde::de::Error::custom)?,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: (read.tls.map(Files::options).transpose()).map_err(serde::de::Error::custom)?,
             ..default
@@ -118,7 +130,22 @@ mod tests {
         assert_eq!(default.announcement.unwrap().address(), Some("a:1"));
         assert_eq!(default.data_center.as_deref(), Some("eu"));
         assert!(default.follow_members);
-        assert_eq!(default.credentials.unwrap(), Credentials::new("u", "p"));
+        assert_eq!(default.credentials.unwrap().user(), Some("u"));
+    }
+
+    #[test]
+    fn credentials_have_a_password_or_the_file_that_holds_it() {
+        let with = |credentials: Value| read(json!({"identity": "a", "credentials": credentials}));
+        let file = with(json!({"user": "u", "password_file": "/run/secrets/etcd"})).unwrap();
+        let shown = format!("{:?}", file.credentials.unwrap());
+        assert!(shown.contains("/run/secrets/etcd"), "{shown}");
+        for wrong in [
+            json!({"user": "u"}),
+            json!({"user": "u", "password": "p", "password_file": "f"}),
+        ] {
+            let error = with(wrong).unwrap_err();
+            assert!(error.contains("password_file"), "{error}");
+        }
     }
 
     #[test]

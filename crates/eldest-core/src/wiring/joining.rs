@@ -109,6 +109,7 @@ impl Core {
         stood: Stood,
         (header, entries): (Header, Vec<Entry>),
     ) {
+        self.stood_once = true;
         self.out.note(Note::Joined {
             slot,
             key: Arc::clone(&stood.own.key),
@@ -192,7 +193,9 @@ impl Core {
 
     /// A candidate that never stood is told what is wrong instead of waiting for it to go away.
     pub(super) fn refuse_if_new(&mut self, slot: SlotId, error: &RequestError, now: Time) -> bool {
-        let refused = self.candidate(slot).is_some_and(|c| c.is_refused(error));
+        let accepted = self.stood_once;
+        let candidate = self.candidate(slot);
+        let refused = candidate.is_some_and(|candidate| candidate.is_refused(error, accepted));
         if refused {
             self.leave(now, slot, EndReason::Refused);
         }

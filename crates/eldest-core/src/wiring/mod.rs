@@ -70,6 +70,8 @@ pub struct Core {
     evacuation: Evacuation,
     /// A lease is wanted whether or not anybody stands.
     keeps_lease: bool,
+    /// A key of this session has stood.
+    stood_once: bool,
     /// Nothing begins any more; the lease goes when every term has ended.
     closing: bool,
 }
@@ -95,6 +97,7 @@ impl Core {
             lists: Gate::new(MOST_LISTS),
             joins: Gate::new(MOST_JOINS),
             keeps_lease: false,
+            stood_once: false,
             closing: false,
             revocations: Revocations::new(pace),
             evacuation: Evacuation::new(config.homes.clone()),

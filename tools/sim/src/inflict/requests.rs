@@ -44,7 +44,7 @@ pub(super) fn on_requests(w: &mut World, fault: Fault) -> bool {
             w.after(lasts / 2, move |w| w.rules.retain(|r| r.node != node));
         }
         Kind::Refused => {
-            let class = [Class::Backoff, Class::Auth, Class::Retry][(dice >> 8) as usize % 3];
+            let class = passing(dice);
             befalls(w, node, asks_for(fault), Fate::Refused(class));
         }
         Kind::Denied => befalls(w, node, asks_for(fault), Fate::Refused(for_good(dice))),
@@ -67,6 +67,11 @@ fn late_once(w: &mut World, fault: Fault) {
     befalls(w, node, asks_for(fault), Fate::Delayed(half));
     let this = move |rule: &Rule| rule.node == node && rule.fate == Fate::Delayed(half);
     w.after(half, move |w| w.rules.retain(|rule| !this(rule)));
+}
+
+/// A class of refusals that another attempt mends.
+fn passing(dice: u64) -> Class {
+    [Class::Backoff, Class::Auth, Class::Retry, Class::Stale][(dice >> 8) as usize % 4]
 }
 
 /// A class of refusals that another attempt does not mend.

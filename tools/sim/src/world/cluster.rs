@@ -131,6 +131,7 @@ impl World {
         let candidate = SimCandidate {
             prefix: Arc::clone(&prefix),
             brief: true,
+            at_once,
             ..SimCandidate::default()
         };
         n.candidates.insert(slot, candidate);

@@ -105,6 +105,8 @@ pub(crate) struct SimCandidate {
     pub(crate) registered: bool,
     /// Of a lock or semaphore: its holder does not stand again by itself.
     pub(crate) brief: bool,
+    /// It asks once, and does not wait.
+    pub(crate) at_once: bool,
     pub(crate) ended: Option<(EndReason, Option<RequestError>)>,
 }
 

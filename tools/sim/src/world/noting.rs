@@ -2,8 +2,9 @@
 
 use super::node::{Node, SimCandidate};
 use crate::mutant::Mutant;
-use eldest_core::action::{Action, CandidateAction, Note, SessionState, SlotId};
+use eldest_core::action::{Action, CandidateAction, Class, Note, SessionState, SlotId};
 use eldest_core::kv::Entry;
+use eldest_core::reason::EndReason;
 use eldest_core::time::Time;
 
 impl Node {
@@ -112,8 +113,17 @@ impl Node {
                 reason,
                 error,
             } => {
+                let stood_once = !self.joined.is_empty();
                 let candidate = self.candidate_of(slot);
                 assert!(candidate.ended.is_none(), "a candidacy ends once");
+                if let Some(error) = error.as_ref().filter(|_| reason == EndReason::Refused) {
+                    let passes = matches!(error.class, Class::Auth | Class::Backoff);
+                    assert!(
+                        error.class != Class::Stale
+                            && !(passes && stood_once && !candidate.at_once),
+                        "a refusal that passes ended a candidacy: {error:?}"
+                    );
+                }
                 candidate.ended = Some((reason, error));
             }
             CandidateAction::Elected { .. } | CandidateAction::Taken { .. } => {}

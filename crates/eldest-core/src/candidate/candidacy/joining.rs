@@ -232,11 +232,16 @@ impl Candidacy {
     }
 
     /// Whether a candidate that never stood is to leave, and be told what is wrong, instead of waiting for it to go away.
-    pub(crate) fn is_refused(&mut self, error: &RequestError) -> bool {
+    ///
+    /// `accepted`: a key of this session stood before, so etcd has taken the user, and had space. What has changed since may
+    /// change again: only who asks once, and does not wait, is told.
+    pub(crate) fn is_refused(&mut self, error: &RequestError, accepted: bool) -> bool {
+        let waits = self.config.persistent || (accepted && !self.config.at_once);
         let hopeless = match error.class {
             Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
-            Class::Auth | Class::Backoff => !self.config.persistent,
+            Class::Auth | Class::Backoff => !waits,
             Class::Retry
+            | Class::Stale
             | Class::Compacted
             | Class::LeaseTaken
             | Class::Proxy

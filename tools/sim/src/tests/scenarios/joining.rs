@@ -450,6 +450,8 @@ fn a_new_candidate_is_told_what_etcd_will_never_accept() {
         (Class::Backoff, true, false),
         (Class::Auth, true, false),
         (Class::Retry, false, false),
+        // Another connection authenticates again.
+        (Class::Stale, false, false),
     ] {
         for kind in [joins as fn(&Ask) -> bool, grants] {
             let mut w = World::new(1, 1);
@@ -471,8 +473,42 @@ fn a_new_candidate_is_told_what_etcd_will_never_accept() {
 }
 
 #[test]
+fn what_etcd_took_before_it_may_take_again_and_only_who_asks_once_is_told() {
+    for (class, at_once, told) in [
+        (Class::Auth, false, false),
+        (Class::Backoff, false, false),
+        (Class::Stale, false, false),
+        (Class::Stale, true, false),
+        (Class::Auth, true, true),
+        (Class::Backoff, true, true),
+        (Class::Denied, false, true),
+    ] {
+        let mut w = World::seated(1);
+        w.the_next(3, 0, joins, Fate::Refused(class));
+        let lock = b"lock/";
+        w.acquire(0, lock, at_once);
+        w.run(secs(5));
+        let candidate = w.nodes[0].candidate(lock).unwrap().1;
+        let refused = candidate.ended.as_ref().map(|(reason, _)| *reason);
+        assert_eq!(
+            refused,
+            told.then_some(EndReason::Refused),
+            "{class:?} at once {at_once}"
+        );
+        assert_eq!(candidate.registered, !told, "{class:?} at once {at_once}");
+        assert!(w.leads(0), "the other election goes on");
+    }
+}
+
+#[test]
 fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
-    for class in [Class::Denied, Class::Invalid, Class::Backoff, Class::Auth] {
+    for class in [
+        Class::Denied,
+        Class::Invalid,
+        Class::Backoff,
+        Class::Auth,
+        Class::Stale,
+    ] {
         let mut w = World::seated(2);
         w.the_next(3, 0, joins, Fate::Refused(class));
         w.revoke(w.nodes[0].lease().unwrap());
