@@ -4,11 +4,13 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
+use super::batch_size::{BatchSize, Outcome};
 use super::event::{Batch, Event, Kind};
 use crate::etcd::{Pool, Registered};
 use eldest_core::action::{Answer, Ask, Class, Join, RequestError, RequestId};
@@ -47,15 +49,15 @@ pub(super) struct Batches {
 struct Line {
     waiting: VecDeque<Asked>,
     under_way: usize,
-    most: usize,
+    size: BatchSize,
 }
 
 impl Batches {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(request_timeout: Duration) -> Self {
         let line = || Line {
             waiting: VecDeque::new(),
             under_way: 0,
-            most: MOST,
+            size: BatchSize::new(MOST, request_timeout),
         };
         Self {
             joins: line(),
@@ -87,10 +89,10 @@ impl Batches {
 
     /// A batch is answered, or a part of it.
     pub(super) fn answered(&mut self, batch: &Batch) {
-        if batch.last {
+        if let Some(outcome) = batch.last {
             let line = self.line(batch.kind);
             line.under_way -= 1;
-            line.most = batch.took.unwrap_or(MOST).min(line.most);
+            line.size.learn(outcome);
         }
     }
 }
@@ -102,8 +104,8 @@ impl Line {
         }
         let mut fits = Fits::default();
         let mut batch = Vec::new();
-        while batch.len() < self.most && self.waiting.front().is_some_and(|(_, ask)| fits.add(ask))
-        {
+        let most = self.size.now();
+        while batch.len() < most && self.waiting.front().is_some_and(|(_, ask)| fits.add(ask)) {
             batch.extend(self.waiting.pop_front());
         }
         self.under_way += 1;
@@ -154,9 +156,9 @@ pub(super) async fn send(
     asked: Vec<Asked>,
     events: mpsc::UnboundedSender<Event>,
 ) {
-    let all = asked.len();
+    let (all, begun) = (asked.len(), pool.now());
     // How many were taken at once, and whether one was refused alone.
-    let (mut taken, mut to_blame) = (0, false);
+    let (mut taken, mut to_blame, mut late) = (0, false, false);
     let mut parts = vec![asked];
     let (pool, unfinished) = (&*pool, FuturesUnordered::new());
     while let Some(mut part) = parts.pop() {
@@ -173,12 +175,18 @@ pub(super) async fn send(
             }
             Err(failure) => {
                 to_blame |= refused(&failure);
+                late |= failure.ambiguous;
                 let failed = || Partly::Answered(Answer::Failed(failure.clone()));
                 part.iter().map(|_| failed()).collect()
             }
         };
         let requests = part.into_iter().map(|(request, _)| request);
-        let fewer = !to_blame && taken > 0 && taken < all;
+        let outcome = match taken {
+            _ if late => Outcome::Late(all),
+            taken if taken == all => Outcome::Done(all, pool.now().since(begun)),
+            taken if taken > 0 && !to_blame => Outcome::Took(taken),
+            _ => Outcome::Open,
+        };
         let mut complete = Vec::new();
         for (request, answer) in requests.zip(answers) {
             match answer {
@@ -192,8 +200,7 @@ pub(super) async fn send(
         let batch = Batch {
             kind,
             answers: complete,
-            last: parts.is_empty(),
-            took: fewer.then_some(taken),
+            last: parts.is_empty().then_some(outcome),
         };
         drop(events.send(Event::Batch(batch)));
     }
@@ -299,18 +306,21 @@ mod tests {
         std::iter::from_fn(|| batches.next().map(|(_, batch)| batch.len())).collect()
     }
 
-    fn answered(batches: &mut Batches, kind: Kind, took: Option<usize>) {
+    fn answered(batches: &mut Batches, kind: Kind, outcome: Outcome) {
         batches.answered(&Batch {
             kind,
             answers: Vec::new(),
-            last: true,
-            took,
+            last: Some(outcome),
         });
+    }
+
+    fn batches() -> Batches {
+        Batches::new(Duration::from_secs(1))
     }
 
     #[test]
     fn what_is_asked_for_in_one_turn_goes_out_together() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         keep(&mut batches, (0..5).map(|n| join(&format!("e{n}"), 1, 9)));
         keep(&mut batches, (0..3).map(delete));
         assert_eq!(sizes(&mut batches), [5, 3]);
@@ -318,7 +328,7 @@ mod tests {
 
     #[test]
     fn who_asks_alone_is_not_kept_until_many_are_under_way() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         for n in 0..AT_ONCE {
             keep(&mut batches, [join(&format!("e{n}"), 1, 9)]);
             assert_eq!(sizes(&mut batches), [1]);
@@ -331,16 +341,16 @@ mod tests {
         // Deletes do not wait for joins.
         keep(&mut batches, [delete(1)]);
         assert_eq!(sizes(&mut batches), [1]);
-        answered(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, Outcome::Open);
         assert_eq!(sizes(&mut batches), [MOST]);
-        answered(&mut batches, Kind::Join, None);
-        answered(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, Outcome::Open);
+        answered(&mut batches, Kind::Join, Outcome::Open);
         assert_eq!(sizes(&mut batches), [MOST, 190 - 2 * MOST]);
     }
 
     #[test]
     fn two_of_one_election_never_share_a_transaction() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         let elections = ["a", "b", "a", "c"];
         keep(&mut batches, elections.map(|name| join(name, 1, 9)));
         assert_eq!(sizes(&mut batches), [2, 2]);
@@ -348,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_leases_of_those_that_share_are_one() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         let leases = [1, 1, 2, 2, 2];
         let asks = leases.iter().enumerate();
         keep(
@@ -360,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_looks_beyond_its_own_prefix_shares_nothing() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         let mut permit = join("s/3", 1, 9);
         if let Ask::Join(join) = &mut permit {
             join.admission.nothing_else_in = Some(Arc::from(&b"s/"[..]));
@@ -371,7 +381,7 @@ mod tests {
 
     #[test]
     fn requests_stay_below_what_etcd_accepts_whatever_is_announced() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         keep(
             &mut batches,
             (0..40).map(|n| join(&format!("e{n}"), 1, 32 << 10)),
@@ -386,13 +396,13 @@ mod tests {
 
     #[test]
     fn what_etcd_took_at_once_is_not_exceeded_again() {
-        let mut batches = Batches::new();
+        let mut batches = batches();
         keep(&mut batches, [join("a", 1, 9)]);
         assert_eq!(sizes(&mut batches), [1]);
-        answered(&mut batches, Kind::Join, Some(16));
+        answered(&mut batches, Kind::Join, Outcome::Took(16));
         keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
         assert_eq!(sizes(&mut batches), [16, 16, 8]);
-        answered(&mut batches, Kind::Join, None);
+        answered(&mut batches, Kind::Join, Outcome::Open);
         keep(&mut batches, (0..40).map(|n| join(&format!("e{n}"), 1, 9)));
         assert_eq!(sizes(&mut batches), [16, 16]);
     }
@@ -425,7 +435,7 @@ mod tests {
         };
         let requests: Vec<_> = first.answers.iter().map(|(request, _)| *request).collect();
         assert_eq!(requests, [1, 3], "they do not wait for what is still read");
-        assert!(first.last, "another transaction may be sent");
+        assert!(first.last.is_some(), "another transaction may be sent");
         let Some(Event::Answered { request: 2, answer }) = answers.recv().await else {
             panic!("the big one's answer follows");
         };

@@ -1,5 +1,6 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
+use super::batch_size::Outcome;
 use crate::etcd::{KeepAlive, WatchMessage, WatchReceiver};
 use eldest_core::action::{Answer, RequestError, RequestId};
 
@@ -39,8 +40,6 @@ pub(super) enum Kind {
 pub(super) struct Batch {
     pub(super) kind: Kind,
     pub(super) answers: Vec<(RequestId, Answer)>,
-    /// Every transaction was answered. Of joins whose election has many candidates, answers may follow.
-    pub(super) last: bool,
-    /// With the last: how many etcd took at once, if not all.
-    pub(super) took: Option<usize>,
+    /// With the last: what it says about the size of batches. Of joins whose election has many candidates, answers may follow.
+    pub(super) last: Option<Outcome>,
 }

@@ -81,6 +81,7 @@ impl Io {
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
     ) -> Self {
+        let batches = Batches::new(pool.request_timeout());
         Self {
             env,
             pool,
@@ -92,7 +93,7 @@ impl Io {
             generation: 0,
             watches: None,
             watch_generation: 0,
-            batches: Batches::new(),
+            batches,
             sending: FuturesUnordered::new(),
             listening: Listening::default(),
         }

@@ -2,6 +2,7 @@
 //! actions. The task waits for all events and commands at once, and never for a single one.
 
 mod batch;
+mod batch_size;
 mod candidate_state;
 mod effects;
 mod event;
@@ -122,6 +123,8 @@ pub(crate) struct Driver {
     io: io::Io,
     /// The span of the renewal under way.
     renewal: tracing::Span,
+    /// It was told that its lease has more keys than an etcd with users renews at ease.
+    crowded: bool,
     closed: bool,
 }
 
@@ -170,6 +173,7 @@ impl Driver {
             won: Vec::new(),
             closers: Vec::new(),
             renewal: tracing::Span::none(),
+            crowded: false,
             closed: false,
         };
         (driver, inbox)

@@ -7,6 +7,9 @@ use super::failures::{Line, What, list};
 use crate::metrics;
 use eldest_core::action::{Class, Note};
 
+/// From so many keys on, a session of a user is told what they cost etcd: a put of one key a millisecond.
+const CROWDED: usize = 1000;
+
 impl Driver {
     pub(super) fn note(&mut self, note: &Note) {
         let identity = &*Arc::clone(&self.identity);
@@ -43,6 +46,7 @@ impl Driver {
                 if let Some(candidate) = self.candidates.get(slot) {
                     candidate.joined(identity, key, *create_revision, *again);
                 }
+                self.warn_if_crowded();
             }
             Note::JoinFailed { slot, error } => {
                 metrics::request_failed(identity, "join");
@@ -65,6 +69,19 @@ impl Driver {
                 let line = self.failures.note(self.env.now(), note);
                 self.tell(line);
             }
+        }
+    }
+
+    /// etcd checks all keys of a lease for each key that a user puts under it, and for each renewal.
+    fn warn_if_crowded(&mut self) {
+        let keys = self.candidates.len();
+        if !self.crowded && keys >= CROWDED && self.pool.is_as_user() {
+            self.crowded = true;
+            let identity = &*self.identity;
+            tracing::warn!(
+                target: "eldest::session", identity, keys,
+                "a lease with so many keys is slow on an etcd with users: use another session for some of them"
+            );
         }
     }
 

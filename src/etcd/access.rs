@@ -116,6 +116,11 @@ impl Access {
         self.credentials.is_some()
     }
 
+    /// Whether they authenticate, as far as is known.
+    pub(super) fn is_as_user(&self) -> bool {
+        self.has_user() && !self.without_users.load(Ordering::Relaxed)
+    }
+
     /// Connects to that endpoint once. Its certificate must be valid for the server name, or for the endpoint's host if there
     /// is none. Where etcd has authentication disabled, it connects without the user.
     ///

@@ -28,6 +28,7 @@ use super::switches::{Switch, Switches};
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
+use eldest_core::time::Time;
 
 /// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
 const PING_EVERY: Duration = Duration::from_secs(6);
@@ -222,8 +223,17 @@ impl Pool {
         &self.access
     }
 
-    pub(super) fn request_timeout(&self) -> Duration {
+    pub(crate) fn request_timeout(&self) -> Duration {
         self.request_timeout
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.env.now()
+    }
+
+    /// Whether etcd knows by whom the requests are.
+    pub(crate) fn is_as_user(&self) -> bool {
+        self.access.is_as_user()
     }
 
     /// How many endpoints there are.

@@ -4,6 +4,7 @@
 #[path = "../capture/mod.rs"]
 mod capture;
 mod changes;
+mod many;
 mod permissions;
 mod secrecy;
 
@@ -68,6 +69,10 @@ impl Guarded {
             .namespace("ns")
             .ttl(TTL)
             .credentials(Credentials::new(user, password))
+    }
+
+    fn credentials(user: &str) -> Credentials {
+        Credentials::new(user, PASSWORD)
     }
 
     async fn session(&self, user: &str) -> eldest::Result<Session> {

@@ -49,7 +49,8 @@ const ON_ONE_VERSION: [&str; 14] = [
 const REAL: [(&str, &str); 2] = [("eldest", "etcd::tests::"), ("eldest_testing", "")];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 9] = [
+const LONG: [&str; 10] = [
+    "auth::many::",
     "burst::",
     "cycles::",
     "faults::balancer::",

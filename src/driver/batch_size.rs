@@ -1,0 +1,152 @@
+//! Decides how many requests share a transaction: as many as etcd takes, and does within a part of the request timeout.
+//!
+//! With users, etcd checks every key of a lease for each put under it, and holds up everybody else meanwhile: a transaction of
+//! 64 puts takes six times as long at 6,144 keys as at 1,024. One that is refused or takes too long is not sent again at the
+//! same size.
+
+use std::time::Duration;
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// etcd did all of these, in that time.
+    Done(usize, Duration),
+    /// etcd refused more than so many at once.
+    Took(usize),
+    /// So many were not answered in time.
+    Late(usize),
+    /// It says nothing about the size.
+    Open,
+}
+
+/// How many may share the next transaction.
+#[derive(Debug)]
+pub(super) struct BatchSize {
+    now: usize,
+    /// More than this, etcd has refused.
+    taken: usize,
+    most: usize,
+    /// How many full batches etcd did, one after the other, since the size was last changed.
+    full: u32,
+    /// Answers that take longer shrink the next batches; those that take less than half of it let them grow.
+    long: Duration,
+}
+
+/// After so many full batches that etcd did soon, the next ones are larger by a quarter.
+const GROW: u32 = 4;
+/// After so many, it is tried again whether etcd takes more than it refused: it may have been configured anew.
+const FORGET: u32 = 256;
+
+impl BatchSize {
+    pub(super) fn new(most: usize, request_timeout: Duration) -> Self {
+        Self {
+            now: most,
+            taken: most,
+            most,
+            full: 0,
+            // What verifies a renewal waits behind a batch, and has the same timeout.
+            long: request_timeout / 2,
+        }
+    }
+
+    pub(super) fn now(&self) -> usize {
+        self.now
+    }
+
+    pub(super) fn learn(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Took(taken) => {
+                self.taken = self.taken.min(taken.max(1));
+                self.shrink(taken);
+            }
+            Outcome::Late(asked) => self.shrink(asked / 2),
+            Outcome::Done(asked, took) if took > self.long => self.shrink(asked / 2),
+            Outcome::Done(asked, took) if asked >= self.now && took < self.long / 2 => self.grow(),
+            Outcome::Done(..) | Outcome::Open => {}
+        }
+    }
+
+    fn shrink(&mut self, to: usize) {
+        self.now = self.now.min(to.max(1));
+        self.full = 0;
+    }
+
+    fn grow(&mut self) {
+        self.full += 1;
+        if self.full >= FORGET {
+            self.taken = self.most;
+        }
+        let larger = (self.now + self.now.div_ceil(4)).min(self.taken);
+        if self.full >= GROW && larger > self.now {
+            (self.now, self.full) = (larger, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn size() -> BatchSize {
+        BatchSize::new(64, 400 * MS)
+    }
+
+    /// So many full batches that etcd does at once.
+    fn quick(size: &mut BatchSize, batches: u32) {
+        for _ in 0..batches {
+            size.learn(Outcome::Done(size.now(), MS));
+        }
+    }
+
+    #[test]
+    fn what_took_long_or_was_not_answered_is_halved_and_grows_again() {
+        for outcome in [Outcome::Late(64), Outcome::Done(64, 201 * MS)] {
+            let mut size = size();
+            size.learn(outcome);
+            assert_eq!(size.now(), 32, "{outcome:?}");
+            // Others of its size were under way.
+            size.learn(outcome);
+            assert_eq!(size.now(), 32, "{outcome:?}");
+            size.learn(Outcome::Done(32, 150 * MS));
+            assert_eq!(size.now(), 32, "neither long nor short");
+            quick(&mut size, GROW);
+            assert_eq!(size.now(), 40);
+            quick(&mut size, 10 * GROW);
+            assert_eq!(size.now(), 64);
+        }
+    }
+
+    #[test]
+    fn one_is_the_smallest() {
+        let mut size = size();
+        for _ in 0..20 {
+            size.learn(Outcome::Late(size.now()));
+        }
+        assert_eq!(size.now(), 1);
+        quick(&mut size, GROW);
+        assert_eq!(size.now(), 2);
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_only_after_a_long_time() {
+        let mut size = size();
+        size.learn(Outcome::Took(16));
+        assert_eq!(size.now(), 16);
+        quick(&mut size, FORGET - 1);
+        assert_eq!(size.now(), 16);
+        quick(&mut size, 1);
+        assert_eq!(size.now(), 20);
+    }
+
+    #[test]
+    fn batches_that_are_not_full_say_nothing_of_larger_ones() {
+        let mut size = size();
+        size.learn(Outcome::Late(64));
+        for _ in 0..100 {
+            size.learn(Outcome::Done(3, MS));
+        }
+        assert_eq!(size.now(), 32);
+    }
+}
