@@ -12,6 +12,7 @@ use etcd_client::{Client, ConnectOptions};
 use serde_json::{Value, json};
 
 use super::failure;
+use super::url::Url;
 use crate::runtime::Env;
 use eldest_core::error::{Class, RequestError};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -25,6 +26,8 @@ pub(crate) struct Access {
     credentials: Option<Credentials>,
     /// Whether etcd has authentication disabled, as far as is known. Of all connections of the pool.
     without_users: Arc<AtomicBool>,
+    /// There are TLS options, or one of the endpoints is `https`.
+    demands_tls: bool,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
 }
@@ -39,6 +42,7 @@ impl Access {
 
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub(crate) fn with_tls(mut self, tls: Option<TlsOptions>) -> Self {
+        self.demands_tls |= tls.is_some();
         self.tls = tls;
         self
     }
@@ -55,17 +59,15 @@ impl Access {
         self
     }
 
-    /// Returns `true` if more than an endpoint's scheme asks for TLS.
-    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    /// Returns `true` if no connection may be made without TLS.
     pub(super) fn demands_tls(&self) -> bool {
-        self.tls.is_some()
+        self.demands_tls
     }
 
-    /// Returns `true` if more than an endpoint's scheme asks for TLS.
-    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
-    #[allow(clippy::unused_self)] // as with the feature
-    pub(super) fn demands_tls(&self) -> bool {
-        false
+    /// Makes no connection without TLS from now on.
+    pub(super) fn demanding_tls(mut self) -> Self {
+        self.demands_tls = true;
+        self
     }
 
     /// Returns `true` if the authorities to trust are known.
@@ -130,10 +132,11 @@ impl Access {
     pub(super) async fn connect(
         mut self,
         env: &dyn Env,
-        (endpoint, server_name): (&str, Option<&str>),
+        (url, server_name): (Url, Option<String>),
     ) -> Result<Client, RequestError> {
+        let endpoint = &*url.to_string();
         let unusable = |why| RequestError::new(Class::Retry, why, endpoint).unsent();
-        let options = self.options(env, (endpoint, server_name)).await;
+        let options = self.options(env, url.is_secure(), server_name).await;
         let options = options.map_err(unusable)?;
         let connect = |options| async {
             let client = env.connect(endpoint.to_owned(), options).await;
@@ -170,11 +173,17 @@ impl Access {
     async fn options(
         &mut self,
         env: &dyn Env,
-        (endpoint, server_name): (&str, Option<&str>),
+        secure: bool,
+        server_name: Option<String>,
     ) -> Result<ConnectOptions, String> {
         let options = std::mem::take(&mut self.options);
-        if !endpoint.starts_with("https:") {
-            return Ok(options);
+        if !secure {
+            // No endpoint of the list is one; this holds whatever the list comes from.
+            return if self.demands_tls {
+                Err("no connection is made without TLS".to_owned())
+            } else {
+                Ok(options)
+            };
         }
         let tls = self.tls.take().unwrap_or_default();
         let tls = tls.or_server_name(server_name);
@@ -186,7 +195,8 @@ impl Access {
     fn options(
         &mut self,
         _: &dyn Env,
-        _: (&str, Option<&str>),
+        _: bool,
+        _: Option<String>,
     ) -> impl Future<Output = Result<ConnectOptions, String>> + use<> {
         std::future::ready(Ok(std::mem::take(&mut self.options)))
     }

@@ -1,8 +1,8 @@
 //! Defines an endpoint as a user names it, and refuses those that cannot work.
 
-use http::Uri;
-
 use super::access::Access;
+use super::url::Url;
+use eldest_core::error::{Class, RequestError};
 
 /// The longest name of a data center, in bytes.
 const MAX_DATA_CENTER: usize = 256;
@@ -17,7 +17,7 @@ const MAX_DATA_CENTER: usize = 256;
 /// | `srv://example.com/blue` | as before, with the records `_etcd-client-ssl-blue` and `_etcd-client-blue`, as with etcd's `--discovery-srv-name` |
 ///
 /// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it keeps
-/// the former endpoints. With TLS options, it ignores the records of `http`.
+/// the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
 ///
 /// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data center.
 ///
@@ -42,7 +42,8 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without a
-    /// scheme it is `http`, or `https` if the session has TLS options.
+    /// scheme it is `http`, or `https` if the session has TLS options or another of its endpoints is `https`: then no
+    /// connection is made without TLS.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -63,11 +64,6 @@ impl Endpoint {
     /// As it was given.
     pub(crate) fn url(&self) -> &str {
         &self.url
-    }
-
-    /// The URL, and the name for which the certificate must be valid if that is another.
-    pub(super) fn server(&self) -> (&str, Option<&str>) {
-        (&self.url, self.server_name.as_deref())
     }
 }
 
@@ -90,11 +86,34 @@ pub(super) struct Place {
     /// against another endpoint.
     pub(super) number: usize,
     pub(super) endpoint: Endpoint,
+    /// What is dialled; nothing, if the endpoint is a name that was not found yet.
+    target: Option<Url>,
 }
 
 impl Place {
+    pub(super) fn new(number: usize, endpoint: Endpoint) -> Self {
+        let target = Url::parse(&endpoint.url, false).ok();
+        Self {
+            number,
+            endpoint,
+            target,
+        }
+    }
+
     pub(super) fn url(&self) -> &str {
         &self.endpoint.url
+    }
+
+    /// What is dialled, and the name for which the certificate must be valid if that is not its host.
+    ///
+    /// # Errors
+    ///
+    /// It is a name, which is looked up instead.
+    pub(super) fn server(&self) -> Result<(Url, Option<String>), RequestError> {
+        let why =
+            || RequestError::new(Class::Retry, "the name was not found yet", self.url()).unsent();
+        let target = self.target.clone().ok_or_else(why)?;
+        Ok((target, self.endpoint.server_name.clone()))
     }
 }
 
@@ -135,57 +154,26 @@ pub(super) fn check_data_center(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Without a scheme it is `http`, or `https` if there are TLS options.
-pub(super) fn one(endpoint: &str, access: &Access) -> Result<String, String> {
-    // As other programs take them, in one variable.
-    if endpoint.contains(',') {
-        return Err("it contains a comma; pass each endpoint separately".to_owned());
-    }
-    if endpoint.is_empty() {
-        return Err("it is empty".to_owned());
-    }
-    let scheme = if access.demands_tls() {
-        "https"
-    } else {
-        "http"
-    };
-    let whole = if endpoint.contains("://") {
-        endpoint.to_owned()
-    } else {
-        format!("{scheme}://{endpoint}")
-    };
-    let uri: Uri = whole.parse().map_err(|error| format!("{error}"))?;
-    check_scheme(&uri, access)?;
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    if authority.contains('@') {
-        return Err("set user and password by SessionOptions::credentials".to_owned());
-    }
-    let host = uri.host().unwrap_or_default();
-    if host.is_empty() {
-        return Err("the host is missing".to_owned());
-    }
-    // The parser takes anything after the colon, and calls what is no number "no port".
-    if authority != host && uri.port_u16().is_none() {
-        return Err("the port is not a number up to 65535".to_owned());
-    }
-    if uri.path() != "/" || uri.query().is_some() {
-        return Err("only scheme, host and port are used".to_owned());
-    }
-    Ok(whole)
-}
-
-fn check_scheme(uri: &Uri, access: &Access) -> Result<(), String> {
-    let why = match uri.scheme_str() {
-        Some("http") if access.demands_tls() => "TLS options need https, but the scheme is http",
-        Some("https") if cfg!(not(any(feature = "tls-ring", feature = "tls-aws-lc"))) => {
-            "https needs the crate's feature `tls`"
+/// Without a scheme it is `http`, or `https` if the access demands TLS.
+///
+/// # Errors
+///
+/// Says which rule it breaks.
+pub(super) fn one(text: &str, access: &Access) -> Result<Url, String> {
+    let url = Url::parse(text, access.demands_tls())?;
+    match url.is_secure() {
+        false if access.demands_tls() => Err(
+            "the scheme is http, but TLS options, or another endpoint with https, demand https"
+                .to_owned(),
+        ),
+        true if cfg!(not(any(feature = "tls-ring", feature = "tls-aws-lc"))) => {
+            Err("https needs the crate's feature `tls`".to_owned())
         }
-        Some("https") if !access.knows_authorities() => {
+        true if !access.knows_authorities() => Err(
             "https needs to know whom to trust: name authorities in the TLS options, or enable the crate's feature \
              `tls-native-roots` or `tls-webpki-roots`"
-        }
-        Some("http" | "https") => return Ok(()),
-        _ => "the scheme must be http or https",
-    };
-    Err(why.to_owned())
+                .to_owned(),
+        ),
+        _ => Ok(url),
+    }
 }

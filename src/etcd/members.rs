@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::access::Access;
 use super::endpoint::{self, Endpoint};
 use super::operator::EtcdMember;
-use super::source::{address, host};
+use super::source::{self, address};
 
 /// What a list of members says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,31 +64,34 @@ struct Rules<'a> {
 
 impl<'a> Rules<'a> {
     fn of(named: &[Endpoint], access: &'a Access) -> Self {
+        let here = |one: &Endpoint| {
+            let host = source::host(one);
+            host.is_some_and(|host| is_loopback(&host))
+        };
         Self {
             access,
-            secure: named.iter().any(|one| one.url.contains("https://")),
-            local: named.iter().all(|one| is_loopback(host(&one.url))),
+            secure: named.iter().any(source::is_secure),
+            local: named.iter().all(here),
         }
     }
 
     /// Returns the URL as an endpoint has it.
-    fn check(&self, url: &str) -> Result<String, String> {
-        let refused = |why: &str| Err(format!("{url:?}: {why}"));
-        let whole = match endpoint::one(url, self.access) {
-            Ok(whole) => whole,
+    fn check(&self, text: &str) -> Result<String, String> {
+        let refused = |why: &str| Err(format!("{text:?}: {why}"));
+        let url = match endpoint::one(text, self.access) {
+            Ok(url) => url,
             Err(why) => return refused(&why),
         };
-        let host = host(&whole);
-        if self.secure && !whole.starts_with("https://") {
+        if self.secure && !url.is_secure() {
             return refused("the session's endpoints are https, and this one is not");
         }
-        if address(host).is_some_and(|at| at.is_unspecified()) {
+        if address(url.host()).is_some_and(|at| at.is_unspecified()) {
             return refused("it names no machine");
         }
-        if !self.local && is_loopback(host) {
+        if !self.local && is_loopback(url.host()) {
             return refused("it names this machine, and the session's endpoints name others");
         }
-        Ok(whole.strip_suffix('/').map_or(whole.clone(), str::to_owned))
+        Ok(url.to_string())
     }
 }
 

@@ -32,6 +32,7 @@ mod switches;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod url;
 mod watch;
 
 pub(crate) use access::Access;

@@ -130,7 +130,7 @@ impl Pool {
     async fn connect_to_probe(&self, at: &Place) -> Result<Client, RequestError> {
         self.found(at)?;
         let access = self.access.clone().without_user();
-        let connect = Box::pin(access.connect(&*self.env, at.endpoint.server()));
+        let connect = Box::pin(access.connect(&*self.env, at.server()?));
         self.in_time(at, async { Ok(connect.await) }).await?
     }
 

@@ -83,7 +83,7 @@ impl Places {
                 },
                 |place| place.number,
             );
-            Arc::new(Place { number, endpoint })
+            Arc::new(Place::new(number, endpoint))
         };
         endpoints.into_iter().map(place).collect()
     }

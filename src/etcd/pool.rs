@@ -114,8 +114,11 @@ impl Pool {
         access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
-        let access = access.into();
-        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        let mut access = access.into();
+        let endpoints: Vec<_> = endpoints.into_iter().map(Into::into).collect();
+        if endpoints.iter().any(source::is_secure) {
+            access = access.demanding_tls();
+        }
         let endpoints = source::all(endpoints, &access)?;
         let access = access.map(|options| {
             options
@@ -536,13 +539,14 @@ impl Pool {
         if let Some(attempt) = attempts.find(|attempt| attempt.number == number) {
             return attempt.clone();
         }
-        let (found, endpoint) = (self.found(at), at.endpoint.clone());
+        let (found, server) = (self.found(at), at.server());
+        let url = at.url().to_owned();
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
         let limit = self.request_timeout;
         let client = async move {
             found?;
-            let client = access.connect(&*env, endpoint.server()).await?;
-            direct::check_new(&*env, limit, &client, endpoint.url()).await?;
+            let client = access.connect(&*env, server?).await?;
+            direct::check_new(&*env, limit, &client, &url).await?;
             Ok(client)
         };
         let client = client.boxed().shared();

@@ -7,6 +7,7 @@ use http::Uri;
 
 use super::access::Access;
 use super::endpoint::{self, Endpoint};
+use super::url::Url;
 use crate::runtime::{Env, Service};
 
 /// Before a URL: each address of its host is an endpoint.
@@ -46,13 +47,14 @@ impl Source {
     pub(super) fn checked(self, access: &Access) -> Result<String, String> {
         match self {
             Self::Host(url) => {
-                let whole = endpoint::one(&url, access)?;
-                match host(&whole) {
-                    name if address(name).is_some() => Err(format!(
+                let url = endpoint::one(&url, access)?;
+                let name = url.host();
+                if address(name).is_some() {
+                    return Err(format!(
                         "{name} is an address, which needs no {HOST} before it"
-                    )),
-                    _ => Ok(format!("{HOST}{whole}")),
+                    ));
                 }
+                Ok(format!("{HOST}{url}"))
             }
             Self::Domain(domain, cluster) => {
                 check_name(&domain)?;
@@ -91,10 +93,10 @@ impl Source {
     ) -> Result<Vec<Endpoint>, String> {
         let found = match self {
             Self::Host(url) => {
-                let name = host(url);
-                let found = env.addresses(name.to_owned()).await;
+                let url = endpoint::one(url, access)?;
+                let found = env.addresses(url.host().to_owned()).await;
                 let found = found.map_err(|error| error.to_string())?;
-                found.iter().map(|at| at_address(url, *at)).collect()
+                found.iter().map(|at| at_address(&url, *at)).collect()
             }
             Self::Domain(domain, cluster) => {
                 let cluster = cluster.as_deref();
@@ -106,7 +108,10 @@ impl Source {
                     }
                     records(env, "", cluster, domain).await
                 };
-                let (secure, plain) = try_join(secure, plain).await?;
+                let (secure, mut plain) = try_join(secure, plain).await?;
+                if !secure.is_empty() {
+                    plain.clear();
+                }
                 let secure = secure.iter().map(|one| at_service("https", one));
                 let plain = plain.iter().map(|one| at_service("http", one));
                 secure.chain(plain).collect::<Vec<_>>()
@@ -131,6 +136,11 @@ impl Source {
 ///
 /// Says which one is unusable and why.
 pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
+    let access = &if endpoints.iter().any(is_secure) {
+        access.clone().demanding_tls()
+    } else {
+        access.clone()
+    };
     let mut all: Vec<Endpoint> = Vec::new();
     for (index, endpoint) in endpoints.into_iter().enumerate() {
         let Endpoint {
@@ -148,7 +158,7 @@ pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpo
         };
         let whole = match Source::of(&url) {
             Some(source) => source.checked(access),
-            None => endpoint::one(&url, access),
+            None => endpoint::one(&url, access).map(|url| url.to_string()),
         };
         let whole = whole.map_err(refused)?;
         if let Some(name) = &data_center {
@@ -193,14 +203,18 @@ async fn records(
     Ok(found)
 }
 
-/// The host in a URL that was checked, without the brackets of an address.
-pub(super) fn host(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split('/').next().unwrap_or(rest);
-    match authority.strip_prefix('[') {
-        Some(inner) => inner.split(']').next().unwrap_or(inner),
-        None => authority.split(':').next().unwrap_or(authority),
-    }
+/// The host of an endpoint, without the brackets of an address; nothing if the endpoint is a domain.
+pub(super) fn host(endpoint: &Endpoint) -> Option<String> {
+    let text = &endpoint.url;
+    let url = Url::parse(text.strip_prefix(HOST).unwrap_or(text), false).ok()?;
+    Some(url.host().to_owned())
+}
+
+/// Whether it names `https`, in whatever spelling: then no other endpoint beside it is dialled without TLS.
+pub(super) fn is_secure(endpoint: &Endpoint) -> bool {
+    let text = &endpoint.url;
+    let url = text.strip_prefix(HOST).unwrap_or(text);
+    Url::parse(url, false).is_ok_and(|url| url.is_secure())
 }
 
 /// The address that a host is, if it is no name.
@@ -209,17 +223,14 @@ pub(super) fn address(host: &str) -> Option<IpAddr> {
 }
 
 /// The endpoint at one address of the host. The certificate must be valid for the host's name.
-fn at_address(url: &str, at: IpAddr) -> Endpoint {
-    let name = host(url);
-    let at = match at {
-        IpAddr::V4(at) => at.to_string(),
-        IpAddr::V6(at) => format!("[{at}]"),
+fn at_address(url: &Url, at: IpAddr) -> Endpoint {
+    let whole = match at {
+        IpAddr::V4(at) => url.at(at),
+        IpAddr::V6(at) => url.at(format_args!("[{at}]")),
     };
-    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-    let behind = rest.strip_prefix(name).unwrap_or_default();
     Endpoint {
-        server_name: Some(name.to_owned()),
-        ..Endpoint::new(format!("{scheme}://{at}{behind}"))
+        server_name: Some(url.host().to_owned()),
+        ..Endpoint::new(whole)
     }
 }
 

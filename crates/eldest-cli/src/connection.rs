@@ -194,11 +194,8 @@ impl Connection {
         endpoints::for_node(&self.endpoints, self.data_center.as_deref())
     }
 
-    /// Replaces each name by the endpoints that it stands for now.
+    /// Checks the endpoints together, and replaces each name by those that it stands for now.
     pub(crate) async fn looked_up(&self, options: &SessionOptions) -> Result<Self> {
-        if !self.endpoints.iter().any(Listed::is_name) {
-            return Ok(self.clone());
-        }
         let named = self.endpoints.iter().map(Endpoint::from).collect();
         let found = operator::look_up(named, options.clone()).await?;
         Ok(Self {
@@ -271,24 +268,8 @@ impl Connection {
     }
 
     fn tls(&self) -> Result<Option<TlsOptions>> {
-        let given = [
-            ("--cacert", &self.cacert),
-            ("--cert", &self.cert),
-            ("--key", &self.key),
-        ];
-        if let Some((option, _)) = given.iter().find(|(_, file)| file.is_some()) {
-            let plain = self
-                .endpoints
-                .iter()
-                .position(|e| e.url.starts_with("http://"));
-            if let Some(number) = plain {
-                let message = format!(
-                    "{option} needs https endpoints; number {} is http",
-                    number + 1
-                );
-                return Err(fault(Code::Usage, message));
-            }
-        } else {
+        let given = [&self.cacert, &self.cert, &self.key];
+        if given.iter().all(|file| file.is_none()) {
             return Ok(None);
         }
         let mut tls = TlsOptions::new();

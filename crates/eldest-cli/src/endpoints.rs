@@ -40,15 +40,6 @@ impl Listed {
     }
 }
 
-impl Listed {
-    /// Whether it stands for what DNS knows.
-    pub(crate) fn is_name(&self) -> bool {
-        ["dns+", "srv://"]
-            .iter()
-            .any(|before| self.url.starts_with(before))
-    }
-}
-
 impl From<Found> for Listed {
     fn from(found: Found) -> Self {
         Self {
@@ -124,7 +115,6 @@ mod tests {
             ("eu=http://a:1/?x=y", "http://a:1/?x=y", Some("eu")),
         ] {
             let Ok(read) = Listed::parse(text);
-            assert_eq!(read.is_name(), url.contains("dns+") || url.contains("srv:"));
             assert_eq!(
                 (&*read.url, read.data_center.as_deref()),
                 (url, data_center)

@@ -145,8 +145,8 @@ impl TlsOptions {
     }
 
     /// With that server name, unless the user has set one.
-    pub(super) fn or_server_name(mut self, name: Option<&str>) -> Self {
-        self.server_name = self.server_name.or(name.map(str::to_owned));
+    pub(super) fn or_server_name(mut self, name: Option<String>) -> Self {
+        self.server_name = self.server_name.or(name);
         self
     }
 

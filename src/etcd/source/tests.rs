@@ -51,21 +51,41 @@ fn the_certificate_at_an_address_must_be_valid_for_the_host_s_name() {
         ("https://etcd.example", "fd00::1", "https://[fd00::1]"),
         ("http://http:1", "::1", "http://[::1]:1"),
     ] {
-        let endpoint = at_address(url, at.parse().unwrap());
-        assert_eq!(endpoint.server(), (whole, Some(host(url))));
+        let url = Url::parse(url, false).unwrap();
+        let endpoint = at_address(&url, at.parse().unwrap());
+        assert_eq!(endpoint.url, whole);
+        assert_eq!(endpoint.server_name.as_deref(), Some(url.host()));
     }
 }
 
 #[test]
-fn the_host_of_a_url_has_no_port_and_no_brackets() {
+fn the_host_of_an_endpoint_has_no_port_and_no_brackets() {
     for (url, name) in [
-        ("http://a:1", "a"),
-        ("https://[::1]:2379", "::1"),
-        ("http://a/", "a"),
-        ("dns+https://a.b", "a.b"),
-        ("srv://example.com/x", "example.com"),
+        ("http://a:1", Some("a")),
+        ("https://[::1]:2379", Some("::1")),
+        ("http://a/", Some("a")),
+        ("dns+https://a.b", Some("a.b")),
+        ("srv://example.com/x", None),
     ] {
-        assert_eq!(host(url), name);
+        assert_eq!(host(&Endpoint::new(url)).as_deref(), name);
+    }
+}
+
+#[test]
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+fn beside_https_in_any_spelling_nothing_is_dialled_without_tls() {
+    let urls = |texts: &[&str]| {
+        let endpoints = texts.iter().map(|text| Endpoint::new(*text)).collect();
+        let all = all(endpoints, &Access::default())?;
+        Ok::<_, String>(all.into_iter().map(|one| one.url).collect::<Vec<_>>())
+    };
+    for secure in ["https://a:1", "HTTPS://a:1", "dns+hTTps://a:1"] {
+        for plain in ["http://b:1", "HTTP://b:1", "dns+http://b:1"] {
+            let refused = urls(&[plain, secure]).expect_err(plain);
+            assert!(refused.contains("demand https"), "{refused}");
+        }
+        let both = urls(&["b:1", secure]).unwrap();
+        assert_eq!(both[0], "https://b:1", "beside {secure}");
     }
 }
 
@@ -104,13 +124,15 @@ fn found(env: &Scripted, name: &str, access: &Access) -> Result<Vec<String>, Str
 
 #[test]
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-fn records_with_ssl_are_https_and_the_others_are_ignored_with_tls_options() {
+fn records_with_ssl_are_https_and_the_others_are_ignored_beside_them_and_with_tls_options() {
     let dns = || records(&["a"], Ok(&["b"]));
     let (domain, plain) = ("srv://example.com", Access::default());
-    let all = ["https://a:2379", "http://b:2379"].map(str::to_owned);
+    let all = ["https://a:2379"].map(str::to_owned);
     assert_eq!(found(&dns(), domain, &plain).unwrap(), all);
+    let open = records(&[], Ok(&["b"]));
+    assert_eq!(found(&open, domain, &plain).unwrap(), ["http://b:2379"]);
     let tls = Access::default().with_tls(Some(super::super::access::TlsOptions::new()));
-    assert_eq!(found(&dns(), domain, &tls).unwrap(), all[..1]);
+    assert_eq!(found(&dns(), domain, &tls).unwrap(), all);
     let none = found(&records(&[], Ok(&["b"])), domain, &tls).unwrap_err();
     assert!(none.contains("no SRV record"), "{none}");
 }

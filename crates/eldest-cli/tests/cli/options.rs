@@ -29,7 +29,7 @@ async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
 }
 
 /// Arguments that the library refuses, and what the error names.
-const REFUSED: [(&[&str], &[&str]); 19] = [
+const REFUSED: [(&[&str], &[&str]); 21] = [
     (
         &["status", "--ttl", "1s"],
         &["ttl is 1s", "from 2s to 300s"],
@@ -90,9 +90,14 @@ const REFUSED: [(&[&str], &[&str]); 19] = [
         &["status", "--log", "loud=very"],
         &["--log \"loud=very\"", "info"],
     ),
+    (&["status", "--cacert", "/nowhere"], &["/nowhere"]),
     (
-        &["status", "--cacert", "/nowhere"],
-        &["--cacert needs https endpoints; number 1 is http"],
+        &["status", "--endpoints", "http://a:1,HTTPS://b:1"],
+        &["\"http://a:1\"", "demand https"],
+    ),
+    (
+        &["doctor", "--endpoints", "http://a:1,HTTPS://b:1"],
+        &["\"http://a:1\"", "demand https"],
     ),
     (
         &[
