@@ -69,6 +69,8 @@ fn main() -> ExitCode {
     if let Some(code) = contain::entry() {
         return code;
     }
+    #[cfg(unix)]
+    signals::unblock();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),

@@ -1,27 +1,84 @@
-//! Listens for signals: some end the supervisor, and the supervisor passes others on to its program.
+//! Listens for signals, for all commands: some end the command, and a supervisor passes others on to its program.
+//!
+//! A signal that was ignored when the command started stays ignored, as `nohup` and shells without job control want it. One
+//! that was blocked does not stay blocked.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getpid, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::broadcast;
+use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+/// Ends a command, whether or not it was started with the signal ignored.
+const ALWAYS: Signal = Signal::TERM;
 /// Passed on to the program; without a program they say nothing, but for those that end one.
-const PASSED_ON: [Signal; 7] = [
+const PASSED_ON: [Signal; 6] = [
     Signal::HUP,
     Signal::QUIT,
     Signal::USR1,
     Signal::USR2,
     Signal::ALARM,
     Signal::WINCH,
-    Signal::CONT,
 ];
 /// Of these, what is meant to end a program, and so us while there is none.
 const ENDS: [Signal; 2] = [Signal::HUP, Signal::QUIT];
+/// What else a command listens for.
+const OTHERS: [Signal; 5] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::TSTP,
+    Signal::CONT,
+    Signal::CHILD,
+];
 /// More than a program could be sent between two looks of its supervisor.
 const ROOM: usize = 64;
+/// The supervisor stops so long after Ctrl-Z at the latest, though a program may not have been told.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Has all signals delivered that a command may listen for. Before there are other threads, which inherit that.
+pub(crate) fn unblock() {
+    let mut all = SigSet::empty();
+    for signal in PASSED_ON.into_iter().chain(OTHERS) {
+        let known = nix::sys::signal::Signal::try_from(signal.as_raw());
+        all.extend(known.ok());
+    }
+    // Fails only for an unknown operation.
+    let _ = all.thread_unblock();
+}
+
+/// Listens for a signal from here on; not at all, if this process was started to ignore it.
+pub(crate) fn listen(which: Signal) -> io::Result<Option<unix::Signal>> {
+    if which != ALWAYS && is_ignored(which) {
+        return Ok(None);
+    }
+    unix::signal(SignalKind::from_raw(which.as_raw())).map(Some)
+}
+
+/// Waits for the signal, for ever if it is ignored.
+pub(crate) async fn came(signal: &mut Option<unix::Signal>) {
+    if let Some(signal) = signal
+        && signal.recv().await.is_some()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A signal for the program.
+#[derive(Debug, Clone)]
+pub(crate) struct Passed {
+    pub(crate) signal: i32,
+    /// Dropped when the program's keeper has been told.
+    _told: Option<mpsc::Sender<Infallible>>,
+}
 
 /// What was asked of this process by signals.
 #[derive(Clone)]
@@ -30,7 +87,9 @@ pub(crate) struct Signals {
     pub(crate) stop: CancellationToken,
     /// To end now: another one came.
     pub(crate) hurry: CancellationToken,
-    passed_on: broadcast::Sender<i32>,
+    passed_on: broadcast::Sender<Passed>,
+    /// How often it was continued.
+    continued: Arc<AtomicU64>,
 }
 
 impl Signals {
@@ -40,33 +99,26 @@ impl Signals {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             passed_on: broadcast::channel(ROOM).0,
+            continued: Arc::default(),
         };
         // Nothing is done about it. But were it ignored, as we may have been started, no child could be waited for, by us
         // or by a keeper, which would inherit that.
-        drop(signal(SignalKind::child())?);
+        drop(unix::signal(SignalKind::child())?);
         for end in [Signal::TERM, Signal::INT] {
             signals.clone().on(end, Self::end)?;
         }
         for other in PASSED_ON {
-            // As `nohup` wants it; the program inherits that.
-            if other != Signal::HUP || !is_ignored(other) {
-                signals
-                    .clone()
-                    .on(other, move |signals| signals.pass_on(other))?;
-            }
+            let pass_on = move |signals: &Self| signals.pass_on(other);
+            signals.clone().on(other, pass_on)?;
         }
-        signals
-            .clone()
-            .on(Signal::TSTP, |signals| {
-                signals.pass_on(Signal::TSTP);
-                // We caught what would have stopped us.
-                let _ = kill_process(getpid(), Signal::STOP);
-            })
-            .map(|()| signals)
+        signals.clone().on(Signal::CONT, Self::resume)?;
+        let suspend = |signals: &Self| drop(tokio::spawn(signals.clone().suspend()));
+        signals.clone().on(Signal::TSTP, suspend)?;
+        Ok(signals)
     }
 
     /// What is to be passed on to a program from here on.
-    pub(crate) fn passed_on(&self) -> broadcast::Receiver<i32> {
+    pub(crate) fn passed_on(&self) -> broadcast::Receiver<Passed> {
         self.passed_on.subscribe()
     }
 
@@ -78,16 +130,45 @@ impl Signals {
     }
 
     fn pass_on(&self, signal: Signal) {
-        let nobody = self.passed_on.send(signal.as_raw()).is_err();
+        let nobody = self.send(signal, None);
         if nobody && ENDS.contains(&signal) {
             self.end();
         }
     }
 
+    fn resume(&self) {
+        self.continued.fetch_add(1, Ordering::Relaxed);
+        self.send(Signal::CONT, None);
+    }
+
+    /// Stops this process, as the signal would have that was caught, when the keepers of all programs have been told: once it
+    /// is stopped, nobody tells them.
+    async fn suspend(self) {
+        let before = self.continued.load(Ordering::Relaxed);
+        let (told, mut all_told) = mpsc::channel(1);
+        self.send(Signal::TSTP, Some(told));
+        // Nothing comes; it ends with the last sender.
+        drop(timeout(PATIENCE, all_told.recv()).await);
+        if self.continued.load(Ordering::Relaxed) == before {
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+    }
+
+    /// Returns `true` if there is no program.
+    fn send(&self, signal: Signal, told: Option<mpsc::Sender<Infallible>>) -> bool {
+        let passed = Passed {
+            signal: signal.as_raw(),
+            _told: told,
+        };
+        self.passed_on.send(passed).is_err()
+    }
+
     fn on(self, which: Signal, act: impl Fn(&Self) + Send + 'static) -> io::Result<()> {
-        let mut came = signal(SignalKind::from_raw(which.as_raw()))?;
+        let Some(mut signal) = listen(which)? else {
+            return Ok(());
+        };
         tokio::spawn(async move {
-            while came.recv().await.is_some() {
+            while signal.recv().await.is_some() {
                 act(&self);
             }
         });

@@ -3,12 +3,17 @@
 use std::io;
 
 #[cfg(unix)]
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use rustix::process::Signal;
+#[cfg(unix)]
+use tokio::signal::unix;
+
+#[cfg(unix)]
+use crate::signals;
 
 /// Ctrl-C, and what service managers send.
 pub(crate) struct Stop {
     #[cfg(unix)]
-    signals: [Signal; 3],
+    signals: [Option<unix::Signal>; 3],
     times: u32,
 }
 
@@ -17,9 +22,9 @@ impl Stop {
         Ok(Self {
             #[cfg(unix)]
             signals: [
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::hangup())?,
+                signals::listen(Signal::INT)?,
+                signals::listen(Signal::TERM)?,
+                signals::listen(Signal::HUP)?,
             ],
             times: 0,
         })
@@ -30,9 +35,9 @@ impl Stop {
     pub(crate) async fn asked(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            () = signals::came(interrupt) => {}
+            () = signals::came(terminate) => {}
+            () = signals::came(hangup) => {}
         }
         self.times += 1;
     }

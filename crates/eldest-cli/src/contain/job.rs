@@ -235,7 +235,7 @@ impl Keeper {
             line = self.reports.next_line() => return Some(line),
             () = sleep(pause) => {}
             changed = commands.stop.changed(), if !*abandoned => *abandoned = changed.is_err(),
-            Ok(signal) = commands.signals.recv() => self.tell(&Order::Signal(signal)),
+            Ok(passed) = commands.signals.recv() => self.tell(&Order::Signal(passed.signal)),
         }
         None
     }

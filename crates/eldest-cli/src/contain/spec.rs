@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 use super::clock::{self, NEVER};
+use crate::signals::Passed;
 
 /// A point in time that has passed.
 const PAST: u64 = 1;
@@ -85,7 +86,7 @@ impl Limit {
 pub(crate) struct Commands {
     pub(crate) stop: watch::Receiver<Stop>,
     /// Signals to pass on.
-    pub(crate) signals: broadcast::Receiver<i32>,
+    pub(crate) signals: broadcast::Receiver<Passed>,
 }
 
 /// When the program's time is over, in nanoseconds since boot.

@@ -103,7 +103,7 @@ impl Keeper {
                 status = child.wait() => break status,
                 () = sleep(pause.clamp(Duration::from_millis(1), spec.tick)) => {}
                 changed = commands.stop.changed(), if !abandoned => abandoned = changed.is_err(),
-                Ok(number) = commands.signals.recv() => drop(Signal::from_named_raw(number).map(signal)),
+                Ok(passed) = commands.signals.recv() => drop(Signal::from_named_raw(passed.signal).map(signal)),
             }
         };
         // What it left behind in its group; the number is nobody else's while somebody is in it.

@@ -15,6 +15,7 @@ mod options;
 mod pages;
 mod partitions;
 mod schema;
+mod signals;
 mod status;
 mod terminal;
 mod tls;
