@@ -16,6 +16,7 @@ use super::check_linger;
 use super::limits::{CONNECTION, Share};
 use super::lives::Lives;
 use super::process::Process;
+use super::proof;
 use super::socket::{Received, Socket};
 use super::timer;
 use super::wire::{Hello, Reply, Request, VERSION, hex};
@@ -307,12 +308,7 @@ impl Session {
                 self.added(added)
             }
             Some(Request::Guard { lease }) => {
-                let key = format!(
-                    "{}~guard/{:016x}{:016x}",
-                    self.namespace,
-                    self.agent.env.random(),
-                    self.agent.env.random()
-                );
+                let key = proof::draw(&*self.agent.env, &self.namespace);
                 self.proving = Some((lease, key.clone()));
                 Next::Answer(Reply::Prove { key })
             }

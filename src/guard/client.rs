@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::process;
+use super::proof;
 use super::socket::{Received, Socket};
 use super::spawned::{self, Spawned};
 use super::wire::{Hello, Reply, Request, VERSION, hex};
@@ -189,16 +190,22 @@ impl Client {
 
     async fn reach(&mut self) -> Result<Socket, String> {
         match &self.guard.kind {
-            Kind::Agent(path) => Socket::connect(path).map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                    format!("no agent listens at {}: start `eldest agent`", path.display())
-                }
-                std::io::ErrorKind::PermissionDenied => format!(
-                    "this process may not use the agent at {}: its user must be in the socket's group",
-                    path.display()
-                ),
-                _ => format!("the agent at {}: {error}", path.display()),
-            }),
+            Kind::Agent(path) => {
+                let socket = Socket::connect(path).map_err(|error| match error.kind() {
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                        format!("no agent listens at {}: start `eldest agent`", path.display())
+                    }
+                    std::io::ErrorKind::PermissionDenied => format!(
+                        "this process may not use the agent at {}: its user must be in the socket's group",
+                        path.display()
+                    ),
+                    _ => format!("the agent at {}: {error}", path.display()),
+                })?;
+                socket
+                    .is_trusted(path)
+                    .map_err(|reason| format!("the agent at {}: {reason}", path.display()))?;
+                Ok(socket)
+            }
             Kind::Spawned => {
                 self.end_spawned();
                 let (spawned, socket) = spawned::start(&self.wiring.pool).await?;
@@ -212,7 +219,13 @@ impl Client {
     async fn register(&self, socket: &Arc<Socket>, lease: i64) -> Result<(), Ended> {
         let pool = &self.wiring.pool;
         let key = match self.ask(socket, &Request::Guard { lease }, &[]).await? {
-            Reply::Prove { key } => key,
+            Reply::Prove { key } if proof::is_below(&self.wiring.namespace, &key) => key,
+            Reply::Prove { .. } => {
+                return Err(Ended::Failed(format!(
+                    "the {} named a key that is no guard key of the session's namespace: nothing was written",
+                    self.guard
+                )));
+            }
             other => return Err(unexpected(other)),
         };
         let put = pool.put_proof(key.as_bytes(), lease).await;

@@ -32,6 +32,8 @@ mod lives;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
+mod proof;
+#[cfg(target_os = "linux")]
 pub(crate) mod serving;
 #[cfg(target_os = "linux")]
 pub(crate) mod socket;
@@ -105,7 +107,8 @@ impl Guard {
         Self::agent_at(AGENT_SOCKET)
     }
 
-    /// Uses the agent that listens at that path, which has at most 107 bytes.
+    /// Uses the agent that listens at that path, which has at most 107 bytes. The agent's user must be root, the user of this
+    /// process, or the owner of the directory that holds the socket; the session talks to no other.
     pub fn agent_at(path: impl Into<PathBuf>) -> Self {
         Self::new(Kind::Agent(path.into()))
     }

@@ -122,6 +122,33 @@ impl Socket {
         })
     }
 
+    /// Checks whom a session lets guard it: whoever made the socket at that path must be root, this process' own user, or the
+    /// owner of the directory, who decides what is in it. In a directory such as `/tmp`, anybody may make a socket.
+    ///
+    /// # Errors
+    ///
+    /// Says whose socket it is.
+    pub(super) fn is_trusted(&self, path: &Path) -> Result<(), String> {
+        let peer = self
+            .peer()
+            .map_err(|error| format!("its user is unknown: {error}"))?;
+        let own = rustix::process::geteuid().as_raw();
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let owner = fs::metadata(folder).map(|folder| folder.uid());
+        let owner = owner.map_err(|error| format!("its directory cannot be examined: {error}"))?;
+        if [0, own, owner].contains(&peer.uid) {
+            return Ok(());
+        }
+        Err(format!(
+            "it belongs to user {}, who is neither root, nor the user of this process, nor the owner of the directory {}",
+            peer.uid,
+            folder.display()
+        ))
+    }
+
     /// Sends a message, with at most two open files.
     ///
     /// # Cancellation safety

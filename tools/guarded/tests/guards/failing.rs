@@ -60,7 +60,7 @@ fn answer(raw: &Raw, count: usize) -> Result {
         let name = message.as_object().and_then(|one| one.keys().next());
         let reply = match name.map(String::as_str) {
             Some("hello") => json!({"welcome": {"version": 2}}),
-            Some("guard") => json!({"prove": {"key": format!("eldest/~guard/fake-{count}")}}),
+            Some("guard") => json!({"prove": {"key": format!("eldest/~guard/{count:032x}")}}),
             Some("proven") => json!({"guarded": {}}),
             _ => json!({"pong": {"problem": null}}),
         };
@@ -101,6 +101,42 @@ async fn an_agent_that_dies_at_any_step_of_a_registration_changes_nothing() -> R
     let lease = i64::from_str_radix(&leader.says("guarded").await?, 16)?;
     is_as_before(&stage, &mut leader, lease).await?;
     agent.guards(0).await
+}
+
+#[tokio::test]
+async fn an_agent_that_names_another_key_has_it_written_by_nobody() -> Result {
+    let stage = Stage::new().await?;
+    let fake = Listener::bind(&stage.socket())?;
+    let guard = format!("optional={}", stage.socket().display());
+    let mut leader = stage.subject_with(&guard, "leader", 1, &[], SHORT)?;
+    leader.says("leading work-0").await?;
+    let drawn = format!("{:032x}", 1);
+    for key in [
+        "eldest/~evacuated/dc1",
+        "another/flag",
+        &format!("another/~guard/{drawn}"),
+        &format!("eldest/~guard/{drawn}/deeper"),
+    ] {
+        loop {
+            let raw = fake.accept()?;
+            // The session may have given this connection up.
+            if answer(&raw, 1).is_err() || raw.receive()?.is_none() {
+                continue;
+            }
+            let prove = json!({"prove": {"key": key}});
+            raw.send(prove.to_string().as_bytes(), None)?;
+            // The session says nothing of a proof before it parts.
+            assert_eq!(raw.receive()?, None, "{key}");
+            break;
+        }
+        stage.keys(key, 0).await?;
+    }
+    while !leader
+        .says("unguarded")
+        .await?
+        .contains("no guard key of the session's namespace")
+    {}
+    leader.has_lost_nothing().await
 }
 
 #[tokio::test]

@@ -153,6 +153,17 @@ async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_
     agent.socket.clone_from(&socket);
     assert_eq!(std::fs::metadata(&socket)?.uid(), 65_534);
 
+    // Whoever may write the directory of another user may have put a socket of its own there.
+    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
+    let mut wary = stage.subject_with(&agent.guard(), "wary", 1, &[], &limit)?;
+    let why = wary.says("error Unguarded").await?;
+    assert!(
+        why.contains("it belongs to user 65534, who is neither root"),
+        "{why}"
+    );
+    agent.guards(0).await?;
+    std::os::unix::fs::chown(stage.path("."), Some(65_534), None)?;
+
     // root may write every socket.
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     leader.kill()?;
@@ -163,7 +174,6 @@ async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_
     (third[1], third[2]) = ("--reuid=65533", "--regid=65533");
     let guard = agent.guard();
     third.extend([&*program, "subject", &endpoint, &guard, "third", "1"]);
-    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
     let mut refused = start(&third, &limit, None)?;
     let why = refused.says("error Unguarded").await?;
     let expected = format!(
