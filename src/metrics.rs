@@ -16,9 +16,9 @@ pub const RENEWAL_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// The upper bounds, in seconds, for a histogram of `eldest_agent_revocation_duration_seconds`.
+/// The upper bounds, in seconds, for a histogram of `eldest_agent_release_duration_seconds`.
 #[cfg(feature = "metrics")]
-pub const REVOCATION_BUCKETS: [f64; 12] = [
+pub const RELEASE_BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0,
 ];
 
@@ -113,13 +113,13 @@ fn describe_agent() {
     use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
     describe_gauge!("eldest_agent_sessions", "Sessions that this agent guards.");
     describe_counter!(
-        "eldest_agent_revocations_total",
-        "Leases of dead processes, by outcome: revoked, or failed for an attempt that is repeated."
+        "eldest_agent_releases_total",
+        "Leases of dead processes, by outcome: released, gone, unproven, or failed for an attempt that is repeated."
     );
     describe_histogram!(
-        "eldest_agent_revocation_duration_seconds",
+        "eldest_agent_release_duration_seconds",
         Unit::Seconds,
-        "Time from the death of a process until etcd confirmed that its lease is gone, in seconds."
+        "Time from the death of a process until etcd confirmed that its keys are deleted, in seconds."
     );
     describe_counter!(
         "eldest_agent_refusals_total",
@@ -205,8 +205,8 @@ mod recorders {
     pub(crate) fn agent_started() {
         agent_sessions(0);
         counter!("eldest_agent_refusals_total").increment(0);
-        for outcome in ["revoked", "gone", "failed"] {
-            counter!("eldest_agent_revocations_total", "outcome" => outcome).increment(0);
+        for outcome in ["released", "gone", "unproven", "failed"] {
+            counter!("eldest_agent_releases_total", "outcome" => outcome).increment(0);
         }
     }
 
@@ -214,12 +214,12 @@ mod recorders {
         gauge!("eldest_agent_sessions").set(count as f64);
     }
 
-    pub(crate) fn agent_revoked(outcome: &'static str) {
-        counter!("eldest_agent_revocations_total", "outcome" => outcome).increment(1);
+    pub(crate) fn agent_released(outcome: &'static str) {
+        counter!("eldest_agent_releases_total", "outcome" => outcome).increment(1);
     }
 
     pub(crate) fn agent_took(took: Duration) {
-        histogram!("eldest_agent_revocation_duration_seconds").record(took.as_secs_f64());
+        histogram!("eldest_agent_release_duration_seconds").record(took.as_secs_f64());
     }
 
     pub(crate) fn agent_refused() {
@@ -278,7 +278,7 @@ mod recorders {
     pub(crate) fn evacuated(_: &str, _: &str, _: bool) {}
     pub(crate) fn agent_started() {}
     pub(crate) fn agent_sessions(_: usize) {}
-    pub(crate) fn agent_revoked(_: &'static str) {}
+    pub(crate) fn agent_released(_: &'static str) {}
     pub(crate) fn agent_took(_: Duration) {}
     pub(crate) fn agent_refused() {}
     pub(crate) fn endpoint_switched(_: &'static str) {}

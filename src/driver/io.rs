@@ -367,7 +367,7 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             Answer::Read { header, entry }
         }
         Ask::Check { keys } => {
-            let (header, entries) = pool.read_each(&keys).await?;
+            let (header, entries) = pool.read_each(Lane::Data, &keys).await?;
             Answer::Checked { header, entries }
         }
         Ask::Find { key } | Ask::Probe { key } => {

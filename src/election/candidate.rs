@@ -95,7 +95,7 @@ impl Candidate {
         let announcement = announcement.unwrap_or(&handle.shared.settings.announcement);
         let since = handle.shared.env.unix_time();
         let value = handle.encode(announcement, since)?;
-        handle.guarded().await?;
+        handle.guarded(&prefix).await?;
         let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
         let (sender, elected) = channel();

@@ -1,40 +1,192 @@
-//! Makes the calls by which a session proves to its guard that a lease is its own, and passes the way to etcd on to a
-//! guard's process.
+//! Makes the calls by which a session proves to its guard that a lease is its own, deletes the keys of a lease that is
+//! proven, and passes the way to etcd on to a guard's process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, LeaseTimeToLiveOptions, PutOptions, Txn, TxnOp};
 
 use super::access::Access;
+use super::call::kv;
 use super::endpoint::Endpoint;
 use super::lane::Lane;
 use super::pool::Pool;
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 
+/// Keys that one transaction deletes. Each takes two comparisons beside the proof's two, and etcd allows 128 operations.
+const MOST_AT_ONCE: usize = 64;
+/// Transactions under way at a time: the next leaders of a thousand elections need not wait for each other.
+const MOST_TOGETHER: usize = 8;
+
+/// A key that stands under a lease, which only a user that may write the key's namespace can have put there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Proof {
+    pub(crate) key: String,
+    pub(crate) create_revision: i64,
+    pub(crate) lease: i64,
+}
+
+impl Proof {
+    /// Holds while this very key stands under the lease.
+    fn stands(&self) -> [Compare; 2] {
+        is_under(self.key.as_bytes(), self.create_revision, self.lease)
+    }
+}
+
+/// What became of the keys of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The lease had ended.
+    Gone,
+    /// The proof does not stand under the lease any more: nothing was deleted.
+    Unproven,
+    /// No key of the lease is left in the namespace. So many of its keys lie outside, and were left alone.
+    Released { outside: usize },
+}
+
+/// Whether a release includes the proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    AllButProof,
+    All,
+}
+
 impl Pool {
-    /// Puts an empty key under the lease, unless the key exists. Returns its create revision, or `None` if it exists.
+    /// Puts an empty key under the lease, unless the key exists: `None` then.
     pub(crate) async fn put_proof(
         &self,
-        key: &[u8],
+        key: String,
         lease: i64,
-    ) -> Result<Option<i64>, RequestError> {
-        let absent = Compare::create_revision(key, CompareOp::Equal, 0);
-        let put = TxnOp::put(key, "", Some(PutOptions::new().with_lease(lease)));
+    ) -> Result<Option<Proof>, RequestError> {
+        let absent = Compare::create_revision(&*key, CompareOp::Equal, 0);
+        let put = TxnOp::put(&*key, "", Some(PutOptions::new().with_lease(lease)));
         let answer = self.txn(Txn::new().when([absent]).and_then([put])).await?;
         let revision = answer.header().map(etcd_client::ResponseHeader::revision);
-        Ok(revision.filter(|_| answer.succeeded()))
+        let put = revision.filter(|_| answer.succeeded());
+        Ok(put.map(|create_revision| Proof {
+            key,
+            create_revision,
+            lease,
+        }))
     }
 
-    /// Returns the lease that the key is bound to.
-    pub(crate) async fn lease_of(&self, key: &[u8]) -> Result<Option<i64>, RequestError> {
-        let (_, entry) = self.read(Lane::Lease, key).await?;
-        Ok(entry.map(|entry| entry.lease).filter(|lease| *lease != 0))
+    /// Returns the proof if the key stands under the lease.
+    pub(crate) async fn proof(&self, key: &str, lease: i64) -> Result<Option<Proof>, RequestError> {
+        let (_, entry) = self.read(Lane::Lease, key.as_bytes()).await?;
+        Ok(entry
+            .filter(|entry| entry.lease == lease)
+            .map(|entry| Proof {
+                key: key.to_owned(),
+                create_revision: entry.create_revision,
+                lease,
+            }))
     }
 
-    /// Learns whether etcd answers over the connection that revokes leases, and keeps that connection open. A user without
+    /// Deletes the keys that the lease has below `namespace`, each by a transaction that compares the proof and the key
+    /// itself. The lease is not revoked: etcd compares nothing in a revocation, so one that is sent on an earlier look could
+    /// delete keys that others have put under the lease since.
+    ///
+    /// Any failure may come after some were deleted.
+    pub(crate) async fn release_proven(
+        &self,
+        proof: &Proof,
+        namespace: &str,
+        extent: Extent,
+    ) -> Result<Release, RequestError> {
+        let (prefix, lease) = (namespace.as_bytes(), proof.lease);
+        let Some((mut keys, outside)) = self.keys_of(lease, prefix).await? else {
+            return Ok(Release::Gone);
+        };
+        keys.retain(|key| **key != *proof.key.as_bytes());
+        let stands = match self.release_each(proof, &keys, MOST_AT_ONCE).await {
+            // This etcd allows fewer operations (`--max-txn-ops`).
+            Err(failure) if failure.class == Class::Invalid => {
+                self.release_each(proof, &keys, 1).await?
+            }
+            other => other?,
+        };
+        // The proof is the last one: without it nothing else could be deleted.
+        let last = match extent {
+            Extent::AllButProof if !keys.is_empty() => return Ok(outcome(stands, outside)),
+            Extent::AllButProof => Vec::new(),
+            Extent::All => vec![Arc::from(proof.key.as_bytes())],
+        };
+        let stands = stands && self.release_some(proof, &last).await?;
+        Ok(outcome(stands, outside))
+    }
+
+    /// Deletes the keys by transactions of so many each. Returns `false` if the proof does not stand.
+    async fn release_each(
+        &self,
+        proof: &Proof,
+        keys: &[Arc<[u8]>],
+        at_once: usize,
+    ) -> Result<bool, RequestError> {
+        let parts: Vec<_> = keys.chunks(at_once).collect();
+        for together in parts.chunks(MOST_TOGETHER) {
+            let releases = together.iter().map(|part| self.release_some(proof, part));
+            if try_join_all(releases).await?.contains(&false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The keys of the lease below `prefix`, and how many others it has; `None` if the lease is gone.
+    async fn keys_of(
+        &self,
+        lease: i64,
+        prefix: &[u8],
+    ) -> Result<Option<(Vec<Arc<[u8]>>, usize)>, RequestError> {
+        let with_keys = Some(LeaseTimeToLiveOptions::new().with_keys());
+        match self.time_to_live(Lane::Lease, lease, with_keys).await {
+            Ok(None) => Ok(None),
+            Ok(Some(answer)) => {
+                let all = answer.keys();
+                let below = all.iter().filter(|key| key.starts_with(prefix));
+                let below: Vec<Arc<[u8]>> = below.map(|key| Arc::from(&**key)).collect();
+                let outside = all.len() - below.len();
+                Ok(Some((below, outside)))
+            }
+            // Too many for one answer, or among them one that this user may not read.
+            Err(failure) if matches!(failure.class, Class::Invalid | Class::Denied) => {
+                Ok(Some((self.bound(prefix, lease).await?, 0)))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Deletes those of the keys that still are what was read, if the proof stands. Returns `false` if it does not.
+    async fn release_some(&self, proof: &Proof, keys: &[Arc<[u8]>]) -> Result<bool, RequestError> {
+        let found = match keys {
+            [] => Vec::new(),
+            keys => self.read_each(Lane::Lease, keys).await?.1,
+        };
+        let found = found.into_iter().flatten();
+        let deletes = found
+            .filter(|entry| entry.lease == proof.lease)
+            .map(|entry| {
+                let same = is_under(&entry.key, entry.create_revision, entry.lease);
+                TxnOp::txn(
+                    Txn::new()
+                        .when(same)
+                        .and_then([TxnOp::delete(&*entry.key, None)]),
+                )
+            });
+        let txn = &Txn::new()
+            .when(proof.stands())
+            .and_then(deletes.collect::<Vec<_>>());
+        self.call(Lane::Lease, |client| async move {
+            Ok(kv(&client).txn(txn.clone()).await?.succeeded())
+        })
+        .await
+    }
+
+    /// Learns whether etcd answers over the connection that releases keys, and keeps that connection open. A user without
     /// permission for the key is answered as well.
     pub(crate) async fn answers(&self, key: &[u8]) -> Result<(), RequestError> {
         match self.read(Lane::Lease, key).await {
@@ -70,4 +222,20 @@ impl Pool {
         let access = Access::from_passed(&passed["access"]);
         Self::new(env, endpoints, access, Duration::from_millis(timeout))
     }
+}
+
+fn outcome(stands: bool, outside: usize) -> Release {
+    if stands {
+        Release::Released { outside }
+    } else {
+        Release::Unproven
+    }
+}
+
+/// Holds while the key with that create revision stands under the lease.
+fn is_under(key: &[u8], create_revision: i64, lease: i64) -> [Compare; 2] {
+    [
+        Compare::create_revision(key, CompareOp::Equal, create_revision),
+        Compare::lease(key, CompareOp::Equal, lease),
+    ]
 }

@@ -140,11 +140,12 @@ impl Pool {
     /// The keys at one revision, in their order. Linearizable.
     pub(crate) async fn read_each(
         &self,
+        lane: Lane,
         keys: &[Arc<[u8]>],
     ) -> Result<(Header, Vec<Option<Entry>>), RequestError> {
         let reads: Vec<_> = keys.iter().map(|key| TxnOp::get(&**key, None)).collect();
         let txn = &Txn::new().and_then(reads);
-        self.call(Lane::Data, |client| async move {
+        self.call(lane, |client| async move {
             let answer = kv(&client).txn(txn.clone()).await?;
             let read = |response| match response {
                 TxnOpResponse::Get(mut found) => Ok(found.take_kvs().pop().map(entry)),

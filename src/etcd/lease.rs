@@ -123,7 +123,7 @@ impl Pool {
         }))
     }
 
-    async fn time_to_live(
+    pub(super) async fn time_to_live(
         &self,
         lane: Lane,
         id: i64,

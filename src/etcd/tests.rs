@@ -23,6 +23,7 @@ mod batches;
 mod direct;
 mod endpoints;
 mod follow;
+mod guards;
 mod keys;
 mod leases;
 mod nearest;
@@ -110,17 +111,21 @@ impl Etcd {
     }
 
     async fn start() -> Etcd {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(more: &[&str]) -> Etcd {
         let begun = Instant::now();
         loop {
             // Another process may take the ports before etcd does: then it exits, and others are tried.
-            if let Some(etcd) = Etcd::attempt(begun).await {
+            if let Some(etcd) = Etcd::attempt(more, begun).await {
                 return etcd;
             }
             assert!(begun.elapsed() < PATIENCE, "etcd does not start");
         }
     }
 
-    async fn attempt(begun: Instant) -> Option<Etcd> {
+    async fn attempt(more: &[&str], begun: Instant) -> Option<Etcd> {
         let program = std::env::var_os("ELDEST_ETCD_BIN").map_or_else(
             || etcd_bin_vendored::etcd_bin_path().unwrap().to_owned(),
             PathBuf::from,
@@ -140,6 +145,7 @@ impl Etcd {
             // Not a flag: 3.4 does not know it, and only warns like this.
             .env("ETCD_UNSAFE_NO_FSYNC", "true")
             .args(["--bcrypt-cost", "4"])
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -257,6 +263,9 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.grant(1));
     sendable(pool.revoke(1));
     sendable(pool.lease_keys(1, b""));
+    if let Ok(Some(proof)) = pool.put_proof(String::new(), 1).await {
+        sendable(pool.release_proven(&proof, "", guard::Extent::All));
+    }
     if let Ok(mut keepalive) = pool.keepalive(1).await {
         sendable(keepalive.renew());
     }

@@ -20,7 +20,7 @@ use crate::metrics;
 use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 
-/// How often the guard looks whether etcd answers. It also keeps the connection open over which it revokes.
+/// How often the guard looks whether etcd answers. It also keeps the connection open over which it deletes keys.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How often the same warning is logged, so that nobody fills the log.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) struct Agent {
     looked: AtomicBool,
     sessions: Mutex<BTreeMap<u64, Guarded>>,
     numbers: AtomicU64,
-    revoked: AtomicU64,
+    released: AtomicU64,
     limits: Arc<Limits>,
     /// When a refusal, and when a failure to accept, was last logged.
     logged: [Mutex<Option<Time>>; 2],
@@ -57,7 +57,7 @@ pub(super) struct Guarded {
     pub(super) linger: Duration,
     pub(super) leases: Vec<i64>,
     pub(super) connected: bool,
-    /// What must have ended before the leases are revoked.
+    /// What must have ended before the keys are deleted.
     pub(super) processes: usize,
     pub(super) cgroups: usize,
     pub(super) timers: Vec<Arc<Timer>>,
@@ -77,7 +77,7 @@ impl Guarded {
 }
 
 impl Agent {
-    /// Makes a guard that revokes leases through that pool, and begins to look after etcd.
+    /// Makes a guard that deletes keys through that pool, and begins to look after etcd.
     pub(super) fn start(env: &SharedEnv, pool: Pool, limits: Arc<Limits>) -> Arc<Self> {
         let agent = Arc::new(Self {
             env: Arc::clone(env),
@@ -86,7 +86,7 @@ impl Agent {
             looked: AtomicBool::new(false),
             sessions: Mutex::new(BTreeMap::new()),
             numbers: AtomicU64::new(0),
-            revoked: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             limits,
             logged: Default::default(),
         });
@@ -200,8 +200,8 @@ impl Agent {
         metrics::agent_sessions(sessions.len());
     }
 
-    pub(super) fn count_revoked(&self) {
-        self.revoked.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_released(&self) {
+        self.released.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Describes each session that this user may see, and then the guard itself. root and the guard's own user see those
@@ -213,7 +213,7 @@ impl Agent {
         let sessions: Vec<Value> = seen.map(Guarded::describe).collect();
         let agent = json!({
             "pid": std::process::id(), "sessions": listed.len(),
-            "revoked": self.revoked.load(Ordering::Relaxed), "problem": self.problem_told(),
+            "released": self.released.load(Ordering::Relaxed), "problem": self.problem_told(),
         });
         (sessions, agent)
     }

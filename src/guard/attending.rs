@@ -1,5 +1,9 @@
-//! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and revokes its
-//! leases then, unless the session said goodbye.
+//! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and deletes the keys of
+//! its leases then, unless the session said goodbye.
+//!
+//! The proof of a lease is a key that stands under it for as long as the session is registered. Each deletion compares it once
+//! more, because a proof that was looked at earlier says nothing of the present: between two terms a lease has no keys of its
+//! own, and etcd lets any user bind one to it then.
 
 #[cfg(test)]
 mod tests;
@@ -17,14 +21,12 @@ use super::limits::{CONNECTION, Share};
 use super::lives::Lives;
 use super::process::Process;
 use super::proof;
+use super::release::Dead;
 use super::socket::{Received, Socket};
 use super::timer;
 use super::wire::{Hello, Reply, Request, VERSION, hex};
-use crate::metrics;
+use crate::etcd::Proof;
 use crate::runtime::timeout;
-use eldest_core::error::{Class, RequestError};
-use eldest_core::pause::pause;
-use eldest_core::time::Time;
 
 /// How long a new connection may wait before it introduces itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -34,12 +36,6 @@ const STATUS_WITHIN: Duration = Duration::from_secs(10);
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// The lease that a session has, and the one that it had before.
 const MOST_LEASES: usize = 2;
-/// The longest pause between attempts to revoke.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the guard tries to revoke the leases of a dead process: three times the longest TTL of a session. If etcd works,
-/// the leases have expired long before.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(900);
-
 /// Talks to the process behind a new connection, for as long as it has something to guard.
 pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
@@ -96,10 +92,10 @@ struct Session {
     identity: String,
     namespace: String,
     linger: Duration,
-    /// The leases are revoked when all of these have ended.
+    /// The keys are deleted when all of these have ended.
     lives: Lives,
-    /// Proven, the newest first.
-    leases: VecDeque<i64>,
+    /// The proofs of the session's leases, the newest first.
+    proofs: VecDeque<Proof>,
     /// The lease that is being proven, and the key by which.
     proving: Option<(i64, String)>,
     share: Share,
@@ -131,6 +127,13 @@ impl Session {
             return Err(format!(
                 "the session speaks version {version}, the guard version {VERSION}"
             ));
+        }
+        if !namespace.ends_with('/') {
+            return Err(
+                "a session without a namespace cannot be guarded: its keys have no common prefix, so it cannot prove that it \
+                 may delete them"
+                    .to_owned(),
+            );
         }
         let peer = socket
             .peer()
@@ -167,7 +170,7 @@ impl Session {
             namespace,
             linger,
             lives: Lives::of(process),
-            leases: VecDeque::new(),
+            proofs: VecDeque::new(),
             proving: None,
             share,
         })
@@ -240,7 +243,7 @@ impl Session {
         Self::answer(socket, &Reply::Refused { reason });
     }
 
-    /// Ends what is left of the session, and revokes its leases then.
+    /// Ends what is left of the session, and deletes its keys then.
     async fn finish(mut self) {
         let env = Arc::clone(&self.agent.env);
         let identity = &self.identity;
@@ -269,10 +272,13 @@ impl Session {
         if !self.linger.is_zero() {
             env.wake_at(seen.after(self.linger)).await;
         }
-        let until = env.now().after(GIVE_UP_AFTER);
-        for lease in std::mem::take(&mut self.leases) {
-            self.revoke(lease, seen, until).await;
-        }
+        let dead = Dead {
+            agent: &self.agent,
+            identity: &self.identity,
+            namespace: &self.namespace,
+            seen,
+        };
+        dead.release(std::mem::take(&mut self.proofs)).await;
     }
 
     fn disconnect(&self, socket: &mut Option<Socket>) {
@@ -331,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Answers a new life. A session with a life that the guard does not know must not be guarded: its leases would be
-    /// revoked while that life lives.
+    /// Answers a new life. A session with a life that the guard does not know must not be guarded: its keys would be
+    /// deleted while that life lives.
     fn added(&mut self, added: Result<(), String>) -> Next {
         match added.and_then(|()| self.share.hold(CONNECTION + self.lives.files())) {
             Ok(()) => {
@@ -351,39 +357,35 @@ impl Session {
         }
     }
 
-    /// Looks whether the key stands under the lease. Only who may write the lease's keys can have put it there.
+    /// Looks whether the key stands under the lease. Only who may write the namespace can have put it there.
     async fn prove(&mut self, lease: i64) -> Result<(), String> {
         let Some((_, key)) = self.proving.take().filter(|(asked, _)| *asked == lease) else {
             return Err(format!("no proof was asked for lease {}", hex(lease)));
         };
-        let prefix = self.namespace.as_bytes();
         let agent = &self.agent;
         let _asking = self.share.question().await;
-        match agent.pool.lease_of(key.as_bytes()).await {
-            Ok(Some(found)) if found == lease => {}
-            Ok(_) => {
+        let proof = match agent.pool.proof(&key, lease).await {
+            Ok(Some(proof)) => proof,
+            Ok(None) => {
                 return Err(format!(
                     "the key {key:?} does not stand under lease {}",
                     hex(lease)
                 ));
             }
             Err(failure) => return Err(format!("the guard cannot read {key:?}: {failure}")),
+        };
+        let allowed = agent.pool.permissions(self.namespace.as_bytes()).await;
+        let allowed =
+            allowed.map_err(|failure| format!("the guard's permissions are unknown: {failure}"))?;
+        if !allowed.write {
+            return Err(format!(
+                "the guard's user may not delete the keys below {:?}: grant it `readwrite`",
+                self.namespace
+            ));
         }
-        // Without a namespace the keys have no common prefix that could be asked for.
-        if !prefix.is_empty() {
-            let allowed = agent.pool.permissions(prefix).await;
-            let allowed = allowed
-                .map_err(|failure| format!("the guard's permissions are unknown: {failure}"))?;
-            if !allowed.write {
-                return Err(format!(
-                    "the guard's user may not delete the keys below {:?}: grant it `readwrite`",
-                    self.namespace
-                ));
-            }
-        }
-        self.leases.retain(|known| *known != lease);
-        self.leases.push_front(lease);
-        self.leases.truncate(MOST_LEASES);
+        self.proofs.retain(|known| known.lease != lease);
+        self.proofs.push_front(proof);
+        self.proofs.truncate(MOST_LEASES);
         self.list_leases();
         tracing::info!(
             target: "eldest::guard", identity = self.identity, lease = hex(lease),
@@ -393,7 +395,7 @@ impl Session {
     }
 
     fn list_leases(&self) {
-        let leases = self.leases.iter().copied().collect();
+        let leases = self.proofs.iter().map(|proof| proof.lease).collect();
         self.agent
             .change(self.number, |session| session.leases = leases);
     }
@@ -401,73 +403,15 @@ impl Session {
     /// Forgets leases that are gone. Returns `true` if none is left.
     async fn forget(&mut self) -> bool {
         let mut left = VecDeque::new();
-        for lease in self.leases.drain(..) {
+        for proof in self.proofs.drain(..) {
             // Without an answer it may still exist.
-            if !matches!(self.agent.pool.lease_term(lease).await, Ok(None)) {
-                left.push_back(lease);
+            if !matches!(self.agent.pool.lease_term(proof.lease).await, Ok(None)) {
+                left.push_back(proof);
             }
         }
-        self.leases = left;
+        self.proofs = left;
         self.list_leases();
-        self.leases.is_empty()
-    }
-
-    /// Revokes until etcd has confirmed that the lease is gone, or until it is too late to be of use.
-    async fn revoke(&self, lease: i64, seen: Time, until: Time) {
-        let env = &self.agent.env;
-        let (identity, lease_id) = (&self.identity, hex(lease));
-        let mut failures = 0;
-        let was_there = loop {
-            let failure = match self.try_to_revoke(lease).await {
-                Ok(was_there) => break was_there,
-                Err(failure) => failure,
-            };
-            failures += 1;
-            metrics::agent_revoked("failed");
-            if failures == 1 {
-                tracing::warn!(
-                    target: "eldest::guard", identity, lease = lease_id, error = %failure,
-                    "the lease of a dead process could not be revoked; the guard tries again"
-                );
-            }
-            if env.now() >= until {
-                tracing::warn!(
-                    target: "eldest::guard", identity, lease = lease_id, error = %failure,
-                    "the lease of a dead process could not be revoked; the guard gives up"
-                );
-                return;
-            }
-            env.sleep(pause(failures, LONGEST_PAUSE)).await;
-        };
-        if !was_there {
-            metrics::agent_revoked("gone");
-            tracing::info!(
-                target: "eldest::guard", identity, lease = lease_id,
-                "the process of a session is dead: its lease was gone already"
-            );
-            return;
-        }
-        let took = env.now().since(seen);
-        self.agent.count_revoked();
-        metrics::agent_revoked("revoked");
-        metrics::agent_took(took);
-        tracing::info!(
-            target: "eldest::guard", identity, lease = lease_id, ?took,
-            "the process of a session is dead: its lease is revoked"
-        );
-    }
-
-    /// Revokes the lease. Returns `false` if there is no such lease any more.
-    async fn try_to_revoke(&self, lease: i64) -> Result<bool, RequestError> {
-        let pool = &self.agent.pool;
-        match pool.revoke(lease).await {
-            // etcd asks first whether the user may.
-            Err(failure) if failure.class == Class::Denied => match pool.lease_term(lease).await {
-                Ok(None) => Ok(false),
-                _ => Err(failure),
-            },
-            other => other,
-        }
+        self.proofs.is_empty()
     }
 }
 

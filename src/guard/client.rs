@@ -1,19 +1,23 @@
 //! Registers a session's lease with its guard: connects, proves that the lease is the session's own, and registers again
 //! after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::links::MOST_FORMER;
 use super::process;
 use super::proof;
 use super::socket::{Received, Socket};
 use super::spawned::{self, Spawned};
 use super::wire::{Hello, Reply, Request, VERSION, hex};
 use super::{Guard, GuardState, Kind, Wiring};
+use crate::etcd::Proof;
 use crate::metrics;
 use crate::runtime::timeout;
 use crate::state::SessionState;
@@ -31,6 +35,8 @@ pub(crate) struct Client {
     guard: Guard,
     wiring: Wiring,
     spawned: Option<Spawned>,
+    /// The keys that prove leases to registrations which may still count, the eldest first.
+    proofs: VecDeque<Proof>,
 }
 
 /// Why a connection to the guard ended.
@@ -47,6 +53,7 @@ impl Client {
             guard,
             wiring,
             spawned: None,
+            proofs: VecDeque::new(),
         }
     }
 
@@ -136,9 +143,7 @@ impl Client {
                 return Err(Ended::Closed);
             }
             if let Some(present) = lease.filter(|present| *registered != Some(*present)) {
-                // Whatever comes of it, the guard may have taken it.
-                *registered = lease;
-                self.register(socket, present).await?;
+                self.register(socket, present, registered).await?;
                 self.wiring.links.supersede(socket);
                 *failures = 0;
                 continue;
@@ -215,9 +220,13 @@ impl Client {
         }
     }
 
-    /// Has the guard guard that lease.
-    async fn register(&self, socket: &Arc<Socket>, lease: i64) -> Result<(), Ended> {
-        let pool = &self.wiring.pool;
+    /// Has the guard guard that lease. The proof stands under it for as long as a registration may count that was proven by it.
+    async fn register(
+        &mut self,
+        socket: &Arc<Socket>,
+        lease: i64,
+        registered: &mut Option<i64>,
+    ) -> Result<(), Ended> {
         let key = match self.ask(socket, &Request::Guard { lease }, &[]).await? {
             Reply::Prove { key } if proof::is_below(&self.wiring.namespace, &key) => key,
             Reply::Prove { .. } => {
@@ -228,22 +237,45 @@ impl Client {
             }
             other => return Err(unexpected(other)),
         };
-        let put = pool.put_proof(key.as_bytes(), lease).await;
-        let put = put.map_err(|failure| {
-            Ended::Failed(format!(
-                "lease {} could not be proven: {failure}",
-                hex(lease)
-            ))
-        })?;
+        let failed = |why: &dyn Display| {
+            Ended::Failed(format!("lease {} could not be proven: {why}", hex(lease)))
+        };
+        // Whatever comes of it, the guard may take the lease from here on.
+        *registered = Some(lease);
+        let put = self.wiring.pool.put_proof(key, lease).await;
+        let put = put.map_err(|failure| failed(&failure))?;
+        self.proofs
+            .push_back(put.ok_or_else(|| failed(&"the key that the guard drew exists"))?);
         let answer = self.ask(socket, &Request::Proven { lease }, &[]).await;
-        if let Some(create_revision) = put {
+        let kept = match &answer {
+            Ok(Reply::Guarded) => 1,
+            // The guard may have taken it, and as many connections before this one may count.
+            Err(_) => MOST_FORMER + 1,
+            Ok(_) => {
+                self.forget_proof(VecDeque::pop_back).await;
+                MOST_FORMER
+            }
+        };
+        while self.proofs.len() > kept {
+            self.forget_proof(VecDeque::pop_front).await;
+        }
+        expect(answer?, |reply| matches!(reply, Reply::Guarded))
+    }
+
+    /// Deletes the key of a proof that no registration needs.
+    async fn forget_proof(&mut self, take: impl FnOnce(&mut VecDeque<Proof>) -> Option<Proof>) {
+        if let Some(Proof {
+            key,
+            create_revision,
+            ..
+        }) = take(&mut self.proofs)
+        {
             // What is not deleted now goes with the lease.
-            let deleted = pool.evict(key.as_bytes(), create_revision).await;
-            if let Err(error) = deleted {
+            let pool = &self.wiring.pool;
+            if let Err(error) = pool.evict(key.as_bytes(), create_revision).await {
                 tracing::debug!(target: "eldest::guard", %error, key, "proof key not deleted");
             }
         }
-        expect(answer?, |reply| matches!(reply, Reply::Guarded))
     }
 
     async fn ping(&self, socket: &Arc<Socket>) -> Result<Option<String>, Ended> {

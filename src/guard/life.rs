@@ -1,8 +1,8 @@
-//! Defines what must have ended, beside the session's own process, before its guard revokes its leases.
+//! Defines what must have ended, beside the session's own process, before its guard deletes its keys.
 
 use std::os::fd::OwnedFd;
 
-/// Something that must also have ended before the guard revokes the leases of a session.
+/// Something that must also have ended before the guard deletes the keys of a session.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Life {

@@ -2,7 +2,7 @@
 //! all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
 //!
 //! The guard may keep a registration whose connection the session takes for broken: it was only slow. Such a registration
-//! must learn of every later life too, or the guard would revoke the lease while that life lives on.
+//! must learn of every later life too, or the guard would delete the keys while that life lives on.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use eldest_core::time::Time;
 /// into the buffer of a socket, together with the `goodbye`.
 const MOST_UNANSWERED: usize = 32;
 /// Connections whose registration may still count, beside the present one.
-const MOST_FORMER: usize = 2;
+pub(super) const MOST_FORMER: usize = 2;
 
 /// The lives of a session beside its own process, and its connections with the guard.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard revokes
-//! the session's leases.
+//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard deletes
+//! the session's keys.
 //!
 //! A session's own process is one of them. A supervisor adds the process that ends its program when it is dead itself, the
 //! program, and the program's cgroup. A session that answers others adds a timer for what it promised them, and the processes

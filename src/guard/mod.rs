@@ -1,10 +1,15 @@
-//! Guards sessions: another process revokes a session's lease as soon as the kernel says that the session's process has
+//! Guards sessions: another process deletes a session's keys as soon as the kernel says that the session's process has
 //! ended, so that the next candidate leads within milliseconds, whatever the TTL.
 //!
 //! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is the
 //! program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
 //! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and what
 //! it cannot see.
+//!
+//! The guard deletes only keys below the session's namespace, because the session proves only for these that it may write
+//! them. So a session without a namespace is refused, and so is a campaign outside of the namespace
+//! ([`Session::election_at`](crate::Session::election_at)) if the guard is required. With an optional guard it begins, and its
+//! key stays until the lease expires.
 //!
 //! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses etcd:
 //! then the keys of a crashed process stay until their lease expires, as they do without a guard.
@@ -33,6 +38,8 @@ mod lives;
 mod process;
 #[cfg(target_os = "linux")]
 mod proof;
+#[cfg(target_os = "linux")]
+mod release;
 #[cfg(target_os = "linux")]
 pub(crate) mod serving;
 #[cfg(target_os = "linux")]
@@ -137,7 +144,7 @@ impl Guard {
         self
     }
 
-    /// Sets how long the guard waits between the death of the process and the end of its lease; at most 5 min, none by
+    /// Sets how long the guard waits between the death of the process and the deletion of its keys; at most 5 min, none by
     /// default.
     ///
     /// A dead process may have left requests in the buffers of its sockets, which arrive after its death. Writes that carry
@@ -226,7 +233,7 @@ pub enum GuardState {
     Off,
     /// The guard has answered. The session has no lease that it could guard yet.
     Ready,
-    /// The guard revokes this lease when the process has ended.
+    /// The guard deletes the session's keys under this lease when the process has ended.
     #[non_exhaustive]
     Guarded {
         /// etcd's id of the lease.

@@ -33,8 +33,8 @@ mod tests {
     use super::*;
     use crate::runtime::System;
 
-    #[test]
-    fn only_a_key_that_a_guard_may_draw_is_one() {
+    #[tokio::test]
+    async fn only_a_key_that_a_guard_may_draw_is_one() {
         let env = System::new().unwrap();
         for namespace in ["eldest/", "a/b/", "ns~guard/"] {
             let key = draw(&env, namespace);

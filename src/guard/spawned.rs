@@ -1,8 +1,8 @@
 //! Starts a guard for one session: this program once more, which becomes a guard in [`init`].
 //!
 //! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it, and outlives those signals with
-//! which a process manager ends all processes of a service. It ends when the session says goodbye, or when it has revoked
-//! the leases of the dead process.
+//! which a process manager ends all processes of a service. It ends when the session says goodbye, or when it has deleted
+//! the keys of the dead process.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -26,11 +26,11 @@ const GUARD: &str = "__eldest_guard";
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 
 /// The process that a session has started. If this value is dropped before [`Spawned::end`], the async runtime has ended
-/// before the session was closed. Then the guard goes on: it revokes the lease when this process has ended.
+/// before the session was closed. Then the guard goes on: it deletes the keys when this process has ended.
 pub(super) struct Spawned(Child);
 
 impl Spawned {
-    /// Ends the guard, which has ended already or is of no use any more. A guard without its session revokes nothing.
+    /// Ends the guard, which has ended already or is of no use any more. A guard without its session deletes nothing.
     pub(super) fn end(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

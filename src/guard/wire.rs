@@ -10,13 +10,13 @@ pub(super) const VERSION: u64 = 2;
 pub(super) enum Request {
     /// Introduces a session. A descriptor of its process comes with it.
     Hello(Hello),
-    /// Adds a process that must also have ended before the leases are revoked; its descriptor comes with it. `contained`:
+    /// Adds a process that must also have ended before the keys are deleted; its descriptor comes with it. `contained`:
     /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
     Process { contained: bool },
-    /// Adds a cgroup that must also be empty before the leases are revoked. Descriptors of its `cgroup.events` and, if the
+    /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if the
     /// guard may kill it, of its `cgroup.kill` come with it.
     Cgroup,
-    /// Adds a timer that must also have ended, after every process, before the leases are revoked; its descriptor comes with it.
+    /// Adds a timer that must also have ended, after every process, before the keys are deleted; its descriptor comes with it.
     Timer,
     /// Asks for a proof key for that lease.
     Guard { lease: i64 },
@@ -47,7 +47,7 @@ pub(super) enum Reply {
         version: u64,
     },
     Added,
-    /// The session shall put this key under the lease.
+    /// The session shall put this key under the lease, and leave it there.
     Prove {
         key: String,
     },

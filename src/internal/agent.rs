@@ -14,7 +14,7 @@ use crate::session::SessionOptions;
 /// Where the agent listens unless it is told otherwise.
 pub const SOCKET: &str = guard::AGENT_SOCKET;
 
-/// Makes an agent that listens at that socket and revokes leases through those endpoints. Of the options it uses the user,
+/// Makes an agent that listens at that socket and deletes keys through those endpoints. Of the options it uses the user,
 /// the certificates and the request timeout. It connects to etcd in the background.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Adds lives to a guarded session: what must have ended, beside the session's own process, before the guard revokes the
-//! session's leases.
+//! Adds lives to a guarded session: what must have ended, beside the session's own process, before the guard deletes the
+//! session's keys.
 
 use crate::error::Result;
 pub use crate::guard::life::Life;

@@ -89,7 +89,7 @@ impl Resource {
             return Ok(None);
         };
         // The wait for the guard has a limit and an error of its own.
-        self.handle.guarded().await?;
+        self.handle.guarded(self.prefix.as_bytes()).await?;
         let (env, patience) = (&*self.handle.shared.env, self.handle.patience());
         match timeout(env, patience, self.elected(turn, true)).await {
             Some(Err(error)) if error.kind() == ErrorKind::Ended => Ok(None),

@@ -20,7 +20,7 @@ use eldest_core::time::Time;
 /// What a session knows of its guard.
 pub(super) struct Guarding {
     pub(super) state: watch::Receiver<GuardState>,
-    /// What else must have ended before the guard revokes the session's leases; `None` without a guard.
+    /// What else must have ended before the guard deletes the session's keys; `None` without a guard.
     pub(super) links: Option<Arc<Links>>,
 }
 
@@ -66,15 +66,24 @@ impl Handle {
             .await
     }
 
-    /// Waits until a guard that is required guards the session's lease, for which it is granted now.
+    /// Waits until a guard that is required guards the session's lease, for which it is granted now, so that it would delete
+    /// the keys below `prefix`.
     ///
     /// # Errors
     ///
-    /// `Unguarded`: it does not within the connect timeout.
-    pub(crate) async fn guarded(&self) -> Result<()> {
+    /// `Unguarded`: it does not within the connect timeout, or the prefix lies outside of the session's namespace.
+    pub(crate) async fn guarded(&self, prefix: &[u8]) -> Result<()> {
         let shared = &self.shared;
+        if !shared.requires_guard() {
+            return Ok(());
+        }
+        if !prefix.starts_with(shared.settings.namespace_prefix().as_bytes()) {
+            let message = "a guard deletes only keys below the session's namespace, and these keys lie outside: make the guard \
+                           optional to go on without one here";
+            return Err(Error::new(ErrorKind::Unguarded, message));
+        }
         let guards = |state: &GuardState| guards_present_lease(state, &shared.state.borrow());
-        if !shared.requires_guard() || guards(&shared.guarding.state.borrow()) {
+        if guards(&shared.guarding.state.borrow()) {
             return Ok(());
         }
         self.send(Command::KeepLease)?;
@@ -114,7 +123,7 @@ fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
 }
 
 impl SessionShared {
-    /// Adds something that must have ended before the session's leases are revoked by its guard, if there is one.
+    /// Adds something that must have ended before its guard, if there is one, deletes the session's keys.
     #[cfg(target_os = "linux")]
     pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
         self.tell_guard(|links| links.add(life))
@@ -130,7 +139,7 @@ impl SessionShared {
         self.tell_guard(|links| links.outlive(number, file))
     }
 
-    /// Has the guard, if there is one, leave the session's leases alone until then, although the process is dead.
+    /// Has the guard, if there is one, leave the session's keys alone until then, although the process is dead.
     pub(crate) fn promise(&self, until: Time) -> Result<()> {
         self.tell_guard(|links| links.promise(self.env.now(), until))
     }

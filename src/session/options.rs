@@ -239,7 +239,7 @@ impl SessionOptions {
         self
     }
 
-    /// Has another process revoke the session's lease as soon as this process has ended, so that after a crash the next
+    /// Has another process delete the session's keys as soon as this process has ended, so that after a crash the next
     /// candidate leads within milliseconds instead of a TTL. None by default.
     ///
     /// ```

@@ -23,10 +23,10 @@ const HEADING: &str = "Agent";
 /// How often the agent looks whether its path still names its socket.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Guard the sessions of this host's processes: when a process has ended, revoke its lease at once
+/// Guard the sessions of this host's processes: when a process has ended, delete its keys at once
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Guard the sessions of this host's processes: when a process has ended, revoke its lease at once, so that the \
+    long_about = "Guard the sessions of this host's processes: when a process has ended, delete its keys at once, so that the \
     next candidate leads within milliseconds instead of a TTL.\n\n\
     Sessions that name the agent as their guard register with it. The kernel tells the agent when every thread of their \
     process has ended. An agent that ends, hangs or does not reach etcd ends no term: until there is an agent again, a crash \

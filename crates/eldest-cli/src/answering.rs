@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
-use eldest::metrics::{RENEWAL_BUCKETS, REVOCATION_BUCKETS, describe};
+use eldest::metrics::{RELEASE_BUCKETS, RENEWAL_BUCKETS, describe};
 use eldest_http::contract::command as contract;
 use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve, serve_tls};
 use futures::future::try_join_all;
@@ -167,10 +167,10 @@ impl Args {
 pub(crate) fn measure() -> Result<PrometheusHandle> {
     let named = |name: &str| Matcher::Full(name.to_owned());
     let renewals = named("eldest_renewal_duration_seconds");
-    let revocations = named("eldest_agent_revocation_duration_seconds");
+    let releases = named("eldest_agent_release_duration_seconds");
     let page = PrometheusBuilder::new()
         .set_buckets_for_metric(renewals, &RENEWAL_BUCKETS)?
-        .set_buckets_for_metric(revocations, &REVOCATION_BUCKETS)?
+        .set_buckets_for_metric(releases, &RELEASE_BUCKETS)?
         .install_recorder()?;
     describe();
     Ok(page)

@@ -1,4 +1,4 @@
-//! Defines the option `--guard`, which says who revokes the lease of a session whose process is dead.
+//! Defines the option `--guard`, which says who deletes the keys of a session whose process is dead.
 
 use std::fmt;
 use std::path::Path;

@@ -147,7 +147,7 @@ impl Node {
     /// period, because the dead cannot act. It stands again when a process binds itself. Every program that acts on this
     /// node's answers must be bound then.
     ///
-    /// **A session with a [guard](eldest::SessionOptions::guard).** When this process dies, the guard revokes the lease after
+    /// **A session with a [guard](eldest::SessionOptions::guard).** When this process dies, the guard deletes its keys after
     /// the last promise has ended, or, if processes were bound, when the last of them has ended. The guard knows each promise
     /// before the caller does.
     pub fn lead_on_behalf<S, K>(self, election: &Election, shutdown: S) -> (Self, Leading)
@@ -228,7 +228,7 @@ impl Node {
     /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"` or
     /// `"holder_pid"`. The lock is then also free as soon as that process has ended.
     ///
-    /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard revokes the lease when
+    /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard deletes its keys when
     /// nobody may act any longer: after the last promise, and when every process to which a lock was bound has ended.
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));

@@ -24,8 +24,8 @@
 //! * **A key that somebody else deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
 //!   living leader. Its node believes that it leads until it learns of the deletion, at worst until its local deadline.
 //!   Such an overlap is excused only on evidence: the test recorded [`What::DeletedByOther`], or [`TruthRecorder`] saw
-//!   that etcd had promised the lease a longer life and that the whole lease is gone, and no guard had revoked it
-//!   ([`What::RevokedByGuard`]); none of our nodes asked for it; and the overlap lies after the deletion and ends within
+//!   that etcd had promised the lease a longer life and that the whole lease is gone, and no guard had deleted its keys
+//!   ([`What::ReleasedByGuard`]); none of our nodes asked for it; and the overlap lies after the deletion and ends within
 //!   one TTL of it.
 //! * **A stopped process.** From the last check before a stop to the first check after it, a process has not noticed
 //!   the end of its term. While it is stopped it does nothing, and only fencing (I3) covers its requests in flight, so
@@ -191,9 +191,9 @@ pub enum What {
         /// The key's create revision.
         create_revision: i64,
     },
-    /// A guard revoked the lease, because it took the process that held it for dead. Record it at once: what etcd does
+    /// A guard deleted the keys of the lease, because it took the process that held it for dead. Record it at once: what etcd does
     /// with a lease is the guard's doing if this event follows within [`Rules::observer_lag`].
-    RevokedByGuard {
+    ReleasedByGuard {
         /// The lease.
         lease: i64,
     },
@@ -405,7 +405,9 @@ impl fmt::Display for What {
             What::DeletedByOther { create_revision } => {
                 write!(f, "somebody else deleted {create_revision}")
             }
-            What::RevokedByGuard { lease } => write!(f, "a guard revoked lease {lease:x}"),
+            What::ReleasedByGuard { lease } => {
+                write!(f, "a guard deleted the keys of lease {lease:x}")
+            }
             What::Truth { revision, change } => match change {
                 Change::Created {
                     create_revision, ..

@@ -245,7 +245,7 @@ async fn several_keys_are_read_at_one_revision() {
             .unwrap();
     }
     let keys = [b"ns/c/1", b"ns/b/1", b"ns/a/1"].map(|key| Arc::from(&key[..]));
-    let (header, entries) = pool.read_each(&keys).await.unwrap();
+    let (header, entries) = pool.read_each(Lane::Data, &keys).await.unwrap();
     let told: Vec<_> = entries
         .iter()
         .map(|entry| {

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 
+use super::super::release::GIVE_UP_AFTER;
 use super::*;
 use crate::capture::Logs;
 use crate::etcd::Pool;
 use crate::guard::limits::Limits;
 use crate::guard::process;
 use crate::runtime::{Scripted, SharedEnv};
+use eldest_core::time::Time;
 
 /// A machine without a network, on which each wait takes only the time of its clock.
 fn machine() -> SharedEnv {
@@ -30,8 +32,16 @@ fn machine() -> SharedEnv {
     })
 }
 
+fn proof(lease: i64) -> Proof {
+    Proof {
+        key: format!("eldest/~guard/{lease:032x}"),
+        create_revision: 1,
+        lease,
+    }
+}
+
 #[tokio::test]
-async fn without_etcd_the_leases_of_a_dead_process_are_given_up_after_15_min() {
+async fn without_etcd_the_keys_of_a_dead_process_are_given_up_after_15_min() {
     let (logs, _guard) = Logs::capture();
     let env = machine();
     let endpoints = ["http://127.0.0.1:1".to_owned()];
@@ -48,7 +58,7 @@ async fn without_etcd_the_leases_of_a_dead_process_are_given_up_after_15_min() {
         namespace: "eldest/".to_owned(),
         linger: Duration::ZERO,
         lives: Lives::of(Process::new(process::own().unwrap()).unwrap()),
-        leases: VecDeque::from([7, 6]),
+        proofs: [7, 6].map(proof).into(),
         proving: None,
         share,
     };
@@ -65,8 +75,8 @@ async fn without_etcd_the_leases_of_a_dead_process_are_given_up_after_15_min() {
         leases.collect::<Vec<_>>()
     };
     for message in [
-        "the lease of a dead process could not be revoked; the guard tries again",
-        "the lease of a dead process could not be revoked; the guard gives up",
+        "the keys of a dead process could not be deleted; the guard tries again",
+        "the keys of a dead process could not be deleted; the guard gives up",
     ] {
         assert_eq!(told(message), ["7", "6"], "{message}");
     }

@@ -24,8 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Set in its environment, the agent asks as its user.
 const WITH_USER: &str = "ELDEST_CHAOS_USER";
 
-/// What the agent logs when it has revoked a lease.
-const REVOKED: &str = "the process of a session is dead: its lease is revoked";
+/// What the agent logs when it has deleted the keys of a lease.
+const RELEASED: &str = "the process of a session is dead: its keys are deleted";
 
 /// The agent of this machine, running or not.
 pub(crate) struct Agent {
@@ -121,11 +121,11 @@ impl Agent {
         Some((pids, leases.flatten().filter_map(hex).collect()))
     }
 
-    /// Returns the leases that it and those before it have revoked, and when, by their log.
-    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
+    /// Returns the leases that it and those before it have released, and when, by their log.
+    pub(crate) fn released(&self) -> Result<Vec<(Duration, i64)>> {
         let log = std::fs::read_to_string(self.log())?;
-        let revoked = log.lines().filter(|line| line.contains(REVOKED));
-        Ok(revoked.filter_map(time_and_lease).collect())
+        let released = log.lines().filter(|line| line.contains(RELEASED));
+        Ok(released.filter_map(time_and_lease).collect())
     }
 
     fn log(&self) -> PathBuf {

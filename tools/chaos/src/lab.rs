@@ -297,13 +297,13 @@ impl Lab {
         nodes.map(Member::ended_processes).sum()
     }
 
-    /// The leases that agents have revoked, and when.
-    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
-        self.agent.as_ref().map_or(Ok(Vec::new()), Agent::revoked)
+    /// The leases whose keys agents have deleted, and when.
+    pub(crate) fn released(&self) -> Result<Vec<(Duration, i64)>> {
+        self.agent.as_ref().map_or(Ok(Vec::new()), Agent::released)
     }
 
     /// How long the successor of a dead leader may take. A lease is renewed after a third of its TTL, so at the death of its
-    /// process two thirds are left. Whoever leads after half the TTL does so because a guard revoked the lease.
+    /// process two thirds are left. Whoever leads after half the TTL does so because a guard deleted its keys.
     pub(crate) fn takeover_of_dead(&self) -> Duration {
         match self.agent {
             Some(_) => self.settings.ttl / 2,
@@ -515,8 +515,8 @@ impl Lab {
         let register = eldest_node::record::register_name(ELECTION);
         self.recorder
             .record("", register, What::FinalCounter { value });
-        for (at, lease) in self.revoked()? {
-            let what = What::RevokedByGuard { lease };
+        for (at, lease) in self.released()? {
+            let what = What::ReleasedByGuard { lease };
             self.recorder.record_at(at, "agent", ELECTION, what);
         }
         for truth in self.truths {

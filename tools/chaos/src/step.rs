@@ -31,9 +31,9 @@ pub(crate) struct Step {
     /// From the fault to the next election, if there was one before the stage was whole.
     pub(crate) vacant: Option<Duration>,
     pub(crate) problems: Vec<String>,
-    /// Before anything was broken: how many processes of nodes had ended, and how many leases the agent had revoked.
+    /// Before anything was broken: how many processes of nodes had ended, and the keys of how many leases the agent had deleted.
     pub(crate) ended: usize,
-    pub(crate) revoked: usize,
+    pub(crate) released: usize,
 }
 
 impl Step {
@@ -90,7 +90,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         vacant: None,
         problems: Vec::new(),
         ended: lab.ended(),
-        revoked: lab.revoked()?.len(),
+        released: lab.released()?.len(),
     };
     if let Err(error) = breaks(lab, actions, &victims, &mut step).await {
         step.problems.push(error.to_string());
@@ -167,14 +167,14 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
     }
     let mut problems = Vec::new();
     let ended = lab.ended() - step.ended;
-    let revoked = lab.revoked()?.len() - step.revoked;
-    if ended == 0 && revoked > 0 {
+    let released = lab.released()?.len() - step.released;
+    if ended == 0 && released > 0 {
         problems.push(format!(
-            "the agent revoked {revoked} leases, and no process had ended"
+            "the agent deleted the keys of {released} leases, and no process had ended"
         ));
     }
-    if step.effect() == Some(Effect::ChangedByGuard) && lab.agent.is_some() && revoked == 0 {
-        problems.push("the agent says that it revoked nothing".to_owned());
+    if step.effect() == Some(Effect::ChangedByGuard) && lab.agent.is_some() && released == 0 {
+        problems.push("the agent says that it deleted nothing".to_owned());
     }
     let (ttl, late) = (lab.settings.ttl, |bound: Duration| {
         step.vacant.is_none_or(|took| took > bound)
@@ -253,7 +253,7 @@ pub(crate) mod tests {
             vacant: None,
             problems: Vec::new(),
             ended: 0,
-            revoked: 0,
+            released: 0,
         }
     }
 }

@@ -298,7 +298,7 @@ async fn a_setting_that_makes_no_sense_ends_the_node_and_is_named() -> Result {
 /// The node starts before its agent: it needs none.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_dies_under_an_agent_is_followed_after_its_lease_was_revoked() -> Result {
+async fn a_node_that_dies_under_an_agent_is_followed_after_its_keys_were_deleted() -> Result {
     use eldest::internal::agent;
 
     let etcd = Etcd::start().await?;
@@ -321,9 +321,9 @@ async fn a_node_that_dies_under_an_agent_is_followed_after_its_lease_was_revoked
     second.says(0, &["; I wait, 1 ahead"]).await?;
     first.child.kill()?;
     first.child.wait()?;
-    eventually(SOON, "the agent has revoked the lease", async || {
+    eventually(SOON, "the agent has deleted the keys", async || {
         let (_, about) = agent::status(&socket).await.ok()?;
-        (about["revoked"] == 1).then_some(())
+        (about["released"] == 1).then_some(())
     })
     .await?;
     second.says(0, &["I lead with token "]).await?;

@@ -107,7 +107,7 @@ fn read(socket: &str, sessions: Vec<Value>, about: &Value) -> Option<AgentStatus
         socket: socket.to_owned(),
         pid: u32::try_from(about.get("pid")?.as_u64()?).ok()?,
         problem: about.get("problem")?.as_str().map(ToOwned::to_owned),
-        revoked: about.get("revoked")?.as_u64()?,
+        released: about.get("released")?.as_u64()?,
         session_count: usize::try_from(about.get("sessions")?.as_u64()?).ok()?,
         guarded_sessions: sessions.collect::<Option<_>>()?,
     })

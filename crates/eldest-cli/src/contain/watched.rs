@@ -1,5 +1,5 @@
-//! Names the keeper, the program and the program's cgroup to the guard of a session, so that the guard revokes the session's
-//! lease only when all of them have ended.
+//! Names the keeper, the program and the program's cgroup to the guard of a session, so that the guard deletes the session's
+//! keys only when all of them have ended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -122,7 +122,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     let status = stage.status(&["--output", "json"]).await?;
     let status = status.done().json();
     assert_eq!(status["session_count"], 1);
-    assert_eq!(status["revoked"], 0);
+    assert_eq!(status["released"], 0);
     let guarded = &status["guarded_sessions"][0];
     assert_eq!(guarded["identity"], "node-a");
     assert_eq!(guarded["namespace"], "eldest");
@@ -145,12 +145,14 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     assert_eq!(words[2], std::process::id().to_string());
     assert_eq!(words[5..], [&format!("{lease:x}"), "yes", "1.5s", "-"]);
     assert_eq!(lines.len(), 3);
-    // The agent has none of its own.
+    // The agent has none of its own. The session has a candidate and a proof.
     let mut client = stage.etcd.client().await;
     leases(&mut client, 1).await?;
     let keys = keys(&mut client).await?;
     assert!(
-        keys.iter().all(|key| key.starts_with("eldest/jobs/")),
+        keys.len() == 2
+            && keys[0].starts_with("eldest/jobs/")
+            && keys[1].starts_with("eldest/~guard/"),
         "{keys:?}"
     );
     drop(candidate);
@@ -384,10 +386,12 @@ async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
         .await?;
     subject.kill().await?;
     let after = stage
-        .status_when("its lease is revoked", |status| status["revoked"] == 1)
+        .status_when("its keys are deleted", |status| {
+            status["released"] == 1 && status["session_count"] == 0
+        })
         .await?;
     assert_eq!(after["session_count"], 0);
-    leases(&mut stage.etcd.client().await, 0).await?;
+    assert!(keys(&mut stage.etcd.client().await).await?.is_empty());
     let (status, page) = get(&address, "/metrics").await?;
     assert_eq!(status, 200);
     for name in wanted {
@@ -398,9 +402,9 @@ async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
     }
     for line in [
         "eldest_agent_sessions 0",
-        "eldest_agent_revocations_total{outcome=\"revoked\"} 1",
-        "eldest_agent_revocation_duration_seconds_count 1",
-        "eldest_agent_revocation_duration_seconds_bucket{le=\"0.0005\"}",
+        "eldest_agent_releases_total{outcome=\"released\"} 1",
+        "eldest_agent_release_duration_seconds_count 1",
+        "eldest_agent_release_duration_seconds_bucket{le=\"0.0005\"}",
         "eldest_agent_refusals_total 0",
     ] {
         assert!(

@@ -83,7 +83,7 @@ impl Guarded {
         guarded(&self.guard, "c").await?;
         other.signal(Signal::KILL)?;
         other.end().await?;
-        eventually(SOON, "the other's lease is revoked", async || {
+        eventually(SOON, "the other's keys are deleted", async || {
             let (sessions, _) = eldest::internal::agent::status(&self.guard).await.ok()?;
             let is_gone = sessions.iter().all(|session| session["identity"] != "c");
             is_gone.then_some(())

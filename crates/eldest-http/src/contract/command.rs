@@ -221,8 +221,8 @@ pub struct AgentStatus {
     pub pid: u32,
     /// Why the agent does not reach etcd; null: it does.
     pub problem: Option<String>,
-    /// The leases of dead processes that it has revoked.
-    pub revoked: u64,
+    /// The leases of dead processes whose keys it has deleted.
+    pub released: u64,
     /// The number of sessions that it guards, of all users.
     pub session_count: usize,
     /// The sessions that it guards, the oldest first.

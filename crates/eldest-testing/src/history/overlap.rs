@@ -134,7 +134,7 @@ fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
         match &event.what {
             What::AskedToDelete { .. }
             | What::DeletedByOther { .. }
-            | What::RevokedByGuard { .. }
+            | What::ReleasedByGuard { .. }
             | What::Released { .. }
             | What::Left => all.asked.push(event),
             What::Truth { change, .. } => all.take(event.at, change),
@@ -192,11 +192,11 @@ impl Deletions<'_> {
         })
     }
 
-    /// A guard revoked the key's lease. A guard that does this to a leader breaks the promise, so it excuses nothing.
+    /// A guard deleted the key. A guard that does this to a leader breaks the promise, so it excuses nothing.
     fn by_guard(&self, key: i64, until: Duration) -> bool {
         let lease = self.leases.get(&key).copied().unwrap_or_default();
         let mut before = self.asked.iter().take_while(|event| event.at <= until);
-        before.any(|event| event.what == What::RevokedByGuard { lease })
+        before.any(|event| event.what == What::ReleasedByGuard { lease })
     }
 
     fn by_other(&self, key: i64, until: Duration) -> bool {

@@ -21,11 +21,11 @@ async fn is_followed(guard: &str, order: &str) -> Result {
         order => leader.obey(order).await?,
     }
     next.says("leading work-0").await?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     stage.no_proof_is_left().await?;
     match &guard.agent {
         Some(agent) => {
-            let line = stage.agent_logs("its lease is revoked").await?;
+            let line = stage.agent_logs("its keys are deleted").await?;
             assert!(line.contains("identity=\"leader\""), "{line}");
             agent.guards(0).await
         }
@@ -102,7 +102,7 @@ async fn a_grandchild_that_keeps_the_guards_socket_does_not_hide_the_death() -> 
         leader.obey("leave").await?;
         let pid = leader.says("left").await?;
         leader.kill()?;
-        let revoked = stage.revoked(lease).await;
+        let revoked = stage.released(lease).await;
         let killed = std::process::Command::new("kill").arg(&pid).status()?;
         revoked?;
         assert!(killed.success(), "the grandchild {pid} had ended before");

@@ -57,7 +57,7 @@ async fn a_process_that_dies_at_any_step_of_its_registration_leaves_nothing() ->
         agent.guards(0).await?;
         stage.no_proof_is_left().await?;
         if step >= Step::Put {
-            stage.revoked(lease).await?;
+            stage.released(lease).await?;
         } else {
             assert!(stage.lives(lease).await?, "{step:?}: nothing was proven");
         }

@@ -65,8 +65,8 @@ async fn a_hundred_agents_leave_nothing_in_a_session() -> Result {
         leader.says("guarded").await?;
     }
     holds_no_more(&leader, before).await?;
-    stage.no_proof_is_left().await?;
+    stage.proofs(1).await?;
     leader.has_lost_nothing().await?;
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }

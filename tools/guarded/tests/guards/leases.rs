@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use eldest::guard::Guard;
+use eldest::{ErrorKind, Session, SessionOptions};
+
 use crate::stage::{LONG, Result, Stage};
 
 #[tokio::test]
@@ -15,9 +18,9 @@ async fn a_lease_that_was_lost_is_followed_by_one_that_is_guarded() -> Result {
         leader.says("lost work-0").await?;
         let lease = leader.leads().await?;
         assert_ne!(lease, lost);
-        stage.no_proof_is_left().await?;
+        stage.proofs(1).await?;
         leader.kill()?;
-        stage.revoked(lease).await?;
+        stage.released(lease).await?;
         if let Some(agent) = guard.agent {
             agent.guards(0).await?;
         }
@@ -52,11 +55,11 @@ async fn a_lease_that_was_gone_before_the_death_does_not_count_as_revoked() -> R
     peer.kill()?;
     stage.agent_logs("its lease was gone already").await?;
     let (_, about) = eldest::internal::agent::status(&agent.socket).await?;
-    assert_eq!(about["revoked"], 0);
+    assert_eq!(about["released"], 0);
     stage.another_dies(&agent.guard()).await?;
     agent.guards(0).await?;
     let (_, about) = eldest::internal::agent::status(&agent.socket).await?;
-    assert_eq!(about["revoked"], 1);
+    assert_eq!(about["released"], 1);
     Ok(())
 }
 
@@ -76,6 +79,42 @@ async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
 }
 
 #[tokio::test]
+async fn a_campaign_outside_of_the_namespace_is_refused_by_a_session_that_requires_a_guard()
+-> Result {
+    const PREFIX: &str = "elsewhere/work";
+    let stage = Stage::new().await?;
+    let _agent = stage.agent().await?;
+    let connect = async |guard| {
+        let options = SessionOptions::new("node").guard(guard);
+        Session::connect([stage.etcd.endpoint()], options).await
+    };
+    let required = connect(Guard::agent_at(stage.socket())).await?;
+    let refused = required.election_at(PREFIX)?.campaign().await;
+    let error = refused.err().ok_or("it stands")?;
+    assert_eq!(error.kind(), ErrorKind::Unguarded);
+    let optional = connect(Guard::agent_at(stage.socket()).optional()).await?;
+    let _candidate = optional.election_at(PREFIX)?.campaign().await?;
+    let _other = required.election("work")?.campaign().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_without_a_namespace_is_refused() -> Result {
+    let stage = Stage::new().await?;
+    let _agent = stage.agent().await?;
+    let options = SessionOptions::new("node").namespace("");
+    let options = options
+        .guard(Guard::agent_at(stage.socket()))
+        .connect_timeout(Duration::from_secs(2));
+    let refused = Session::connect([stage.etcd.endpoint()], options).await;
+    let error = refused.err().ok_or("it is guarded")?;
+    assert_eq!(error.kind(), ErrorKind::Unguarded);
+    let why = error.to_string();
+    assert!(why.contains("a session without a namespace"), "{why}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_session_whose_agent_comes_late_is_guarded_then() -> Result {
     let stage = Stage::new().await?;
     let guard = format!("optional={}", stage.socket().display());
@@ -85,7 +124,7 @@ async fn a_session_whose_agent_comes_late_is_guarded_then() -> Result {
     let lease = i64::from_str_radix(&leader.says("guarded").await?, 16)?;
     leader.has_lost_nothing().await?;
     leader.kill()?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     agent.guards(0).await
 }
 
@@ -100,7 +139,7 @@ async fn a_guard_lingers_as_long_as_it_was_told() -> Result {
         let lease = leader.leads().await?;
         let before = Instant::now();
         leader.kill()?;
-        stage.revoked(lease).await?;
+        stage.released(lease).await?;
         let took = before.elapsed();
         assert!((LINGER..LINGER + LONG / 2).contains(&took), "{took:?}");
     }

@@ -61,7 +61,7 @@ async fn lives_until_killed(
         "revoked early: the process lives"
     );
     leader.kill()?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     agent.guards(0).await
 }
 
@@ -122,7 +122,7 @@ async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -
         "revoked early: the process lives"
     );
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ async fn eats(group: &Cgroup, guard: &str) -> Result {
     let mut leader = stage.subject_with(&guard.word, "leader", 1, &before, &[])?;
     let lease = leader.leads().await?;
     leader.obey("eat").await?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     leader.ended().await
 }
 
@@ -48,6 +48,6 @@ async fn a_leader_whose_whole_cgroup_is_killed_is_followed() -> Result {
     let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &before, &[])?;
     let lease = leader.leads().await?;
     group.write("cgroup.kill", "1")?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     leader.ended().await
 }

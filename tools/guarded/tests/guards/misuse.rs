@@ -137,7 +137,7 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
         "{replayed}"
     );
     peer.kill()?;
-    stage.revoked(own).await?;
+    stage.released(own).await?;
     assert!(stage.lives(victim).await?);
     agent.guards(0).await
 }
@@ -191,5 +191,5 @@ async fn nonsense_as_the_first_message_disturbs_nobody() -> Result {
     agent.guards(1).await?;
     leader.has_lost_nothing().await?;
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }

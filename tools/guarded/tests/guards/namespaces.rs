@@ -58,7 +58,7 @@ async fn the_first_process_of_a_container_is_followed_by_an_agent_outside() -> R
     assert_eq!(leader.says("pid").await?, "1");
     // A signal of its own does not end the first process of a namespace.
     leader.obey("abort").await?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn a_process_in_a_namespace_that_the_agent_sees_is_followed() -> Result {
     let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &borrow(&enter), &[])?;
     let lease = leader.leads().await?;
     leader.obey("kill").await?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn a_process_that_the_agent_cannot_see_is_followed() -> Result {
     let sessions = agent.sessions().await?;
     assert!(sessions[0]["pid"].is_null(), "{sessions:?}");
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     first.ended().await?;
     let mut second = with_number(&stage, &enter, number).await?;
     signal_inside(&agent, "CONT")?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
     second.hello().await?;
     let lease = stage.register(&mut second, "second").await?;
     agent.guards(1).await?;
@@ -131,7 +131,7 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     assert_eq!(sessions[0]["pid"], number, "{sessions:?}");
     assert!(stage.lives(lease).await?);
     second.obey("kill").await?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 /// Signals the agent, whose parent `nsenter` is what the test has started.

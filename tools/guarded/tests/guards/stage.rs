@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use eldest::BoxError;
 use eldest_testing::{Etcd, eventually};
-use etcd_client::{Client, GetOptions, PutOptions};
+use etcd_client::{Client, GetOptions, LeaseTimeToLiveOptions, PutOptions};
 
 use crate::process::{Process, start};
 
@@ -175,25 +175,27 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns whether the lease exists.
+    /// Returns whether the lease has keys.
     pub(crate) async fn lives(&self, lease: i64) -> Result<bool> {
         let mut client = self.client.clone();
-        Ok(client.lease_time_to_live(lease, None).await?.ttl() > 0)
+        let keys = Some(LeaseTimeToLiveOptions::new().with_keys());
+        let answer = client.lease_time_to_live(lease, keys).await?;
+        Ok(!answer.keys().is_empty())
     }
 
-    /// Waits until the lease is gone.
-    pub(crate) async fn revoked(&self, lease: i64) -> Result {
-        let what = format!("the lease {lease:x} is revoked");
+    /// Waits until the lease has no keys left, its proof included.
+    pub(crate) async fn released(&self, lease: i64) -> Result {
+        let what = format!("the keys of lease {lease:x} are deleted");
         until(what, async || Ok((!self.lives(lease).await?).then_some(()))).await
     }
 
-    /// Kills another session of the same guard and waits until it is revoked: the guard had its chance to revoke whatever
-    /// it takes for dead.
+    /// Kills another session of the same guard and waits until its keys are deleted: the guard had its chance to delete the
+    /// keys of whatever it takes for dead.
     pub(crate) async fn another_dies(&self, guard: &str) -> Result {
         let mut other = self.subject_with(guard, "other", 1, &[], &[])?;
         let lease = other.says("guarded").await?;
         other.kill()?;
-        self.revoked(i64::from_str_radix(&lease, 16)?).await
+        self.released(i64::from_str_radix(&lease, 16)?).await
     }
 
     /// Waits until an election has so many candidates.
@@ -203,7 +205,12 @@ impl Stage {
 
     /// Waits until no session's proof key is left.
     pub(crate) async fn no_proof_is_left(&self) -> Result {
-        self.keys("eldest/~guard/", 0).await
+        self.proofs(0).await
+    }
+
+    /// Waits until so many proof keys stand.
+    pub(crate) async fn proofs(&self, count: usize) -> Result {
+        self.keys("eldest/~guard/", count).await
     }
 
     /// Waits until so many keys have that prefix.

@@ -5,7 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use eldest_testing::Etcd;
-use etcd_client::{Client, ConnectOptions, Permission, PermissionType, PutOptions};
+use etcd_client::{Client, ConnectOptions, DeleteOptions, Permission, PermissionType, PutOptions};
 
 use crate::process::{Process, start};
 use crate::stage::{PROGRAM, Result, Stage, has, is_root};
@@ -73,6 +73,59 @@ async fn a_user_that_may_not_write_the_keys_of_a_lease_cannot_prove_it() -> Resu
     Ok(())
 }
 
+/// Registers a lease without keys as mallory, and returns the process.
+async fn mallory_proves(stage: &Stage, lease: i64) -> Result<Process> {
+    let mut peer = stage.peer()?;
+    let hello = serde_json::json!({"hello": {
+        "version": 2, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
+    }});
+    peer.ask("own", &hello).await?;
+    let key = peer.ask_to_guard(lease).await?;
+    let under = PutOptions::new().with_lease(lease);
+    let mut mallory = user(&stage.etcd, "mallory").await?;
+    mallory.put(key.as_str(), "", Some(under)).await?;
+    assert_eq!(peer.prove(lease).await?, None);
+    Ok(peer)
+}
+
+/// Between two terms a lease has no keys, and any user may bind one to it.
+#[tokio::test]
+async fn whoever_proves_a_lease_while_it_has_no_keys_has_none_deleted_that_its_owner_puts_later()
+-> Result {
+    let stage = stage_with_users().await?;
+    let agent = agent_of(&stage, "root").await?;
+    let lease = stage.client.clone().lease_grant(300, None).await?.id();
+    let mut mallory = mallory_proves(&stage, lease).await?;
+    // Its owner leads again.
+    stage.put("eldest/work/key", lease).await?;
+    mallory.kill()?;
+    stage.agent_logs("outside=1").await?;
+    agent.guards(0).await?;
+    stage.keys("mallory/", 0).await?;
+    stage.keys("eldest/work/", 1).await?;
+    let left = stage.client.clone().lease_time_to_live(lease, None).await?;
+    assert!(left.ttl() > 0, "the lease was revoked");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_proof_that_was_taken_back_before_the_death_counts_no_more() -> Result {
+    let stage = stage_with_users().await?;
+    let agent = agent_of(&stage, "root").await?;
+    let lease = stage.client.clone().lease_grant(300, None).await?.id();
+    let mut mallory = mallory_proves(&stage, lease).await?;
+    let all = DeleteOptions::new().with_prefix();
+    user(&stage.etcd, "mallory")
+        .await?
+        .delete("mallory/", Some(all))
+        .await?;
+    stage.put("mallory/key", lease).await?;
+    mallory.kill()?;
+    stage.agent_logs("its proof no longer stands").await?;
+    agent.guards(0).await?;
+    stage.keys("mallory/", 1).await
+}
+
 /// An agent whose user may too little: a session that requires it does not campaign, and one that does not goes on.
 async fn says_what_it_may_not(name: &str, why: &str) -> Result {
     let stage = stage_with_users().await?;
@@ -112,7 +165,7 @@ async fn an_agent_whose_user_may_write_revokes() -> Result {
     let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &[], &variables)?;
     let lease = leader.leads().await?;
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 #[tokio::test]
@@ -122,7 +175,7 @@ async fn a_spawned_guard_uses_the_sessions_user() -> Result {
     let mut leader = stage.subject_with("spawned", "leader", 1, &[], &variables)?;
     let lease = leader.leads().await?;
     leader.kill()?;
-    stage.revoked(lease).await
+    stage.released(lease).await
 }
 
 const ANOTHER_USER: &[&str] = &[
@@ -167,7 +220,7 @@ async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_
     // root may write every socket.
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     leader.kill()?;
-    stage.revoked(lease).await?;
+    stage.released(lease).await?;
 
     std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
     let mut third = ANOTHER_USER.to_vec();

@@ -51,7 +51,7 @@ fn every_kind() -> Vec<Event> {
         lease: 0,
     };
     events.push(truth(26, 9, change));
-    events.push(on(27, "agent", What::RevokedByGuard { lease: 105 }));
+    events.push(on(27, "agent", What::ReleasedByGuard { lease: 105 }));
     events
 }
 

@@ -170,7 +170,7 @@ fn a_deletion_that_we_asked_for_excuses_nothing() {
 #[test]
 fn a_guard_that_revokes_the_lease_of_a_leader_excuses_nothing() {
     let by_guard = |at, lease| {
-        let revoked = on(at, "agent", What::RevokedByGuard { lease });
+        let revoked = on(at, "agent", What::ReleasedByGuard { lease });
         early().into_iter().chain([revoked])
     };
     breaks(Invariant::Overlap, by_guard(1020, 105));

@@ -1,0 +1,123 @@
+//! Deletes the keys of a session whose processes have ended, so that the next candidates lead.
+//!
+//! Each transaction compares the proof of the lease and each key. So nothing is deleted that somebody else has put, whatever
+//! has happened since the proof was given. The lease is not revoked, because etcd compares nothing in a revocation: it expires.
+
+use std::time::Duration;
+
+use super::agent::Agent;
+use super::wire::hex;
+use crate::etcd::{Extent, Proof, Release};
+use crate::metrics;
+use eldest_core::error::RequestError;
+use eldest_core::pause::pause;
+use eldest_core::time::Time;
+
+/// The longest pause between attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the guard tries: three times the longest TTL of a session. If etcd works, the leases have expired long before.
+pub(super) const GIVE_UP_AFTER: Duration = Duration::from_secs(900);
+
+/// A session whose processes have ended.
+pub(super) struct Dead<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) identity: &'a str,
+    /// The prefix of the session's keys.
+    pub(super) namespace: &'a str,
+    /// When the end was seen.
+    pub(super) seen: Time,
+}
+
+impl Dead<'_> {
+    /// Deletes the session's keys under the leases of these proofs.
+    pub(super) async fn release(&self, proofs: impl IntoIterator<Item = Proof>) {
+        let env = &self.agent.env;
+        let until = env.now().after(GIVE_UP_AFTER);
+        let mut released = Vec::new();
+        for proof in proofs {
+            let Some(release) = self.try_until(until, &proof).await else {
+                continue;
+            };
+            self.tell(&proof, release);
+            if matches!(release, Release::Released { .. }) {
+                released.push(proof);
+            }
+        }
+        if released.is_empty() {
+            return;
+        }
+        // What the process has left in its sockets may put a key yet, as long as requests may take.
+        env.sleep(self.agent.pool.request_timeout()).await;
+        for proof in released {
+            if let Err(error) = self.once(&proof, Extent::All).await {
+                // It goes with the lease.
+                tracing::debug!(target: "eldest::guard", identity = self.identity, %error, "proof key not deleted");
+            }
+        }
+    }
+
+    async fn once(&self, proof: &Proof, extent: Extent) -> Result<Release, RequestError> {
+        let pool = &self.agent.pool;
+        pool.release_proven(proof, self.namespace, extent).await
+    }
+
+    /// Tries until etcd has confirmed what became of the keys; `None` if that is too late to be of use.
+    async fn try_until(&self, until: Time, proof: &Proof) -> Option<Release> {
+        let env = &self.agent.env;
+        let (identity, lease) = (self.identity, hex(proof.lease));
+        let mut failures = 0;
+        loop {
+            let failure = match self.once(proof, Extent::AllButProof).await {
+                Ok(release) => return Some(release),
+                Err(failure) => failure,
+            };
+            failures += 1;
+            metrics::agent_released("failed");
+            if failures == 1 {
+                tracing::warn!(
+                    target: "eldest::guard", identity, lease, error = %failure,
+                    "the keys of a dead process could not be deleted; the guard tries again"
+                );
+            }
+            if env.now() >= until {
+                tracing::warn!(
+                    target: "eldest::guard", identity, lease, error = %failure,
+                    "the keys of a dead process could not be deleted; the guard gives up"
+                );
+                return None;
+            }
+            env.sleep(pause(failures, LONGEST_PAUSE)).await;
+        }
+    }
+
+    /// Counts and logs what became of the keys.
+    fn tell(&self, proof: &Proof, release: Release) {
+        let (identity, lease) = (self.identity, hex(proof.lease));
+        match release {
+            Release::Gone => {
+                metrics::agent_released("gone");
+                tracing::info!(
+                    target: "eldest::guard", identity, lease,
+                    "the process of a session is dead: its lease was gone already"
+                );
+            }
+            Release::Unproven => {
+                metrics::agent_released("unproven");
+                tracing::warn!(
+                    target: "eldest::guard", identity, lease,
+                    "the process of a session is dead: its proof no longer stands under the lease, so no key is deleted"
+                );
+            }
+            Release::Released { outside } => {
+                let took = self.agent.env.now().since(self.seen);
+                self.agent.count_released();
+                metrics::agent_released("released");
+                metrics::agent_took(took);
+                tracing::info!(
+                    target: "eldest::guard", identity, lease, ?took, outside,
+                    "the process of a session is dead: its keys are deleted"
+                );
+            }
+        }
+    }
+}
