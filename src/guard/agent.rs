@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::limits::{CONNECTION, Limits, Share};
+use super::process::Process;
 use super::socket::Socket;
 use super::timer::{self, Timer};
 use super::wire::hex;
@@ -27,8 +30,6 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// The longest identity, and the longest prefix of a namespace, in bytes: what sessions may have.
 const LONGEST_IDENTITY: usize = 1024;
 const LONGEST_NAMESPACE: usize = 1024;
-/// Sessions that one guard takes: each needs two open files.
-const MOST_SESSIONS: usize = 16_384;
 
 /// A guard for the sessions of many processes.
 pub(super) struct Agent {
@@ -42,6 +43,10 @@ pub(super) struct Agent {
     numbers: AtomicU64,
     released: AtomicU64,
     limits: Arc<Limits>,
+    /// How long the guard tries to delete the keys of a dead process; `None`: as long as the TTL of their lease.
+    pub(super) patience: Option<Duration>,
+    /// Cancelled when this process shall end: a second look at what is deleted is taken at once.
+    pub(super) hurry: CancellationToken,
     /// When a refusal, and when a failure to accept, was last logged.
     logged: [Mutex<Option<Time>>; 2],
 }
@@ -51,7 +56,8 @@ pub(super) struct Agent {
 pub(super) struct Guarded {
     pub(super) identity: String,
     pub(super) namespace: String,
-    pub(super) pid: Option<i32>,
+    /// The session's own process.
+    pub(super) process: Arc<Process>,
     pub(super) uid: u32,
     pub(super) since: Duration,
     pub(super) linger: Duration,
@@ -69,7 +75,7 @@ impl Guarded {
         let promised = timer::longest(&self.timers);
         json!({
             "identity": self.identity, "namespace": self.namespace.trim_end_matches('/'),
-            "pid": self.pid, "uid": self.uid, "since_unix_ms": millis(self.since),
+            "pid": self.process.pid(), "uid": self.uid, "since_unix_ms": millis(self.since),
             "linger_ms": millis(self.linger), "leases": leases, "connected": self.connected,
             "processes": self.processes, "cgroups": self.cgroups, "promised_ms": promised.map(millis),
         })
@@ -78,7 +84,12 @@ impl Guarded {
 
 impl Agent {
     /// Makes a guard that deletes keys through that pool, and begins to look after etcd.
-    pub(super) fn start(env: &SharedEnv, pool: Pool, limits: Arc<Limits>) -> Arc<Self> {
+    pub(super) fn start(
+        env: &SharedEnv,
+        pool: Pool,
+        limits: Arc<Limits>,
+        patience: Option<Duration>,
+    ) -> Arc<Self> {
         let agent = Arc::new(Self {
             env: Arc::clone(env),
             pool: Arc::new(pool),
@@ -88,6 +99,8 @@ impl Agent {
             numbers: AtomicU64::new(0),
             released: AtomicU64::new(0),
             limits,
+            patience,
+            hurry: CancellationToken::new(),
             logged: Default::default(),
         });
         metrics::agent_started();
@@ -124,6 +137,18 @@ impl Agent {
         if self.may_log(0) {
             tracing::warn!(target: "eldest::guard", identity, reason, "the guard refused a session");
         }
+    }
+
+    /// Returns `true` if a line about a session of that user may be logged, after it has logged that lines were left out.
+    pub(super) fn may_log_of(&self, share: &Share) -> bool {
+        let left_out = share.line(self.env.now());
+        if let Some(lines @ 1..) = left_out {
+            tracing::warn!(
+                target: "eldest::guard", lines, uid = share.uid(),
+                "lines about the sessions of a user were left out of the log"
+            );
+        }
+        left_out.is_some()
     }
 
     pub(super) fn may_log(&self, which: usize) -> bool {
@@ -177,11 +202,6 @@ impl Agent {
             }
         }
         let mut sessions = lock(&self.sessions);
-        if sessions.len() >= MOST_SESSIONS {
-            return Err(format!(
-                "this guard has {MOST_SESSIONS} sessions already, which is its limit"
-            ));
-        }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         sessions.insert(number, session);
         metrics::agent_sessions(sessions.len());
@@ -204,18 +224,32 @@ impl Agent {
         self.released.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Describes each session that this user may see, and then the guard itself. root and the guard's own user see those
-    /// of all users.
-    pub(super) fn describe(&self, viewer: u32) -> (Vec<Value>, Value) {
+    /// Describes the first session after that number which this user may see. root and the guard's own user see those of all
+    /// users. One after the other, so that a reader costs the memory of one description.
+    pub(super) fn describe_after(&self, number: Option<u64>, viewer: u32) -> Option<(u64, Value)> {
         let all = viewer == 0 || viewer == rustix::process::geteuid().as_raw();
         let listed = lock(&self.sessions);
-        let seen = listed.values().filter(|one| all || one.uid == viewer);
-        let sessions: Vec<Value> = seen.map(Guarded::describe).collect();
-        let agent = json!({
-            "pid": std::process::id(), "sessions": listed.len(),
+        let after = (number.map_or(Unbounded, Excluded), Unbounded);
+        let mut seen = listed
+            .range(after)
+            .filter(|(_, one)| all || one.uid == viewer);
+        seen.next().map(|(number, one)| (*number, one.describe()))
+    }
+
+    /// Describes the guard itself.
+    pub(super) fn describe(&self) -> Value {
+        json!({
+            "pid": std::process::id(), "sessions": lock(&self.sessions).len(),
             "released": self.released.load(Ordering::Relaxed), "problem": self.problem_told(),
-        });
-        (sessions, agent)
+        })
+    }
+
+    /// Returns how long the guard lingers if it has sessions, and the processes of all of them have ended.
+    pub(super) fn bereaved(&self) -> Option<Duration> {
+        let listed = lock(&self.sessions);
+        let lingers = listed.values().map(|one| one.linger);
+        let dead = listed.values().all(|one| one.process.has_ended());
+        lingers.max().filter(|_| dead)
     }
 }
 

@@ -10,14 +10,13 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::agent::{Agent, Guarded};
 use super::check_linger;
-use super::limits::{CONNECTION, Share};
+use super::limits::{CONNECTION, Need, Share};
 use super::lives::Lives;
 use super::process::Process;
 use super::proof;
@@ -39,22 +38,20 @@ const MOST_LEASES: usize = 2;
 /// Talks to the process behind a new connection, for as long as it has something to guard.
 pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
-    let first = match first {
+    let Received { message, files } = match first {
         Some(Ok(Some(first))) => first,
         Some(Err(error)) => return refuse(&agent, &socket, unreadable(&error)),
         Some(Ok(None)) | None => return,
     };
-    match Request::decode(&first.message) {
+    let request = Request::decode(&message);
+    drop(message);
+    match request {
         Some(Request::Status) => {
-            let Ok(viewer) = socket.peer() else {
-                return;
-            };
-            let told = tell(&socket, agent.describe(viewer.uid));
             // Nobody may be there to read it.
-            let _ = timeout(&*agent.env, STATUS_WITHIN, told).await;
+            let _ = timeout(&*agent.env, STATUS_WITHIN, tell(&agent, &socket, &share)).await;
         }
         Some(Request::Hello(hello)) => {
-            let refused = match Session::introduce(&agent, &socket, hello, first, share) {
+            let refused = match Session::introduce(&agent, &socket, hello, files, share) {
                 Ok(session) => return session.run(socket).await,
                 Err(reason) => reason,
             };
@@ -77,12 +74,18 @@ fn unreadable(error: &io::Error) -> String {
     format!("the message cannot be read: {error}")
 }
 
-/// Sends the sessions, and then what the guard says of itself.
-async fn tell(socket: &Socket, (sessions, about): (Vec<Value>, Value)) -> io::Result<()> {
-    for session in sessions {
+/// Sends the sessions one by one, and then what the guard says of itself, to one reader of each user at a time.
+async fn tell(agent: &Agent, socket: &Socket, share: &Share) -> io::Result<()> {
+    let viewer = socket.peer()?.uid;
+    let _turn = share.description().await;
+    let mut last = None;
+    while let Some((number, session)) = agent.describe_after(last, viewer) {
         socket.send(&Reply::Session(session).encode(), &[]).await?;
+        last = Some(number);
     }
-    socket.send(&Reply::Agent(about).encode(), &[]).await
+    socket
+        .send(&Reply::Agent(agent.describe()).encode(), &[])
+        .await
 }
 
 /// A session that is guarded.
@@ -98,6 +101,10 @@ struct Session {
     proofs: VecDeque<Proof>,
     /// The lease that is being proven, and the key by which.
     proving: Option<(i64, String)>,
+    /// How long the guard tries to delete the keys.
+    patience: Duration,
+    /// What the session takes without further lives.
+    own: Need,
     share: Share,
 }
 
@@ -114,8 +121,8 @@ impl Session {
         agent: &Arc<Agent>,
         socket: &Socket,
         hello: Hello,
-        received: Received,
-        share: Share,
+        files: Vec<OwnedFd>,
+        mut share: Share,
     ) -> Result<Self, String> {
         let Hello {
             version,
@@ -128,19 +135,13 @@ impl Session {
                 "the session speaks version {version}, the guard version {VERSION}"
             ));
         }
-        if !namespace.ends_with('/') {
-            return Err(
-                "a session without a namespace cannot be guarded: its keys have no common prefix, so it cannot prove that it \
-                 may delete them"
-                    .to_owned(),
-            );
-        }
+        check_namespace(&namespace)?;
         let peer = socket
             .peer()
             .map_err(|error| format!("the peer is unknown: {error}"))?;
-        let file = received.files.into_iter().next();
+        let file = files.into_iter().next();
         let file = file.ok_or("the session sent no process descriptor")?;
-        let process = Process::new(file)?;
+        let process = Arc::new(Process::new(file)?);
         if let (Some(sent), Some(peer)) = (process.pid(), peer.pid)
             && sent != peer
         {
@@ -150,10 +151,12 @@ impl Session {
         }
         let linger = Duration::from_millis(linger_ms);
         check_linger(linger)?;
+        let own = CONNECTION + Need::texts(identity.len() + namespace.len());
+        share.hold(own)?;
         let number = agent.enlist(Guarded {
             identity: identity.clone(),
             namespace: namespace.clone(),
-            pid: process.pid(),
+            process: Arc::clone(&process),
             uid: peer.uid,
             since: agent.env.unix_time(),
             linger,
@@ -172,6 +175,8 @@ impl Session {
             lives: Lives::of(process),
             proofs: VecDeque::new(),
             proving: None,
+            patience: Duration::ZERO,
+            own,
             share,
         })
     }
@@ -235,10 +240,12 @@ impl Session {
     /// Forgets the session, whose message may have named a life.
     fn cannot_read(self, error: &io::Error, socket: Option<&Socket>) {
         let identity = &self.identity;
-        tracing::warn!(
-            target: "eldest::guard", identity, %error,
-            "a message of a session cannot be read: the guard forgets the session"
-        );
+        if self.may_log() {
+            tracing::warn!(
+                target: "eldest::guard", identity, %error,
+                "a message of a session cannot be read: the guard forgets the session"
+            );
+        }
         let reason = unreadable(error);
         Self::answer(socket, &Reply::Refused { reason });
     }
@@ -247,7 +254,9 @@ impl Session {
     async fn finish(mut self) {
         let env = Arc::clone(&self.agent.env);
         let identity = &self.identity;
-        if let Some(left) = timer::longest(&self.lives.timers()) {
+        if let Some(left) = timer::longest(&self.lives.timers())
+            && self.may_log()
+        {
             tracing::info!(
                 target: "eldest::guard", identity, ?left,
                 "the processes of a session are dead: the guard waits until its promises have ended"
@@ -256,7 +265,7 @@ impl Session {
         loop {
             tokio::select! {
                 biased;
-                () = self.lives.end(&env, &self.identity) => break,
+                () = self.lives.end(&env, &self.identity, || self.may_log()) => break,
                 () = env.sleep(FORGET_EVERY) => {
                     if self.forget().await {
                         return;
@@ -277,6 +286,8 @@ impl Session {
             identity: &self.identity,
             namespace: &self.namespace,
             seen,
+            share: &self.share,
+            patience: self.patience,
         };
         dead.release(std::mem::take(&mut self.proofs)).await;
     }
@@ -296,21 +307,25 @@ impl Session {
 
     async fn handle(&mut self, received: Received) -> Next {
         let refuse = |reason: String| Next::Answer(Reply::Refused { reason });
-        match Request::decode(&received.message) {
+        let Received { message, files } = received;
+        let request = Request::decode(&message);
+        // It may be far larger than what was read of it, and etcd may be slow to answer.
+        drop(message);
+        match request {
             Some(Request::Goodbye) => Next::Goodbye,
             Some(Request::Ping) => Next::Answer(Reply::Pong {
                 problem: self.agent.problem(),
             }),
             Some(Request::Process { contained }) => {
-                let added = self.lives.add_process(received.files, contained);
+                let added = self.lives.add_process(files, contained);
                 self.added(added)
             }
             Some(Request::Cgroup) => {
-                let added = self.lives.add_cgroup(received.files);
+                let added = self.lives.add_cgroup(files);
                 self.added(added)
             }
             Some(Request::Timer) => {
-                let added = self.lives.add_timer(received.files);
+                let added = self.lives.add_timer(files);
                 self.added(added)
             }
             Some(Request::Guard { lease }) => {
@@ -340,7 +355,7 @@ impl Session {
     /// Answers a new life. A session with a life that the guard does not know must not be guarded: its keys would be
     /// deleted while that life lives.
     fn added(&mut self, added: Result<(), String>) -> Next {
-        match added.and_then(|()| self.share.hold(CONNECTION + self.lives.files())) {
+        match added.and_then(|()| self.share.hold(self.own + self.lives.need())) {
             Ok(()) => {
                 let (processes, cgroups) = self.lives.count();
                 let timers = self.lives.timers();
@@ -383,15 +398,29 @@ impl Session {
                 self.namespace
             ));
         }
+        self.patience = match agent.patience {
+            Some(patience) => patience,
+            None => match agent.pool.lease_term(lease).await {
+                Ok(Some(term)) => term.granted,
+                Ok(None) => return Err(format!("lease {} is gone", hex(lease))),
+                Err(failure) => return Err(format!("the lease's TTL is unknown: {failure}")),
+            },
+        };
         self.proofs.retain(|known| known.lease != lease);
         self.proofs.push_front(proof);
         self.proofs.truncate(MOST_LEASES);
         self.list_leases();
-        tracing::info!(
-            target: "eldest::guard", identity = self.identity, lease = hex(lease),
-            pid = self.lives.pid(), "lease guarded"
-        );
+        if self.may_log() {
+            tracing::info!(
+                target: "eldest::guard", identity = self.identity, lease = hex(lease),
+                pid = self.lives.pid(), "lease guarded"
+            );
+        }
         Ok(())
+    }
+
+    fn may_log(&self) -> bool {
+        self.agent.may_log_of(&self.share)
     }
 
     fn list_leases(&self) {
@@ -419,6 +448,18 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.agent.strike_off(self.number);
     }
+}
+
+/// Refuses a namespace for which a session cannot prove anything.
+fn check_namespace(prefix: &str) -> Result<(), String> {
+    if prefix.ends_with('/') {
+        return Ok(());
+    }
+    Err(
+        "a session without a namespace cannot be guarded: its keys have no common prefix, so it cannot prove that it may delete \
+         them"
+            .to_owned(),
+    )
 }
 
 /// The next message; `None` when the other end is closed; never, without a connection.

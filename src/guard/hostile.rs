@@ -8,11 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::{Agent, Guarded};
-use super::limits::Limits;
+use super::limits::{CONNECTION, FILE, Limits, Need};
 use super::process;
+use super::process::Process;
 use super::serving::Serving;
 use super::socket::{Listener, Socket, SocketFile};
+use super::timer;
 use super::wire::{Hello, Reply, Request, VERSION};
+use serde_json::Value;
+
+use crate::capture::Logs;
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};
 
@@ -26,12 +31,19 @@ struct Stage {
 
 impl Stage {
     /// One user may have that many files.
-    fn new(name: &str, most_of_one: usize) -> Self {
+    fn new(name: &str, files: usize) -> Self {
+        let plenty = FILE * 1_000_000;
+        Self::with(name, Need { files, ..plenty })
+    }
+
+    /// One user may have that much.
+    fn with(name: &str, most_of_one: Need) -> Self {
         let env: SharedEnv = Arc::new(System::new().unwrap());
         let endpoints = ["http://127.0.0.1:1".to_owned()];
         let access = etcd_client::ConnectOptions::new();
         let pool = Pool::new(Arc::clone(&env), &endpoints, access, SOON).unwrap();
-        let agent = Agent::start(&env, pool, Limits::new(1000, most_of_one));
+        let limits = Limits::new(FILE * 1_000_000, most_of_one);
+        let agent = Agent::start(&env, pool, limits, None);
         let name = format!("eldest-{name}-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = Listener::bind(&SocketFile::from(&*path)).unwrap();
@@ -45,7 +57,18 @@ impl Stage {
     }
 
     fn sessions(&self) -> usize {
-        self.agent.describe(0).0.len()
+        self.seen(0).len()
+    }
+
+    /// The sessions that a user sees.
+    fn seen(&self, viewer: u32) -> Vec<Value> {
+        let mut next = self.agent.describe_after(None, viewer);
+        let seen = std::iter::from_fn(|| {
+            let (number, session) = next.take()?;
+            next = self.agent.describe_after(Some(number), viewer);
+            Some(session)
+        });
+        seen.collect()
     }
 
     /// Introduces a session, and returns the answer.
@@ -130,6 +153,118 @@ async fn a_session_that_reads_no_answer_does_not_hold_up_what_it_says() {
 }
 
 #[tokio::test]
+async fn the_memory_of_one_users_connections_is_limited() {
+    let two = CONNECTION * 2;
+    let stage = Stage::with("memory", Need { files: 1000, ..two });
+    let first = stage.connect();
+    let welcome = stage.hello(&first, "x").await;
+    assert!(
+        matches!(welcome, Some(Reply::Welcome { .. })),
+        "{welcome:?}"
+    );
+    // The names of the first one count, too.
+    let Some(Reply::Refused { reason }) = answer(&stage.connect()).await else {
+        panic!("it was taken");
+    };
+    assert!(
+        reason.contains(" KiB of the guard's memory; at most 96 KiB"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_is_longer_than_any_of_a_session_is_refused() {
+    let stage = Stage::new("long", 100);
+    let socket = stage.connect();
+    let long = Value::String("x".repeat(16 * 1024));
+    soon(socket.send(&long, &[])).await.unwrap();
+    let Some(Reply::Refused { reason }) = answer(&socket).await else {
+        panic!("it was read");
+    };
+    assert!(reason.contains("longer than allowed"), "{reason}");
+}
+
+#[tokio::test]
+async fn one_reader_of_a_user_at_a_time_is_told_of_the_sessions() {
+    let stage = Stage::new("readers", 1000);
+    let long = "\u{1}".repeat(1024);
+    let mut sessions = Vec::new();
+    // More than the kernel keeps for a reader that does not read.
+    for _ in 0..20 {
+        let socket = stage.connect();
+        stage.hello(&socket, &long).await.expect("a welcome");
+        sessions.push(socket);
+    }
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let reader = stage.connect();
+        soon(reader.send(&Request::Status.encode(), &[]))
+            .await
+            .unwrap();
+        readers.push(reader);
+    }
+    while !readers.is_empty() {
+        // The first of them is told, and the others when it has read everything.
+        let first = soon(async {
+            loop {
+                let is_told = |reader: &Socket| reader.try_receive().is_ok();
+                if let Some(first) = readers.iter().position(is_told) {
+                    break first;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let first = readers.remove(first);
+        for _ in 1..20 {
+            assert!(matches!(answer(&first).await, Some(Reply::Session(_))));
+            let others = readers.iter().map(Socket::try_receive);
+            assert!(
+                others.into_iter().all(|other| other.is_err()),
+                "one at a time"
+            );
+        }
+        assert!(matches!(answer(&first).await, Some(Reply::Agent(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_comes_again_and_again_does_not_fill_the_log() {
+    const MESSAGE: &str = "a message of a session cannot be read: the guard forgets the session";
+    let (logs, _guard) = Logs::capture();
+    let stage = Stage::new("log", 100);
+    let long = Value::String("x".repeat(16 * 1024));
+    for _ in 0..400 {
+        let socket = stage.connect();
+        stage.hello(&socket, "again").await.expect("a welcome");
+        soon(socket.send(&long, &[])).await.unwrap();
+        assert!(matches!(answer(&socket).await, Some(Reply::Refused { .. })));
+    }
+    let logged = logs.of("eldest::guard", MESSAGE, &[]).len();
+    assert!((100..300).contains(&logged), "{logged} lines");
+}
+
+#[tokio::test]
+async fn a_session_whose_timer_never_ends_is_forgotten() {
+    let stage = Stage::new("periodic", 100);
+    let socket = stage.connect();
+    stage.hello(&socket, "periodic").await.expect("a welcome");
+    let timer = timer::periodic();
+    let (request, files) = (Request::Timer.encode(), [timer.as_fd()]);
+    soon(socket.send(&request, &files)).await.unwrap();
+    let Some(Reply::Refused { reason }) = answer(&socket).await else {
+        panic!("it was taken");
+    };
+    assert!(reason.contains("has an interval"), "{reason}");
+    soon(async {
+        while stage.sessions() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_identity_that_no_session_can_have_is_refused() {
     let stage = Stage::new("identity", 100);
     let socket = stage.connect();
@@ -178,7 +313,7 @@ async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
     let session = |uid| Guarded {
         identity: format!("of-{uid}"),
         namespace: String::new(),
-        pid: None,
+        process: Arc::new(Process::new(process::own().unwrap()).unwrap()),
         uid,
         since: Duration::ZERO,
         linger: Duration::ZERO,
@@ -191,9 +326,10 @@ async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
     for uid in [4711, 4712] {
         stage.agent.enlist(session(uid)).unwrap();
     }
-    let (seen, about) = stage.agent.describe(4711);
+    let seen = stage.seen(4711);
     assert_eq!((seen.len(), &seen[0]["identity"]), (1, &"of-4711".into()));
+    let about = stage.agent.describe();
     assert_eq!(about["sessions"], 2, "the number is no secret");
-    assert_eq!(stage.agent.describe(4713).0.len(), 0);
-    assert_eq!(stage.agent.describe(0).0.len(), 2);
+    assert_eq!(stage.seen(4713).len(), 0);
+    assert_eq!(stage.seen(0).len(), 2);
 }

@@ -1,43 +1,130 @@
-//! Limits what the processes of one user can take of a guard that serves many users: its open files, and its questions to
-//! etcd.
+//! Limits what the processes of one user can take of a guard that serves many users: its open files, its memory, its
+//! questions to etcd, its descriptions and the lines of its log.
 
 use std::collections::BTreeMap;
+use std::ops::{Add, Mul};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use eldest_core::time::Time;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Files that a connection takes: its socket, and the descriptor of its process.
-pub(super) const CONNECTION: usize = 2;
-/// Files that a further process takes.
-pub(super) const PROCESS: usize = 1;
+use super::socket::UNREAD;
+
+/// What a connection takes: its socket, the descriptor of its process, its task, and answers that are not read.
+pub(super) const CONNECTION: Need = Need {
+    files: 2,
+    memory: UNREAD + 16 * KIB,
+};
+/// What a further process, cgroup or timer takes for each of its files.
+pub(super) const FILE: Need = Need {
+    files: 1,
+    memory: KIB,
+};
+const KIB: usize = 1024;
 /// Files that a guard keeps for itself: connections to etcd, its log, timers.
 const RESERVE: usize = 64;
 /// Files that a guard gives away, however many it may open.
 const MOST: usize = 65_536;
+/// Memory that a guard gives away. `MemoryMax` of the unit is twice that, for what is not counted and for the guard itself.
+const MOST_MEMORY: usize = 256 * KIB * KIB;
 /// Parts of the whole, of which one user has one.
 const PARTS: usize = 4;
 /// Questions to etcd that one user's sessions may have under way.
 const QUESTIONS: usize = 8;
+/// Lines that are logged at once of the sessions of one user: what all of them say when an agent is restarted.
+const MOST_LINES: u32 = 200;
+/// How long it takes until one more line may be logged.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// Files, and memory in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) files: usize,
+    pub(super) memory: usize,
+}
+
+impl Need {
+    /// What texts of so many bytes take, which are kept twice.
+    pub(super) const fn texts(bytes: usize) -> Self {
+        Self {
+            files: 0,
+            memory: 2 * bytes,
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            files: self.files.saturating_sub(other.files),
+            memory: self.memory.saturating_sub(other.memory),
+        }
+    }
+}
+
+impl Add for Need {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            files: self.files + other.files,
+            memory: self.memory + other.memory,
+        }
+    }
+}
+
+impl Mul<usize> for Need {
+    type Output = Self;
+
+    fn mul(self, times: usize) -> Self {
+        Self {
+            files: self.files * times,
+            memory: self.memory * times,
+        }
+    }
+}
 
 /// What users may take.
 #[derive(Debug)]
 pub(super) struct Limits {
-    most: usize,
-    most_of_one: usize,
+    most: Need,
+    most_of_one: Need,
     taken: Mutex<Taken>,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
-    files: usize,
+    all: Need,
     users: BTreeMap<u32, User>,
 }
 
 #[derive(Debug)]
 struct User {
-    files: usize,
+    taken: Need,
     questions: Arc<Semaphore>,
+    descriptions: Arc<Semaphore>,
+    lines: Lines,
+}
+
+/// The lines that were logged of one user's sessions.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Those that count at that time. One less counts after each [`LINE_EVERY`].
+    logged: u32,
+    at: Time,
+    left_out: u64,
+}
+
+impl Lines {
+    /// Forgets the lines that count no more.
+    fn settle(&mut self, now: Time) {
+        let ago = now.since(self.at).as_secs() / LINE_EVERY.as_secs();
+        let ago = u32::try_from(ago).unwrap_or(u32::MAX);
+        if ago > 0 {
+            self.logged = self.logged.saturating_sub(ago);
+            self.at = now;
+        }
+    }
 }
 
 /// What one session has taken. It is given back on drop.
@@ -45,24 +132,36 @@ struct User {
 pub(super) struct Share {
     limits: Arc<Limits>,
     uid: u32,
-    files: usize,
+    taken: Need,
     questions: Arc<Semaphore>,
+    descriptions: Arc<Semaphore>,
 }
 
 impl Limits {
     /// The limits of a guard that serves many users.
     pub(super) fn shared() -> Arc<Self> {
-        let most = open_files();
-        Self::new(most, most / PARTS)
+        let files = open_files();
+        let part = |most: Need| Need {
+            files: most.files / PARTS,
+            memory: most.memory / PARTS,
+        };
+        let most = Need {
+            files,
+            memory: MOST_MEMORY,
+        };
+        Self::new(most, part(most))
     }
 
     /// The limits of a guard that serves one session.
     pub(super) fn alone() -> Arc<Self> {
-        let most = open_files();
+        let most = Need {
+            files: open_files(),
+            memory: MOST_MEMORY,
+        };
         Self::new(most, most)
     }
 
-    pub(super) fn new(most: usize, most_of_one: usize) -> Arc<Self> {
+    pub(super) fn new(most: Need, most_of_one: Need) -> Arc<Self> {
         Arc::new(Self {
             most,
             most_of_one,
@@ -70,38 +169,66 @@ impl Limits {
         })
     }
 
-    /// Takes files for a connection of that user.
+    /// Takes what a connection of that user needs.
     ///
     /// # Errors
     ///
     /// Says which limit would be exceeded.
-    pub(super) fn take(self: &Arc<Self>, uid: u32, files: usize) -> Result<Share, String> {
+    pub(super) fn take(self: &Arc<Self>, uid: u32, need: Need) -> Result<Share, String> {
         let mut taken = self.lock();
-        let had = taken.users.get(&uid).map_or(0, |user| user.files);
-        if had + files > self.most_of_one {
-            return Err(format!(
-                "user {uid} has {had} open files of the guard; at most {} are allowed for one user",
-                self.most_of_one
-            ));
-        }
-        if taken.files + files > self.most {
-            return Err(format!(
-                "the guard has {} files open for its sessions; its limit of open files allows {}",
-                taken.files, self.most
-            ));
-        }
-        taken.files += files;
-        let user = taken.users.entry(uid).or_insert_with(|| User {
-            files: 0,
+        let new = || User {
+            taken: Need::default(),
             questions: Arc::new(Semaphore::new(QUESTIONS)),
-        });
-        user.files += files;
+            descriptions: Arc::new(Semaphore::new(1)),
+            lines: Lines::default(),
+        };
+        let had = taken
+            .users
+            .get(&uid)
+            .map_or(Need::default(), |user| user.taken);
+        self.allows(uid, had, taken.all, need)?;
+        taken.all = taken.all + need;
+        let user = taken.users.entry(uid).or_insert_with(new);
+        user.taken = user.taken + need;
         Ok(Share {
             limits: Arc::clone(self),
             uid,
-            files,
+            taken: need,
             questions: Arc::clone(&user.questions),
+            descriptions: Arc::clone(&user.descriptions),
         })
+    }
+
+    /// Says which limit would be exceeded.
+    fn allows(&self, uid: u32, had: Need, all: Need, need: Need) -> Result<(), String> {
+        let (most, most_of_one) = (self.most, self.most_of_one);
+        if had.files + need.files > most_of_one.files {
+            return Err(format!(
+                "user {uid} has {} open files of the guard; at most {} are allowed for one user",
+                had.files, most_of_one.files
+            ));
+        }
+        if had.memory + need.memory > most_of_one.memory {
+            return Err(format!(
+                "user {uid} has {} KiB of the guard's memory; at most {} KiB are allowed for one user",
+                had.memory / KIB,
+                most_of_one.memory / KIB
+            ));
+        }
+        if all.files + need.files > most.files {
+            return Err(format!(
+                "the guard has {} files open for its sessions; its limit of open files allows {}",
+                all.files, most.files
+            ));
+        }
+        if all.memory + need.memory > most.memory {
+            return Err(format!(
+                "the guard's sessions have {} KiB of its memory; at most {} KiB are allowed",
+                all.memory / KIB,
+                most.memory / KIB
+            ));
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -111,20 +238,21 @@ impl Limits {
 }
 
 impl Share {
-    /// Takes as many files more as a session with so many processes needs, or gives some back.
+    /// Takes as much more as the session needs, or gives some back.
     ///
     /// # Errors
     ///
     /// Says which limit would be exceeded.
-    pub(super) fn hold(&mut self, files: usize) -> Result<(), String> {
-        if let Some(more) = files.checked_sub(self.files).filter(|more| *more > 0) {
-            let mut more = self.limits.take(self.uid, more)?;
-            self.files += std::mem::take(&mut more.files);
-        } else {
-            self.limits.give_back(self.uid, self.files - files);
-            self.files = files;
-        }
+    pub(super) fn hold(&mut self, need: Need) -> Result<(), String> {
+        let mut more = self.limits.take(self.uid, need.without(self.taken))?;
+        self.limits.give_back(self.uid, self.taken.without(need));
+        more.taken = Need::default();
+        self.taken = need;
         Ok(())
+    }
+
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
     }
 
     /// Waits until this user may ask etcd another question.
@@ -132,15 +260,37 @@ impl Share {
         // It is never closed.
         Arc::clone(&self.questions).acquire_owned().await.ok()
     }
+
+    /// Waits until nobody else of this user is told of the guard's sessions.
+    pub(super) async fn description(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.descriptions).acquire_owned().await.ok()
+    }
+
+    /// Returns how many lines were left out since the last one if a line about this user's sessions may be logged.
+    pub(super) fn line(&self, now: Time) -> Option<u64> {
+        let mut taken = self.limits.lock();
+        // A user is remembered for its lines only while they count.
+        taken.users.retain(|_, user| {
+            user.lines.settle(now);
+            user.taken != Need::default() || user.lines.logged > 0
+        });
+        let lines = &mut taken.users.get_mut(&self.uid)?.lines;
+        if lines.logged >= MOST_LINES {
+            lines.left_out += 1;
+            return None;
+        }
+        lines.logged += 1;
+        Some(std::mem::take(&mut lines.left_out))
+    }
 }
 
 impl Limits {
-    fn give_back(&self, uid: u32, files: usize) {
+    fn give_back(&self, uid: u32, need: Need) {
         let mut taken = self.lock();
-        taken.files -= files;
+        taken.all = taken.all.without(need);
         if let Some(user) = taken.users.get_mut(&uid) {
-            user.files -= files;
-            if user.files == 0 {
+            user.taken = user.taken.without(need);
+            if user.taken == Need::default() && user.lines.logged == 0 {
                 taken.users.remove(&uid);
             }
         }
@@ -149,7 +299,7 @@ impl Limits {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.limits.give_back(self.uid, self.files);
+        self.limits.give_back(self.uid, self.taken);
     }
 }
 
@@ -166,9 +316,18 @@ mod tests {
 
     use super::*;
 
+    const PLENTY: usize = 1 << 30;
+
+    fn files(files: usize) -> Need {
+        Need {
+            files,
+            memory: PLENTY,
+        }
+    }
+
     #[test]
     fn one_user_cannot_take_what_another_one_needs() {
-        let limits = Limits::new(8, 4);
+        let limits = Limits::new(files(8), files(4));
         let first = limits.take(1, CONNECTION).unwrap();
         let mut second = limits.take(1, CONNECTION).unwrap();
         let refused = limits.take(1, CONNECTION).unwrap_err();
@@ -176,11 +335,11 @@ mod tests {
             refused.contains("user 1 has 4 open files") && refused.contains("at most 4"),
             "{refused}"
         );
-        assert!(second.hold(CONNECTION + PROCESS).is_err());
+        assert!(second.hold(CONNECTION + FILE).is_err());
         let other = limits.take(2, CONNECTION).unwrap();
         drop(first);
-        second.hold(CONNECTION + PROCESS).unwrap();
-        let third = limits.take(3, 3).unwrap();
+        second.hold(CONNECTION + FILE).unwrap();
+        let third = limits.take(3, FILE * 3).unwrap();
         let refused = limits.take(4, CONNECTION).unwrap_err();
         assert!(
             refused.contains("8 files open") && refused.contains("allows 8"),
@@ -189,13 +348,43 @@ mod tests {
         second.hold(CONNECTION).unwrap();
         drop((second, other, third));
         let taken = limits.lock();
-        assert!(taken.files == 0 && taken.users.is_empty(), "{taken:?}");
+        let nothing = taken.all == Need::default() && taken.users.is_empty();
+        assert!(nothing, "{taken:?}");
+    }
+
+    #[test]
+    fn the_memory_of_one_user_is_counted_with_its_names() {
+        let memory = |connections: usize| Need {
+            files: 100,
+            memory: CONNECTION.memory * connections,
+        };
+        let limits = Limits::new(memory(3), memory(2));
+        let mut first = limits.take(1, CONNECTION).unwrap();
+        first.hold(CONNECTION + Need::texts(1)).unwrap();
+        let refused = limits.take(1, CONNECTION).unwrap_err();
+        assert!(
+            refused.contains("user 1 has ") && refused.contains(" of the guard's memory"),
+            "{refused}"
+        );
+        first.hold(CONNECTION).unwrap();
+        let _second = limits.take(1, CONNECTION).unwrap();
+        let _other = limits.take(2, CONNECTION).unwrap();
+        let refused = limits.take(2, CONNECTION).unwrap_err();
+        assert!(refused.contains("the guard's sessions have "), "{refused}");
+    }
+
+    #[test]
+    fn the_unit_leaves_room_for_what_sessions_may_take() {
+        let unit = include_str!("../../deploy/systemd/eldest-agent.service");
+        let most = format!("\nMemoryMax={}M\n", 2 * MOST_MEMORY / KIB / KIB);
+        assert!(unit.contains(&most), "{most}");
     }
 
     #[tokio::test]
     async fn the_questions_of_one_user_do_not_hold_up_those_of_another() {
-        let limits = Limits::new(8, 4);
-        let (one, other) = (limits.take(1, 2).unwrap(), limits.take(2, 2).unwrap());
+        let limits = Limits::new(files(8), files(4));
+        let take = |uid| limits.take(uid, CONNECTION).unwrap();
+        let (one, other) = (take(1), take(2));
         let mut under_way = Vec::new();
         for _ in 0..QUESTIONS {
             under_way.push(one.question().await);
@@ -205,5 +394,33 @@ mod tests {
             "one more than allowed"
         );
         assert!(other.question().await.is_some());
+        let told = one.description().await;
+        assert!(one.description().now_or_never().is_none());
+        assert!(other.description().now_or_never().is_some());
+        drop(told);
+        assert!(one.description().now_or_never().is_some());
+    }
+
+    #[test]
+    fn the_lines_of_one_user_are_limited_and_counted_across_its_sessions() {
+        let limits = Limits::new(files(8), files(4));
+        let now = Time::ZERO.after(LINE_EVERY);
+        for _ in 0..MOST_LINES {
+            // A new session each time.
+            assert_eq!(limits.take(1, CONNECTION).unwrap().line(now), Some(0));
+        }
+        let one = limits.take(1, CONNECTION).unwrap();
+        assert_eq!((one.line(now), one.line(now)), (None, None));
+        assert_eq!(limits.take(2, CONNECTION).unwrap().line(now), Some(0));
+        let later = now.after(LINE_EVERY);
+        assert_eq!((one.line(later), one.line(later)), (Some(2), None));
+        drop(one);
+        let much_later = later.after(LINE_EVERY * MOST_LINES);
+        assert_eq!(
+            limits.take(3, CONNECTION).unwrap().line(much_later),
+            Some(0)
+        );
+        let remembered: Vec<u32> = limits.lock().users.keys().copied().collect();
+        assert_eq!(remembered, [3]);
     }
 }

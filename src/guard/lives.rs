@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::cgroup::{self, Cgroup};
 use super::life::Life;
-use super::limits::PROCESS;
+use super::limits::{FILE, Need};
 use super::process::{self, Process};
 use super::timer::Timer;
 use super::wire::Request;
@@ -20,9 +20,11 @@ use crate::runtime::{SharedEnv, timeout};
 
 /// Lives of one session beside its own process, at a time.
 pub(super) const MOST_LIVES: usize = 64;
-/// How often the guard looks again at what it has killed: the kernel may withhold the last change of a cgroup that is
-/// removed at once.
+/// When the guard first looks again at a cgroup that was not empty: the kernel may withhold the last change of a cgroup that is
+/// removed at once. Each further look comes after twice the time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The longest time between two looks.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 impl Life {
     /// Returns the message that adds this life, and the files that go with it.
@@ -53,7 +55,7 @@ impl Life {
 #[derive(Debug)]
 pub(super) struct Lives {
     /// The session's own process first. While one of them lives, the guard kills nothing.
-    processes: Vec<Process>,
+    processes: Vec<Arc<Process>>,
     /// Processes that belong to the cgroups.
     contained: Vec<Process>,
     cgroups: Vec<Cgroup>,
@@ -61,7 +63,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    pub(super) fn of(own: Process) -> Self {
+    pub(super) fn of(own: Arc<Process>) -> Self {
         Self {
             processes: vec![own],
             contained: Vec::new(),
@@ -83,7 +85,7 @@ impl Lives {
         if contained {
             self.contained.push(process);
         } else {
-            self.processes.push(process);
+            self.processes.push(Arc::new(process));
         }
         Ok(())
     }
@@ -128,7 +130,7 @@ impl Lives {
 
     /// Returns the number of the session's own process, if this process sees it.
     pub(super) fn pid(&self) -> Option<i32> {
-        self.processes.first().and_then(Process::pid)
+        self.processes.first().and_then(|own| own.pid())
     }
 
     /// Returns how many processes and how many cgroups there are.
@@ -144,15 +146,16 @@ impl Lives {
         self.timers.clone()
     }
 
-    /// Returns how many files there are beside that of the session's own process.
-    pub(super) fn files(&self) -> usize {
+    /// Returns what they take beside the session's own process.
+    pub(super) fn need(&self) -> Need {
         let cgroups: usize = self.cgroups.iter().map(Cgroup::files).sum();
-        (self.processes.len() + self.contained.len() - 1) * PROCESS + cgroups + self.timers.len()
+        let processes = self.processes.len() - 1 + self.contained.len();
+        FILE * (processes + cgroups + self.timers.len())
     }
 
     /// Returns `true` if no process is left that may still end the program in its own way.
     pub(super) fn is_alone(&self) -> bool {
-        self.processes.iter().all(Process::has_ended)
+        self.processes.iter().all(|process| process.has_ended())
     }
 
     /// Waits for that.
@@ -172,12 +175,14 @@ impl Lives {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn end(&self, env: &SharedEnv, identity: &str) {
-        let mut told = false;
+    pub(super) async fn end(&self, env: &SharedEnv, identity: &str, may_log: impl Fn() -> bool) {
+        let (mut told, mut pause) = (false, LOOK_EVERY);
         loop {
+            let mut empty = true;
             for cgroup in self.cgroups.iter().filter(|cgroup| !cgroup.is_empty()) {
+                empty = false;
                 let killed = cgroup.kill();
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut told, true) && may_log() {
                     tell(identity, killed);
                 }
             }
@@ -189,12 +194,16 @@ impl Lives {
                     process.ended().await;
                 }
                 for timer in &self.timers {
-                    timer.ended().await;
+                    timer.ended(&**env).await;
                 }
             };
-            if timeout(&**env, LOOK_EVERY, ended).await.is_some() {
+            if empty {
+                return ended.await;
+            }
+            if timeout(&**env, pause, ended).await.is_some() {
                 return;
             }
+            pause = (pause * 2).min(LOOK_AT_LEAST_EVERY);
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::agent::Agent;
+use super::limits::Share;
 use super::wire::hex;
 use crate::etcd::{Extent, Proof, Release};
 use crate::metrics;
@@ -15,9 +16,6 @@ use eldest_core::time::Time;
 
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the guard tries: three times the longest TTL of a session. If etcd works, the leases have expired long before.
-pub(super) const GIVE_UP_AFTER: Duration = Duration::from_secs(900);
-
 /// A session whose processes have ended.
 pub(super) struct Dead<'a> {
     pub(super) agent: &'a Agent,
@@ -26,13 +24,16 @@ pub(super) struct Dead<'a> {
     pub(super) namespace: &'a str,
     /// When the end was seen.
     pub(super) seen: Time,
+    pub(super) share: &'a Share,
+    /// How long the guard tries.
+    pub(super) patience: Duration,
 }
 
 impl Dead<'_> {
     /// Deletes the session's keys under the leases of these proofs.
     pub(super) async fn release(&self, proofs: impl IntoIterator<Item = Proof>) {
         let env = &self.agent.env;
-        let until = env.now().after(GIVE_UP_AFTER);
+        let until = env.now().after(self.patience);
         let mut released = Vec::new();
         for proof in proofs {
             let Some(release) = self.try_until(until, &proof).await else {
@@ -47,7 +48,10 @@ impl Dead<'_> {
             return;
         }
         // What the process has left in its sockets may put a key yet, as long as requests may take.
-        env.sleep(self.agent.pool.request_timeout()).await;
+        tokio::select! {
+            () = env.sleep(self.agent.pool.request_timeout()) => {}
+            () = self.agent.hurry.cancelled() => {}
+        }
         for proof in released {
             if let Err(error) = self.once(&proof, Extent::All).await {
                 // It goes with the lease.
@@ -73,46 +77,59 @@ impl Dead<'_> {
             };
             failures += 1;
             metrics::agent_released("failed");
-            if failures == 1 {
+            if failures == 1 && self.may_log() {
                 tracing::warn!(
                     target: "eldest::guard", identity, lease, error = %failure,
                     "the keys of a dead process could not be deleted; the guard tries again"
                 );
             }
             if env.now() >= until {
-                tracing::warn!(
-                    target: "eldest::guard", identity, lease, error = %failure,
-                    "the keys of a dead process could not be deleted; the guard gives up"
-                );
+                if self.may_log() {
+                    tracing::warn!(
+                        target: "eldest::guard", identity, lease, error = %failure,
+                        "the keys of a dead process could not be deleted; the guard gives up"
+                    );
+                }
                 return None;
             }
             env.sleep(pause(failures, LONGEST_PAUSE)).await;
         }
     }
 
+    fn may_log(&self) -> bool {
+        self.agent.may_log_of(self.share)
+    }
+
     /// Counts and logs what became of the keys.
     fn tell(&self, proof: &Proof, release: Release) {
+        let took = self.agent.env.now().since(self.seen);
+        metrics::agent_released(match release {
+            Release::Gone => "gone",
+            Release::Unproven => "unproven",
+            Release::Released { .. } => "released",
+        });
+        if matches!(release, Release::Released { .. }) {
+            self.agent.count_released();
+            metrics::agent_took(took);
+        }
+        if !self.may_log() {
+            return;
+        }
         let (identity, lease) = (self.identity, hex(proof.lease));
         match release {
             Release::Gone => {
-                metrics::agent_released("gone");
                 tracing::info!(
                     target: "eldest::guard", identity, lease,
                     "the process of a session is dead: its lease was gone already"
                 );
             }
             Release::Unproven => {
-                metrics::agent_released("unproven");
                 tracing::warn!(
                     target: "eldest::guard", identity, lease,
                     "the process of a session is dead: its proof no longer stands under the lease, so no key is deleted"
                 );
             }
             Release::Released { outside } => {
-                let took = self.agent.env.now().since(self.seen);
-                self.agent.count_released();
-                metrics::agent_released("released");
-                metrics::agent_took(took);
                 tracing::info!(
                     target: "eldest::guard", identity, lease, ?took, outside,
                     "the process of a session is dead: its keys are deleted"

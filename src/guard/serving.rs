@@ -17,6 +17,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
 
+/// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd works, the
+/// leases have expired long before.
+const PATIENCE: Duration = Duration::from_secs(900);
+
 /// An agent that listens at a socket.
 #[allow(missing_debug_implementations)]
 pub struct Serving {
@@ -35,7 +39,7 @@ impl Serving {
         check_agent_path(&file.path).map_err(invalid)?;
         let listener =
             Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
-        let agent = Agent::start(env, pool, Limits::shared());
+        let agent = Agent::start(env, pool, Limits::shared(), Some(PATIENCE));
         Ok(Self::of(agent, listener))
     }
 

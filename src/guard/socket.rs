@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -22,6 +23,10 @@ use super::descriptor::register;
 
 /// The longest message, in bytes: room for the certificates of a spawned guard, and below the kernel's default buffer.
 const LONGEST: usize = 64 * 1024;
+/// The longest message of a session to an agent: a greeting whose names JSON writes with six bytes for each.
+const LONGEST_OF_SESSION: usize = 16 * 1024;
+/// Bytes of answers that a session may leave unread, as the kernel counts them. One description fits.
+pub(super) const UNREAD: usize = 32 * 1024;
 /// Open files that come with one message.
 const MOST_FILES: usize = 2;
 /// Connections that the kernel keeps until the listener accepts them.
@@ -29,7 +34,11 @@ const BACKLOG: i32 = 1024;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct Socket(AsyncFd<OwnedFd>);
+pub(super) struct Socket {
+    file: AsyncFd<OwnedFd>,
+    /// The longest message that is received.
+    longest: usize,
+}
 
 /// A message, with the files that came with it.
 #[derive(Debug)]
@@ -107,13 +116,26 @@ impl Socket {
 
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
-        Ok(Self(register(socket, interest)?))
+        Ok(Self {
+            file: register(socket, interest)?,
+            longest: LONGEST,
+        })
+    }
+
+    /// Takes a connection of a stranger, who gets no more memory than it needs.
+    fn accepted(socket: OwnedFd) -> io::Result<Self> {
+        // The kernel doubles it.
+        set_socket_send_buffer_size(&socket, UNREAD / 2)?;
+        Ok(Self {
+            longest: LONGEST_OF_SESSION,
+            ..Self::new(socket)?
+        })
     }
 
     /// Returns the process that connected, and its user, as this process' namespaces name them. A process that this
     /// namespace does not see has the number 0, for which `rustix` has no value.
     pub(super) fn peer(&self) -> io::Result<Peer> {
-        let socket = self.0.get_ref().try_clone()?;
+        let socket = self.file.get_ref().try_clone()?;
         let stream = UnixStream::from_std(socket.into())?;
         let peer = stream.peer_cred()?;
         Ok(Peer {
@@ -157,7 +179,7 @@ impl Socket {
     pub(super) async fn send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = bytes(message)?;
         let send = |socket: &OwnedFd| send(socket, &bytes, files);
-        self.0.async_io(Interest::WRITABLE, send).await
+        self.file.async_io(Interest::WRITABLE, send).await
     }
 
     /// Sends a message if there is room for it. A peer that does not read what it has asked for holds up nobody.
@@ -167,7 +189,7 @@ impl Socket {
         let mut nothing = SendAncillaryBuffer::default();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         // A peer that has gone needs no answer either.
-        let _ = rustix::net::sendmsg(self.0.get_ref(), &parts, &mut nothing, flags);
+        let _ = rustix::net::sendmsg(self.file.get_ref(), &parts, &mut nothing, flags);
     }
 
     /// Sends a message at once.
@@ -176,7 +198,7 @@ impl Socket {
     ///
     /// `WouldBlock`: the other end does not read.
     pub(super) fn try_send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(self.0.get_ref(), &bytes(message)?, files)
+        send(self.file.get_ref(), &bytes(message)?, files)
     }
 
     /// Receives the next message; `None` when the other end is closed.
@@ -185,12 +207,13 @@ impl Socket {
     ///
     /// No message is lost.
     pub(super) async fn receive(&self) -> io::Result<Option<Received>> {
-        self.0.async_io(Interest::READABLE, receive).await
+        let receive = |socket: &OwnedFd| receive(socket, self.longest);
+        self.file.async_io(Interest::READABLE, receive).await
     }
 
     /// Receives a message that is already there.
     pub(super) fn try_receive(&self) -> io::Result<Option<Received>> {
-        receive(self.0.get_ref())
+        receive(self.file.get_ref(), self.longest)
     }
 }
 
@@ -247,7 +270,7 @@ impl Listener {
     pub(super) async fn accept(&self) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accept = |socket: &OwnedFd| Ok(rustix::net::accept_with(socket, flags)?);
-        Socket::new(self.socket.async_io(Interest::READABLE, accept).await?)
+        Socket::accepted(self.socket.async_io(Interest::READABLE, accept).await?)
     }
 
     /// Returns `true` while the path names this socket.
@@ -320,16 +343,18 @@ fn send(socket: &OwnedFd, bytes: &str, files: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
-fn receive(socket: &OwnedFd) -> io::Result<Option<Received>> {
-    match receive_once(socket) {
+fn receive(socket: &OwnedFd, longest: usize) -> io::Result<Option<Received>> {
+    match receive_once(socket, longest) {
         // The other end was closed before it had read everything. What it had sent comes next.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive_once(socket),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            receive_once(socket, longest)
+        }
         received => received,
     }
 }
 
-fn receive_once(socket: &OwnedFd) -> io::Result<Option<Received>> {
-    let mut bytes = vec![0; LONGEST];
+fn receive_once(socket: &OwnedFd, longest: usize) -> io::Result<Option<Received>> {
+    let mut bytes = vec![0; longest];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];

@@ -1,22 +1,23 @@
 //! Starts a guard for one session: this program once more, which becomes a guard in [`init`].
 //!
-//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it, and outlives those signals with
-//! which a process manager ends all processes of a service. It ends when the session says goodbye, or when it has deleted
-//! the keys of the dead process.
+//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it. It closes all files that it has
+//! inherited, so that it keeps no port and no pipe of the program open. While the program lives, it outlives those signals with
+//! which a process manager ends all processes of a service. It ends when the session says goodbye, when it has deleted the keys
+//! of the dead process, after the lease's TTL without success, or when such a signal comes after the program's death.
 
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::agent::Agent;
 use super::attending;
 use super::limits::Limits;
 use super::socket::Socket;
+use super::wire::Reply;
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};
 
@@ -64,6 +65,7 @@ pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
         .arg(GUARD)
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn();
     let spawned = Spawned(child.map_err(failed)?);
     let told = match pool.passed() {
@@ -85,42 +87,87 @@ pub(super) fn init() {
         INITIALISED.store(true, Ordering::Release);
         return;
     }
-    let code = match be_guard() {
-        Ok(()) => 0,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "eldest: the guard failed: {error}");
-            1
-        }
-    };
-    std::process::exit(code);
+    std::process::exit(i32::from(be_guard().is_err()));
 }
 
 /// The guard's whole life.
 fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
+    close_inherited()?;
     // So that neither Ctrl-C nor a terminal that closes ends the guard together with the program.
     rustix::process::setsid()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        // A signal that has a stream never ends the process again, also when the stream has gone.
-        for kind in [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-        ] {
-            drop(signal(kind)?);
-        }
+        let signals = Signals::new()?;
         let socket: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         let socket = Socket::new(socket)?;
         let Some(access) = socket.receive().await? else {
             return Ok(());
         };
         let env: SharedEnv = Arc::new(System::new()?);
-        let pool = Pool::from_passed(Arc::clone(&env), &access.message)?;
-        let agent = Agent::start(&env, pool, Limits::alone());
+        let agent = match Pool::from_passed(Arc::clone(&env), &access.message) {
+            Ok(pool) => Agent::start(&env, pool, Limits::alone(), None),
+            Err(reason) => {
+                socket.send_now(&Reply::Refused { reason }.encode());
+                return Ok(());
+            }
+        };
         let share = agent.share(&socket)?;
-        attending::attend(agent, socket, share).await;
+        tokio::select! {
+            () = attending::attend(Arc::clone(&agent), socket, share) => {}
+            () = dismissed(&agent, signals) => {}
+        }
         Ok(())
     })
+}
+
+/// Closes what the program had open and did not close on `exec`: the ports at which it listened, and pipes whose readers wait for
+/// their end. Nothing of this process is open yet but its standard streams.
+fn close_inherited() -> std::io::Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd")?;
+    let number = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok()
+    };
+    // The directory itself is among them, and closed when they are known.
+    let open: Vec<RawFd> = open.filter_map(number).collect();
+    for file in open.into_iter().filter(|file| *file > 2) {
+        let _ = nix::unistd::close(file);
+    }
+    Ok(())
+}
+
+/// The signals with which a process manager ends a service. One that has a stream does not end the process.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self([
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+        ]))
+    }
+
+    async fn next(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+/// Waits for a signal after the program's death. Then the guard has time for what it was told to linger, and for one attempt to
+/// delete the keys, because a process manager may send the signal at the moment of the death.
+async fn dismissed(agent: &Agent, mut signals: Signals) {
+    loop {
+        signals.next().await;
+        if let Some(linger) = agent.bereaved() {
+            agent.hurry.cancel();
+            agent.env.sleep(linger + agent.pool.request_timeout()).await;
+            return;
+        }
+    }
 }

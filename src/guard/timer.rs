@@ -7,7 +7,7 @@
 //! way. A timer that was never set has ended: nothing was promised.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_gettime, timerfd_settime,
 };
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-use super::descriptor::register;
+use crate::runtime::Env;
 
 /// The timer ends that much after the promise, in case the caller's clock and the kernel's timers differ by a rounding.
 const MARGIN: Duration = Duration::from_millis(1);
@@ -69,9 +67,21 @@ impl Promises {
     }
 }
 
+/// The shortest wait between two looks at a timer: whoever has it too may set it again and again.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
+
 /// The guard's end of a timer that a session has sent.
 #[derive(Debug)]
-pub(super) struct Timer(AsyncFd<OwnedFd>);
+pub(super) struct Timer(OwnedFd);
+
+/// What a timer shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    Ended,
+    Runs(Duration),
+    /// It begins again whenever it ends, as no session sets it.
+    Periodic,
+}
 
 impl Timer {
     /// Takes a descriptor that another process has sent.
@@ -82,28 +92,48 @@ impl Timer {
     pub(super) fn new(file: OwnedFd) -> Result<Self, String> {
         timerfd_gettime(&file)
             .map_err(|error| format!("the file sent is no timer (timerfd): {error}"))?;
-        let file = register(file, Interest::READABLE)
-            .map_err(|error| format!("the timer cannot be awaited: {error}"))?;
-        Ok(Self(file))
+        let timer = Self(file);
+        if timer.shown() == Shown::Periodic {
+            return Err("the timer has an interval, so it never ends".to_owned());
+        }
+        Ok(timer)
     }
 
-    /// Returns how long the timer still runs; `None` when it has ended. It is not read: that could block, and the session has it
-    /// too.
+    /// Returns how long the timer still runs; `None` when it has ended.
     pub(super) fn left(&self) -> Option<Duration> {
-        left(self.0.get_ref())
+        match self.shown() {
+            Shown::Ended => None,
+            Shown::Runs(left) => Some(left),
+            Shown::Periodic => Some(Duration::MAX),
+        }
     }
 
-    /// Waits until the timer has ended.
+    /// Looks at the timer. It is not read: that could block, and the session has it too. While it is unknown how long it runs,
+    /// it runs.
+    fn shown(&self) -> Shown {
+        match timerfd_gettime(&self.0) {
+            Ok(time) if time.it_interval != NOT => Shown::Periodic,
+            Ok(time) if time.it_value == NOT => Shown::Ended,
+            Ok(time) => Shown::Runs(Duration::try_from(time.it_value).unwrap_or(Duration::MAX)),
+            Err(_) => Shown::Runs(Duration::MAX),
+        }
+    }
+
+    /// Waits until the timer has ended: never, if it is periodic by now. The guard waits by its own clock, so nobody who sets the
+    /// timer wakes it.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn ended(&self) {
-        while self.left().is_some() {
-            match self.0.readable().await {
-                Ok(mut ready) => ready.clear_ready(),
-                // The runtime shuts down.
-                Err(_) => return std::future::pending().await,
+    pub(super) async fn ended(&self, env: &dyn Env) {
+        loop {
+            match self.shown() {
+                Shown::Ended => return,
+                Shown::Runs(left) => {
+                    let pause = left.max(LOOK_AT_MOST_EVERY);
+                    env.wake_at(env.now().after(pause)).await;
+                }
+                Shown::Periodic => std::future::pending().await,
             }
         }
     }
@@ -114,13 +144,22 @@ pub(super) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
     timers.iter().filter_map(|timer| timer.left()).max()
 }
 
-/// While it is unknown how long a timer runs, it runs.
-fn left(file: &impl AsFd) -> Option<Duration> {
-    match timerfd_gettime(file) {
-        Ok(time) if time.it_value == NOT => None,
-        Ok(time) => Some(Duration::try_from(time.it_value).unwrap_or(Duration::MAX)),
-        Err(_) => Some(Duration::MAX),
-    }
+/// Makes a timer that ends soon, and then again and again.
+#[cfg(test)]
+pub(super) fn periodic() -> OwnedFd {
+    let promises = Promises::new().expect("a timer");
+    make_periodic(&promises.file);
+    promises.file
+}
+
+#[cfg(test)]
+fn make_periodic(file: &OwnedFd) {
+    let often = Timespec::try_from(Duration::from_micros(10)).expect("a short time");
+    let again = Itimerspec {
+        it_interval: often,
+        it_value: often,
+    };
+    timerfd_settime(file, TimerfdTimerFlags::empty(), &again).expect("a timer");
 }
 
 #[cfg(test)]
@@ -128,7 +167,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::runtime::{Env, System};
+    use crate::runtime::{System, timeout};
 
     const SOON: Duration = Duration::from_millis(60);
     const LATER: Duration = Duration::from_secs(600);
@@ -141,9 +180,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_timer_by_which_nothing_was_promised_has_ended() {
+        let env = System::new().unwrap();
         let (_promises, timer) = shared();
         assert_eq!(timer.left(), None);
-        timer.ended().await;
+        timer.ended(&env).await;
     }
 
     #[tokio::test]
@@ -155,9 +195,9 @@ mod tests {
         promises.last(now, until).unwrap();
         // As the end of the process does.
         drop(promises);
-        timer.ended().await;
+        timer.ended(&env).await;
         assert!(env.now() >= until);
-        timer.ended().await;
+        timer.ended(&env).await;
     }
 
     #[tokio::test]
@@ -166,7 +206,7 @@ mod tests {
         let (mut promises, timer) = shared();
         let now = env.now();
         promises.last(now, now.after(SOON)).unwrap();
-        let mut awaited = Box::pin(timer.ended());
+        let mut awaited = Box::pin(timer.ended(&env));
         assert_eq!(awaited.as_mut().now_or_never(), None);
         let until = now.after(SOON * 3);
         promises.last(now, until).unwrap();
@@ -196,6 +236,21 @@ mod tests {
         let (mut promises, timer) = shared();
         promises.last(Time::ZERO, Time::MAX).unwrap();
         assert!(timer.left() > Some(LATER));
+    }
+
+    #[test]
+    fn a_timer_with_an_interval_is_refused() {
+        let reason = Timer::new(periodic()).unwrap_err();
+        assert!(reason.contains("has an interval"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_gets_an_interval_later_never_ends() {
+        let env = System::new().unwrap();
+        let (promises, timer) = shared();
+        make_periodic(&promises.file);
+        assert_eq!(timer.left(), Some(Duration::MAX));
+        assert_eq!(timeout(&env, SOON, timer.ended(&env)).await, None);
     }
 
     #[tokio::test]

@@ -2,12 +2,12 @@
 //! is guarded again afterwards.
 
 use eldest_testing::Proxy;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::process::{Process, spawned_guards};
+use crate::process::{Process, spawned_guards, start};
 use crate::raw::{Listener, Raw};
-use crate::stage::{Result, Stage, stat, until};
+use crate::stage::{PROGRAM, Result, Stage, stat, until};
 
 /// A TTL that would run out during the test if renewals stopped.
 const SHORT: &[(&str, &str)] = &[("TTL_MS", "6000")];
@@ -255,6 +255,82 @@ async fn a_spawned_guard_that_is_killed_or_stopped_is_replaced() -> Result {
     Ok(())
 }
 
+/// Starts a leader that reaches etcd through that proxy, and returns it with its spawned guard.
+async fn leader_behind(proxy: &Proxy, variables: &[(&str, &str)]) -> Result<(Process, Pid)> {
+    let words = [
+        PROGRAM,
+        "subject",
+        &proxy.endpoint(),
+        "spawned",
+        "leader",
+        "1",
+    ];
+    let mut leader = start(&words, variables, None)?;
+    leader.leads().await?;
+    let guards = spawned_guards(leader.id());
+    let [guard] = guards[..] else {
+        return Err(format!("its guards are {guards:?}").into());
+    };
+    Ok((leader, guard))
+}
+
+/// Waits until the guard has ended.
+async fn has_ended(guard: Pid) -> Result {
+    let pid = guard.as_raw_nonzero().get().cast_unsigned();
+    until("the end of the guard", async || {
+        let alive = stat(pid).is_ok_and(|state| state != "Z");
+        Ok((!alive).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_spawned_guard_without_etcd_ends_on_a_signal_after_the_death() -> Result {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let stage = Stage::new().await?;
+        let proxy = Proxy::start(stage.etcd.address()).await?;
+        let (mut leader, guard) = leader_behind(&proxy, &[]).await?;
+        proxy.hold();
+        leader.kill()?;
+        leader.ended().await?;
+        kill_process(guard, signal)?;
+        has_ended(guard).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_spawned_guard_without_etcd_gives_up_after_the_ttl() -> Result {
+    let stage = Stage::new().await?;
+    let proxy = Proxy::start(stage.etcd.address()).await?;
+    let (mut leader, guard) = leader_behind(&proxy, SHORT).await?;
+    proxy.cut();
+    leader.kill()?;
+    has_ended(guard).await
+}
+
+#[tokio::test]
+async fn a_spawned_guard_keeps_no_file_of_its_program_open() -> Result {
+    let stage = Stage::new().await?;
+    let file = stage.path("inherited");
+    let script = format!("exec 7>{0} 2>{0}; exec \"$@\"", file.display());
+    let before = ["sh", "-c", &script, "sh"];
+    let mut leader = stage.subject_with("spawned", "leader", 1, &before, &[])?;
+    let lease = leader.leads().await?;
+    let has_it = |pid: u32| -> Result<bool> {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?;
+        let mut open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        Ok(open.any(|link| link == file))
+    };
+    assert!(has_it(leader.id())?, "the program has it");
+    let [guard] = spawned_guards(leader.id())[..] else {
+        return Err("no guard, or several".into());
+    };
+    assert!(!has_it(guard.as_raw_nonzero().get().cast_unsigned())?);
+    leader.kill()?;
+    stage.released(lease).await
+}
+
 #[tokio::test]
 async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
     let stage = Stage::new().await?;
@@ -271,10 +347,5 @@ async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
     }
     leader.kill()?;
     stage.released(lease).await?;
-    let pid = guard.as_raw_nonzero().get().cast_unsigned();
-    until("the end of the guard", async || {
-        let alive = stat(pid).is_ok_and(|state| state != "Z");
-        Ok((!alive).then_some(()))
-    })
-    .await
+    has_ended(guard).await
 }
