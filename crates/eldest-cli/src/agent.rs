@@ -14,6 +14,7 @@ use eldest::internal::agent::{self, Agent, SOCKET, SocketFile};
 use eldest_http::contract::command::Listening;
 
 pub(crate) use self::status::{Unreached, ask, summary};
+use crate::answering::Names;
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format};
@@ -71,6 +72,9 @@ pub(crate) struct Args {
     /// Answer GET /metrics and GET /healthz at this address, without TLS; port 0 takes any free port
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = HEADING)]
     listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    names: Names,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -95,7 +99,7 @@ async fn serve(global: &Global, args: Args) -> Result<Code> {
     let files = permissions::raise_open_files()?;
     // Before the agent: what is measured earlier would be lost.
     let http = match args.listen {
-        Some(at) => Some(answers::listen(at).await?),
+        Some(at) => Some(answers::listen(at, &args.names).await?),
         None => None,
     };
     let connection = &global.connection;

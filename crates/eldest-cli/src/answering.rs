@@ -26,14 +26,10 @@ const HEADING: &str = "HTTP";
 /// What is measured is summed up that often, so that it takes no more room where nobody asks for it.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// The options of the HTTP server: its names, its token and its certificate.
+/// The names by which requests may call an HTTP server.
 #[derive(Debug, clap::Args)]
-#[group(id = "answering")]
-#[allow(
-    clippy::struct_field_names,
-    reason = "clap makes the options' names of them"
-)]
-pub(crate) struct Args {
+#[group(id = "called")]
+pub(crate) struct Names {
     /// DNS names by which requests may call this node, besides localhost and addresses, separated by commas; Prometheus needs
     /// one if it uses a name
     #[arg(
@@ -41,6 +37,28 @@ pub(crate) struct Args {
         help_heading = HEADING
     )]
     http_host: Vec<String>,
+}
+
+impl Names {
+    /// Adds the names to the rules.
+    pub(crate) fn added_to(&self, mut auth: Auth) -> Result<Auth> {
+        for host in &self.http_host {
+            if host.is_empty() || host.contains(['/', ':', ' ']) {
+                let message = format!("--http-host {host:?}: write a name without a port");
+                return Err(fault(Code::Usage, message));
+            }
+            auth = auth.host(host);
+        }
+        Ok(auth)
+    }
+}
+
+/// The options of the HTTP server: its names, its token and its certificate.
+#[derive(Debug, clap::Args)]
+#[group(id = "answering")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    names: Names,
 
     /// The file that holds the token required for write requests; or set the variable ELDEST_HTTP_TOKEN
     #[arg(
@@ -110,7 +128,7 @@ impl Args {
             .socket
             .map(|(path, mode)| SocketFile::bind(path, mode));
         let socket = socket.transpose()?;
-        let (port, mut auth) = match places.port {
+        let (port, auth) = match places.port {
             Some((option, at)) => {
                 let bound = TcpListener::bind(at).await;
                 let listener = bound.with_context(|| format!("{option} {at}"))?;
@@ -119,13 +137,7 @@ impl Args {
             }
             None => (None, Auth::at_unix_socket()),
         };
-        for host in &self.http_host {
-            if host.is_empty() || host.contains(['/', ':', ' ']) {
-                let message = format!("--http-host {host:?}: write a name without a port");
-                return Err(fault(Code::Usage, message));
-            }
-            auth = auth.host(host);
-        }
+        let mut auth = self.names.added_to(auth)?;
         if let Some(token) = token {
             auth = auth.token(token.0);
         }

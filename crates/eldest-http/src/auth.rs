@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header, uri::Authority};
 use subtle::ConstantTimeEq;
@@ -74,6 +75,12 @@ impl Auth {
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into().into());
         self
+    }
+
+    /// Has another router admit only what these rules admit.
+    #[doc(hidden)]
+    pub fn around(self, app: Router) -> Router {
+        app.layer(from_fn_with_state(Arc::new(self), check))
     }
 
     fn knows(&self, authority: &Authority) -> bool {

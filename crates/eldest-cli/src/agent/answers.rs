@@ -8,12 +8,12 @@ use axum::Router;
 use axum::routing::get;
 use eldest::CancellationToken;
 use eldest::internal::agent::Agent;
-use eldest_http::{Limits, serve};
+use eldest_http::{Auth, Limits, serve};
 use http::{StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::answering::{Server, measure};
+use crate::answering::{Names, Server, measure};
 use crate::output::Format;
 
 /// What Prometheus asks for.
@@ -23,15 +23,18 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) struct Http {
     listener: TcpListener,
     address: SocketAddr,
+    auth: Auth,
     page: PrometheusHandle,
 }
 
 /// Listens, and begins to measure.
-pub(super) async fn listen(at: SocketAddr) -> Result<Http> {
+pub(super) async fn listen(at: SocketAddr, names: &Names) -> Result<Http> {
     let bound = TcpListener::bind(at).await;
     let listener = bound.with_context(|| format!("--listen {at}"))?;
+    let address = listener.local_addr()?;
     Ok(Http {
-        address: listener.local_addr()?,
+        address,
+        auth: names.added_to(Auth::at(address))?,
         listener,
         page: measure()?,
     })
@@ -61,6 +64,7 @@ impl Http {
         let app = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(healthz));
+        let app = self.auth.around(app);
         let served = serve(self.listener, app, Limits::default(), shutdown.clone());
         Server::start(shutdown, None, served, self.page)
     }

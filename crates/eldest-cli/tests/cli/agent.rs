@@ -89,9 +89,14 @@ async fn guarded_lease(session: &Session) -> Result<i64> {
 
 /// The body of an answer, and its status.
 async fn get(address: &str, path: &str) -> Result<(u16, String)> {
+    get_as(address, path, address).await
+}
+
+/// The same for a request that calls the agent by that name.
+async fn get_as(address: &str, path: &str, host: &str) -> Result<(u16, String)> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     tokio::time::timeout(SOON, stream.read_to_string(&mut answer)).await??;
@@ -345,6 +350,34 @@ async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
     assert_eq!(status.code, SICK, "{status:?}");
     assert!(status.json()["problem"].is_string());
     assert_eq!(get(&address, "/nothing").await?.0, 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_answers_only_to_its_own_names() -> Result {
+    let stage = Stage::new().await?;
+    let names = ["--listen", "127.0.0.1:0", "--http-host", "host1.example"];
+    let mut agent = stage.agent(&names).await?;
+    let address = http(&mut agent).await?;
+    let port = address.rsplit(':').next().unwrap_or_default();
+    for (host, wanted) in [
+        ("rebound.example", 421),
+        ("10.0.0.1", 421),
+        ("host1.example.rebound.example", 421),
+        ("host1.example", 200),
+        ("localhost", 200),
+        ("127.0.0.1", 200),
+    ] {
+        for path in ["/metrics", "/nothing"] {
+            let (status, body) = get_as(&address, path, &format!("{host}:{port}")).await?;
+            let wanted = if wanted == 200 && path == "/nothing" {
+                404
+            } else {
+                wanted
+            };
+            assert_eq!(status, wanted, "{host}: {body}");
+        }
+    }
     Ok(())
 }
 
