@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
-#[cfg(unix)]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,8 +139,8 @@ pub(crate) struct Args {
     )]
     grace: Option<Duration>,
 
-    /// The process of the program on whose behalf this node leads: when the program has ended, the node gives up its
-    /// elections at once and exits with 69
+    /// The process of the program on whose behalf this node leads: it alone may act, and asks over --listen-unix; when it has
+    /// ended, the node gives up its elections at once and exits with 69
     #[arg(long, value_name = "PID", conflicts_with = "observe")]
     guard_pid: Option<u32>,
 }
@@ -159,7 +158,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         }
     }
     let mut stop = Stop::new()?;
-    let program = program(args.guard_pid)?;
+    let program = args.program()?;
     let health = args.health()?;
     let listening = args.answering.listen(args.places()).await?;
     let announced = args.member.announcement(&global.connection);
@@ -184,7 +183,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let passing = forwarding::serve(port, &elections).await?;
     let mut server = listening.serve(node);
     announce(global.output, &said.0, &said.1)?;
-    let program = program.as_ref();
+    let program = program.as_deref();
     let ended = stand(&mut leading, &shutdown, &mut server, &mut stop, program).await;
     let haste = async {
         if stop.in_a_hurry() {
@@ -309,6 +308,20 @@ impl Args {
         Ok(health)
     }
 
+    /// Opens the process of the program.
+    fn program(&self) -> Result<Option<Arc<Process>>> {
+        let opened = self.guard_pid.map(Process::open).transpose();
+        let program =
+            opened.map_err(|reason| fault(Code::Usage, format!("--guard-pid: {reason}")))?;
+        if let (Some(program), None) = (&program, &self.listen_unix) {
+            tracing::warn!(
+                pid = program.number(),
+                "the program of --guard-pid is promised no time: it must ask over --listen-unix, where the node sees who asks"
+            );
+        }
+        Ok(program.map(Arc::new))
+    }
+
     fn places(&self) -> Places {
         let usual = || self.listen_unix.is_none().then_some(USUAL);
         let port = self.listen.or_else(usual);
@@ -318,12 +331,6 @@ impl Args {
             socket: self.listen_unix.clone().map(|path| (path, mode)),
         }
     }
-}
-
-/// Opens the process of the program.
-fn program(number: Option<u32>) -> Result<Option<Process>> {
-    let opened = number.map(Process::open).transpose();
-    opened.map_err(|reason| fault(Code::Usage, format!("--guard-pid: {reason}")))
 }
 
 async fn session(global: &Global, args: &Args, announced: Announcement) -> Result<Session> {

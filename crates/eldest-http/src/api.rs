@@ -14,31 +14,35 @@ use super::events;
 use super::health::Fitness;
 use super::names::{self, Part};
 use super::node::Shown;
+use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
 use super::role::{Asked, parameter};
 use eldest::internal;
 
 /// Answers `GET /v1/elections`: all elections that this node shows.
-pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Response {
     let shown = app.node.shown.iter();
-    let elections = shown.map(|shown| app.node.state(shown)).collect();
+    let elections = shown.map(|shown| app.node.state(shown, caller.process()));
+    let elections = elections.collect();
     answer(StatusCode::OK, &Elections { elections })
 }
 
 /// Answers everything below `/v1/elections/`. A router's own patterns cannot tell a name with slashes from an action.
 pub(super) async fn one(
     State(app): State<Arc<App>>,
+    caller: Caller,
     mut request: Request,
 ) -> Result<Response, Problem> {
     let (name, part) = names::election(request.uri().path())?;
     match (part, request.method()) {
         (Part::State, &Method::GET | &Method::HEAD) => {
             let shown = app.node.find(Some(&name))?;
-            Ok(answer(StatusCode::OK, &app.node.state(shown)))
+            let state = app.node.state(shown, caller.process());
+            Ok(answer(StatusCode::OK, &state))
         }
         (Part::Events, &Method::GET | &Method::HEAD) => {
             let shown = app.node.find(Some(&name))?;
-            events::follow(&app, shown)
+            events::follow(&app, caller, shown)
         }
         (Part::StepDown, &Method::POST) => {
             let asked = request.extract_parts::<Query<_>>().await;
@@ -52,7 +56,7 @@ pub(super) async fn one(
 /// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the back of the queue. The token
 /// of its work is cancelled, the work is awaited, and dropped after a grace period; only then is its key deleted.
 async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
-    let wanted = parameter(asked, "fencing_token")?;
+    let wanted = parameter(&asked, "fencing_token")?;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
     let held = internal::local_state(&shown.election).held;
     let Some(held) = held.filter(|held| shown.stands() && held.term.is_valid()) else {

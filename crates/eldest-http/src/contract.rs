@@ -125,8 +125,8 @@ pub struct OwnState {
     /// The token of this node's term, while the term is valid.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: Option<i64>,
-    /// How long the caller may act, counted from before it sent its request. null: nobody may act on this node's
-    /// behalf, because it does not lead, or leads for its own work.
+    /// How long the caller may act, counted from before it sent its request. null: the caller may not act on this node's
+    /// behalf, because it does not lead, leads for its own work, or leads for bound programs, of which the caller is none.
     pub may_act_for_ms: Option<u64>,
     /// How long the term is valid if no renewal succeeds.
     pub valid_for_ms: Option<u64>,

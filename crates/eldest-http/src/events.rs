@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::App;
 use super::answer::text;
 use super::node::Shown;
+use super::peer::Caller;
 use super::problem::Problem;
 use super::sidecar::Kept;
 use super::view::View;
@@ -27,6 +28,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// One caller's stream of one election.
 struct Follower {
     app: Arc<App>,
+    caller: Arc<Caller>,
     name: String,
     view: watch::Receiver<View>,
     own: watch::Receiver<LocalState>,
@@ -44,17 +46,24 @@ struct Follower {
 }
 
 /// Answers `GET /v1/elections/{name}/events`. A slow reader misses states, but never the last one.
-pub(super) fn follow(app: &Arc<App>, shown: &Shown) -> Result<Response, Problem> {
-    told(app, std::iter::once(shown))
+pub(super) fn follow(app: &Arc<App>, caller: Caller, shown: &Shown) -> Result<Response, Problem> {
+    told(app, caller, std::iter::once(shown))
 }
 
 /// Answers `GET /v1/events`: all elections over one connection, because a browser allows few connections for each node.
-pub(super) async fn follow_all(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    told(&app, app.node.shown.iter())
+pub(super) async fn follow_all(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+) -> Result<Response, Problem> {
+    told(&app, caller, app.node.shown.iter())
 }
 
-fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Response, Problem> {
-    let permit = Arc::new(permit(app)?);
+fn told<'a>(
+    app: &Arc<App>,
+    caller: Caller,
+    shown: impl Iterator<Item = &'a Shown>,
+) -> Result<Response, Problem> {
+    let (permit, caller) = (Arc::new(permit(app)?), Arc::new(caller));
     let each = shown.map(|shown| {
         let follower = Follower {
             name: shown.election.name().to_owned(),
@@ -65,6 +74,7 @@ fn told<'a>(app: &Arc<App>, shown: impl Iterator<Item = &'a Shown>) -> Result<Re
             orders: shown.orders.view.clone(),
             kept: shown.kept().map(Kept::watch),
             app: Arc::clone(app),
+            caller: Arc::clone(&caller),
             lost: None,
             told: false,
             stale: true,
@@ -112,7 +122,7 @@ impl Follower {
         let shown = self.app.node.find(Some(&self.name)).ok()?;
         let age = self.app.node.age(shown);
         self.stale = age.is_stale();
-        let state = text(&shown.state(age));
+        let state = text(&shown.state(age, self.caller.process()));
         let event = Event::default().event("state").data(state);
         Some((Ok(event), self))
     }

@@ -14,7 +14,7 @@ use super::health::{Fitness, Health};
 use super::locks::Locks;
 use super::partitions::ObservedPartitions;
 use super::problem::{Problem, shortened};
-use super::programs::Programs;
+use super::programs::{Programs, Promise};
 use super::sidecar::{Kept, Leading};
 use super::view::{self, Age, View};
 use eldest::internal::process::Process;
@@ -143,9 +143,10 @@ impl Node {
     /// and its role is `ending`.
     ///
     /// **A program that dies.** Over a Unix socket (`serve_unix`), `POST /v1/program` binds the elections to the life of a
-    /// process. When every process that was bound has ended, the node leaves all its elections at once, without the grace
-    /// period, because the dead cannot act. It stands again when a process binds itself. Every program that acts on this
-    /// node's answers must be bound then.
+    /// process. From then on, only bound processes are promised time; for any other caller, `may_act_for_ms` is null. When
+    /// every process that was bound has ended, the node leaves all its elections at once, without the grace period, because
+    /// the dead cannot act; it only waits for the end of what it had promised others before the first one was bound. It
+    /// stands again when a process binds itself.
     ///
     /// **A session with a [guard](eldest::SessionOptions::guard).** When this process dies, the guard deletes its keys after
     /// the last promise has ended, or, if processes were bound, when the last of them has ended. The guard knows each promise
@@ -264,11 +265,10 @@ impl Node {
     /// Says that the node leads on behalf of that process alone, so that no other can bind the elections. For a node whose
     /// elections are known.
     #[doc(hidden)]
-    pub fn only_for(mut self, process: &Process) -> Self {
+    pub fn only_for(mut self, process: &Arc<Process>) -> Self {
         self.program = Some(process.number());
-        if self.outlive(process) {
-            self.programs.are_all_guarded();
-        }
+        let guarded = self.outlive(process);
+        self.programs.only(process, guarded);
         self
     }
 
@@ -303,9 +303,9 @@ impl Node {
         )
     }
 
-    /// Returns the whole state of an election.
-    pub(super) fn state(&self, shown: &Shown) -> ElectionState {
-        shown.state(self.age(shown))
+    /// Returns the whole state of an election, for that caller.
+    pub(super) fn state(&self, shown: &Shown, caller: Option<&Process>) -> ElectionState {
+        shown.state(self.age(shown), caller)
     }
 
     fn show(mut self, election: &Election, part: Part) -> Self {
@@ -371,27 +371,20 @@ impl Shown {
         }
     }
 
-    /// Returns the state of this node in the election, at this moment, for a caller that may rely on it: if it says that the
-    /// caller may act, the session's guard knows so before the caller does.
-    pub(super) fn own(&self) -> OwnState {
+    /// Returns the state of this node in the election, at this moment, for a caller that may rely on it.
+    pub(super) fn own(&self, caller: Option<&Process>) -> OwnState {
         let mut own = self.seen();
-        if own.may_act_for_ms.is_some() && !self.keeps_its_promise() {
-            (own.role, own.may_act_for_ms) = (Role::Ending, None);
-        }
-        own
-    }
-
-    /// Returns `false` if a guard could end the lease while the caller may act.
-    fn keeps_its_promise(&self) -> bool {
-        let session = self.inside();
-        match &self.part {
-            // Only the programs may act, and the guard awaits their end.
-            Part::OnBehalf(_, programs, _) if programs.are_guarded() => true,
-            _ => {
-                let until = session.env().now().after(session.grace());
-                session.promise(until).is_ok()
+        let Part::OnBehalf(_, programs, _) = &self.part else {
+            return own;
+        };
+        if own.may_act_for_ms.is_some() {
+            match programs.promise(self.inside(), caller) {
+                Promise::Given => {}
+                Promise::ForOthers => own.may_act_for_ms = None,
+                Promise::Unguarded => (own.role, own.may_act_for_ms) = (Role::Ending, None),
             }
         }
+        own
     }
 
     /// Returns the state of this node in the election, at this moment, for nobody who would act on it.
@@ -504,14 +497,14 @@ impl Shown {
         self.session() == "closed"
     }
 
-    pub(super) fn state(&self, age: Age) -> ElectionState {
+    pub(super) fn state(&self, age: Age, caller: Option<&Process>) -> ElectionState {
         let view = self.view.borrow().clone();
         let roster = view.roster.as_ref();
         let blocker = roster.and_then(Roster::blocker);
         ElectionState {
             election: self.election.name().to_owned(),
             now_unix_ms: millis(self.inside().env().unix_time()),
-            own: self.own(),
+            own: self.own(caller),
             leader: roster.and_then(Roster::leader).map(Member::from),
             roster: roster.map(|roster| roster.members().iter().map(Member::from).collect()),
             revision: roster.map(Roster::revision),

@@ -156,6 +156,16 @@ fn lock() -> Parameter {
     in_path("lock", "The lock's id, from the answer to its owner.")
 }
 
+/// Names the process for which a caller asks whether it may act.
+fn holder() -> Parameter {
+    let number = ObjectBuilder::new().schema_type(Type::Integer).build();
+    in_query(
+        "holder_pid",
+        "Over the node's Unix socket: the bound process for which the caller asks. Without it, the caller's own.",
+        number.into(),
+    )
+}
+
 fn probes(paths: &mut Paths) {
     let asked = || {
         in_query(
@@ -177,6 +187,7 @@ fn probes(paths: &mut Paths) {
         "It leads.",
         "It does not lead.",
     )
+    .takes(holder())
     .at(paths, HttpMethod::Get, "/leader");
     role(
         "checkPrimary",
@@ -184,6 +195,7 @@ fn probes(paths: &mut Paths) {
         "It leads.",
         "It does not lead.",
     )
+    .takes(holder())
     .at(paths, HttpMethod::Get, "/primary");
     let follows = "It does not lead, and no term of its own winds up.";
     role(

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use eldest::internal::process::Process;
 use eldest::internal::{self, Inside};
 use eldest::{CancellationToken, Error, Partition, Partitions, Result, Shutdown, Term};
 use futures::FutureExt;
 
 use super::health::{Fitness, Health};
-use super::programs::Programs;
+use super::programs::{Programs, Promise};
 use super::sidecar::{Leading, until_orphaned};
 
 /// The terms of the partitions that are kept for callers.
@@ -96,16 +97,16 @@ impl Owning {
         session.grace() * 3 / 4
     }
 
-    /// Returns the numbers and fencing tokens of the partitions in which callers may act, from now on. If the session has a
-    /// guard, it knows that before the callers do.
-    pub(super) fn promised(&self, session: Inside<'_>) -> Vec<(u32, i64)> {
-        let grace = session.grace();
-        if !self.programs.are_guarded() {
-            let until = session.env().now().after(grace);
-            if session.promise(until).is_err() {
-                return Vec::new();
-            }
+    /// Returns the numbers and fencing tokens of the partitions in which that caller may act, from now on.
+    pub(super) fn promised(
+        &self,
+        session: Inside<'_>,
+        caller: Option<&Process>,
+    ) -> Vec<(u32, i64)> {
+        if self.programs.promise(session, caller) != Promise::Given {
+            return Vec::new();
         }
+        let grace = session.grace();
         let kept = self.kept.lock();
         // Validity is asked last: nothing but the answer lies between the clock and the caller.
         let may_act = |term: &Term| {
@@ -125,11 +126,13 @@ impl Owning {
         shutdown: &CancellationToken,
         at_once: &CancellationToken,
     ) -> Result<bool> {
-        let at_once = at_once.child_token();
-        let (kept, of, over) = (self.kept.clone(), partitions.clone(), at_once.clone());
+        let orphaned = at_once.child_token();
+        let (owning, of, over) = (self.clone(), partitions.clone(), orphaned.clone());
+        let at_once = at_once.clone();
         let work = move |partition: Partition| {
-            let kept = keep(kept.clone(), of.clone(), partition, over.clone());
-            over.clone()
+            let kept = owning.clone().keep(of.clone(), partition, over.clone());
+            at_once
+                .clone()
                 .run_until_cancelled_owned(kept)
                 .map(|_| Ok::<_, Error>(()))
         };
@@ -145,20 +148,18 @@ impl Owning {
             }
         };
         let end = || {
-            at_once.cancel();
+            orphaned.cancel();
             self.kept.end();
         };
         until_orphaned(run, self.programs.end(end)).await
     }
-}
 
-/// The work on a partition: it waits until the term ends and then for one grace period more.
-async fn keep(kept: KeptPartitions, of: Partitions, partition: Partition, over: CancellationToken) {
-    let _kept = kept.begin(partition.number(), partition.term(), &over);
-    let session = Inside::from(&of);
-    partition.lost().cancelled().await;
-    let end = session.env().now().after(session.grace());
-    // At its cutoff the work would be dropped, which is logged as a fault of the work.
-    let end = end.min(internal::cutoff(&partition.term()));
-    session.env().wake_at(end).await;
+    /// The work on a partition: it keeps the partition until nobody may act any longer.
+    async fn keep(self, of: Partitions, partition: Partition, orphaned: CancellationToken) {
+        let term = partition.term();
+        let _kept = self.kept.begin(partition.number(), term.clone(), &orphaned);
+        self.programs
+            .may_act_no_longer(Inside::from(&of), &term, &orphaned)
+            .await;
+    }
 }

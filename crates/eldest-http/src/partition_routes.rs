@@ -7,6 +7,7 @@ use axum::RequestExt;
 use axum::extract::{Query, Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use eldest::internal::process::Process;
 use eldest::{PartitionMap, Partitions, Shutdown};
 use futures::stream;
 use http::{Method, StatusCode};
@@ -22,6 +23,7 @@ use super::names::{self, PartitionsPart};
 use super::node::Node;
 use super::owning::Owning;
 use super::partitions::{LARGEST, Listed, ObservedPartitions, View};
+use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
 use super::role::{Asked, parameter};
 use super::sidecar::Leading;
@@ -106,6 +108,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
 /// Answers everything below `/v1/partitions/`.
 pub(super) async fn one(
     State(app): State<Arc<App>>,
+    caller: Caller,
     mut request: Request,
 ) -> Result<Response, Problem> {
     let (name, part) = names::partitions(request.uri().path())?;
@@ -120,7 +123,7 @@ pub(super) async fn one(
     match part {
         PartitionsPart::State => {
             let asked = request.extract_parts::<Query<_>>().await;
-            let from = first(asked, observed.partitions.count())?;
+            let from = first(&asked, observed.partitions.count())?;
             let view = observed.view.borrow().clone();
             let listed = view.map.as_ref().map(|map| Listed::of(map, from, None));
             let age = observed.age(&view, app.node.stale_after);
@@ -136,8 +139,10 @@ pub(super) async fn one(
         }
         PartitionsPart::Own => {
             let asked = request.extract_parts::<Query<_>>().await;
-            let from = first(asked, observed.partitions.count())?;
-            let own = own(observed, owning(observed)?, from);
+            let from = first(&asked, observed.partitions.count())?;
+            let owning = owning(observed)?;
+            let holder = caller.asks_for(&asked)?;
+            let own = own(observed, owning, from, holder.as_deref());
             Ok(answer(StatusCode::OK, &own))
         }
         PartitionsPart::Heartbeat => beat(&owning(observed)?.fitness, &name),
@@ -153,9 +158,14 @@ fn owning(observed: &ObservedPartitions) -> Result<&Owning, Problem> {
     })
 }
 
-fn own(observed: &ObservedPartitions, owning: &Owning, from: u32) -> OwnPartitions {
+fn own(
+    observed: &ObservedPartitions,
+    owning: &Owning,
+    from: u32,
+    caller: Option<&Process>,
+) -> OwnPartitions {
     let session = observed.inside();
-    let promised = owning.promised(session).into_iter();
+    let promised = owning.promised(session, caller).into_iter();
     let mut promised = promised.skip_while(|(partition, _)| *partition < from);
     let partitions = promised.by_ref().take(LARGEST);
     let partitions = partitions.map(|(partition, fencing_token)| OwnPartition {
@@ -177,7 +187,7 @@ fn bad_query(detail: impl Into<String>) -> Problem {
 }
 
 /// Returns the value of `?from=`, or 0.
-fn first(asked: Asked, count: u32) -> Result<u32, Problem> {
+fn first(asked: &Asked, count: u32) -> Result<u32, Problem> {
     let Some(from) = parameter(asked, "from")? else {
         return Ok(0);
     };

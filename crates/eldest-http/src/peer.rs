@@ -1,13 +1,17 @@
 //! Tells which process a request over a Unix socket comes from, and opens the process to whose life a lock or an election
 //! is bound.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::extract::FromRequestParts;
 use eldest::internal::process::Process;
 use http::StatusCode;
+use http::request::Parts;
 
 use super::contract::Holder;
-use super::problem::Problem;
+use super::problem::{Problem, shortened};
+use super::role::{Asked, parameter};
 
 /// The process that opened a connection, as the kernel named it then.
 #[derive(Debug, Clone)]
@@ -36,6 +40,11 @@ impl Peer {
             },
         };
         Self(Arc::new(opened))
+    }
+
+    /// Returns the process, if it could be opened.
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.0.process.as_deref().ok()
     }
 
     fn holder(&self) -> Result<Arc<Process>, Problem> {
@@ -87,6 +96,42 @@ fn same_user(process: &Process, user: u32) -> Result<(), String> {
 
 fn bad_holder(detail: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad_holder", detail)
+}
+
+/// The process that a request comes from; `None` over TCP, where it is unknown.
+#[derive(Debug)]
+pub(super) struct Caller(pub(super) Option<Peer>);
+
+impl Caller {
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.0.as_ref().and_then(Peer::process)
+    }
+
+    /// Returns the process on whose behalf the caller asks: the one that `?holder_pid=` names, or its own.
+    pub(super) fn asks_for(&self, asked: &Asked) -> Result<Option<Arc<Process>>, Problem> {
+        let Some(number) = parameter(asked, "holder_pid")? else {
+            let own = self
+                .0
+                .as_ref()
+                .and_then(|peer| peer.0.process.as_ref().ok());
+            return Ok(own.cloned());
+        };
+        let Ok(number) = number.parse() else {
+            let number = shortened(&number);
+            return Err(bad_holder(format!(
+                "`holder_pid` is {number:?}, not a number"
+            )));
+        };
+        named(self.0.as_ref(), None, Some(number))
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().cloned()))
+    }
 }
 
 /// Returns the process that the fields `holder` and `holder_pid` name; `None` if neither is given.

@@ -1,13 +1,14 @@
-//! Binds the elections that a node leads on behalf of a program to the life of that program: `POST /v1/program`.
+//! Keeps the promises of a node to the callers on whose behalf it leads, and binds its elections to the life of a program:
+//! `POST /v1/program`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use eldest::Error;
-use eldest::internal::SharedEnv;
 use eldest::internal::process::Process;
+use eldest::internal::{self, Inside, SharedEnv};
+use eldest::{CancellationToken, Term};
+use eldest_core::time::Time;
 use futures::FutureExt;
 use http::{Method, StatusCode};
 use tokio::sync::watch;
@@ -22,8 +23,17 @@ use super::problem::{Problem, not_allowed};
 /// The largest number of programs that are bound at a time.
 const MOST: usize = 64;
 
-/// The programs that have bound themselves, and are alive. `None`: none has ever done so.
-type Alive = Option<Vec<Program>>;
+/// The programs on whose behalf a node leads, and its promises to callers: one ledger for all its elections and partitions.
+#[derive(Debug, Clone)]
+pub(super) struct Programs(watch::Sender<Ledger>);
+
+#[derive(Debug)]
+struct Ledger {
+    /// The programs that have bound themselves, and are alive. `None`: none has ever done so, and each caller may act.
+    alive: Option<Vec<Program>>,
+    /// When the last promise ends that was given before a program bound itself. Its caller may live, whichever program ends.
+    promised: Time,
+}
 
 #[derive(Debug)]
 struct Program {
@@ -32,65 +42,124 @@ struct Program {
     guarded: bool,
 }
 
-/// The programs on whose behalf a node leads, as far as it can see them.
-#[derive(Debug, Clone)]
-pub(super) struct Programs {
-    alive: watch::Sender<Alive>,
-    /// Whether the guards await the end of the only process that may act.
-    all_guarded: Arc<AtomicBool>,
+/// The answer to a caller that asks whether it may act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// It may act for a grace period.
+    Given,
+    /// Only programs that have bound themselves may act, and it is none of them.
+    ForOthers,
+    /// The session's guard could end the lease while the caller acts, so nobody may.
+    Unguarded,
+}
+
+impl Program {
+    /// While a process lives, nothing else has its number.
+    fn is(&self, process: &Process) -> bool {
+        let number = self.process.number();
+        number == process.number() && !self.process.has_ended() && !process.has_ended()
+    }
+}
+
+impl Ledger {
+    fn may_act(&self) -> bool {
+        self.alive.as_ref().is_none_or(|alive| !alive.is_empty())
+    }
 }
 
 impl Programs {
     pub(super) fn new() -> Self {
-        Self {
-            alive: watch::Sender::new(None),
-            all_guarded: Arc::default(),
+        Self(watch::Sender::new(Ledger {
+            alive: None,
+            promised: Time::ZERO,
+        }))
+    }
+
+    /// Binds the elections to that process for good. It is not awaited here.
+    pub(super) fn only(&self, process: &Arc<Process>, guarded: bool) {
+        let process = Arc::clone(process);
+        self.0
+            .send_modify(|ledger| ledger.alive = Some(vec![Program { process, guarded }]));
+    }
+
+    /// Promises a caller that nobody else leads within a grace period of that session, which has a guard or none. The guard
+    /// knows that before the caller does.
+    pub(super) fn promise(&self, session: Inside<'_>, caller: Option<&Process>) -> Promise {
+        let until = session.env().now().after(session.grace());
+        let mut guarded = None;
+        // No program binds itself, and none is forgotten, between the look and the entry.
+        self.0.send_if_modified(|ledger| {
+            guarded = match &ledger.alive {
+                None => {
+                    ledger.promised = ledger.promised.max(until);
+                    Some(false)
+                }
+                Some(alive) => caller.and_then(|caller| {
+                    let bound = alive.iter().find(|program| program.is(caller));
+                    bound.map(|program| program.guarded)
+                }),
+            };
+            false
+        });
+        match guarded {
+            None => Promise::ForOthers,
+            // The guard awaits its end.
+            Some(true) => Promise::Given,
+            Some(false) if session.promise(until).is_ok() => Promise::Given,
+            Some(false) => Promise::Unguarded,
         }
-    }
-
-    /// Notes that no other process may act than one whose end the guards await.
-    pub(super) fn are_all_guarded(&self) {
-        self.all_guarded.store(true, Ordering::Release);
-    }
-
-    /// Returns `true` if the guards await the end of every process that may act on this node's answers. If none has bound
-    /// itself, each caller may.
-    pub(super) fn are_guarded(&self) -> bool {
-        let alive = self.alive.borrow();
-        let guarded = |alive: &Vec<Program>| alive.iter().all(|program| program.guarded);
-        self.all_guarded.load(Ordering::Acquire) || alive.as_ref().is_some_and(guarded)
     }
 
     /// Returns `true` unless every program that bound itself has ended.
     pub(super) fn may_act(&self) -> bool {
-        may_act(&self.alive.borrow())
+        self.0.borrow().may_act()
     }
 
     /// Completes when a program may act: at once if none has ever bound itself.
     pub(super) async fn begin(&self) {
         // The sender is ours, so it stays.
-        let _ = self.alive.subscribe().wait_for(may_act).await;
+        let _ = self.0.subscribe().wait_for(Ledger::may_act).await;
     }
 
     /// Completes when every program that bound itself has ended, and there was one. `then` runs before another one can bind
     /// itself.
     pub(super) async fn end(&self, then: impl FnOnce()) {
-        let mut alive = self.alive.subscribe();
+        let mut ledger = self.0.subscribe();
         // While this value is borrowed, nobody changes it.
-        let _ended = alive.wait_for(|alive| !may_act(alive)).await;
+        let _ended = ledger.wait_for(|ledger| !ledger.may_act()).await;
         then();
+    }
+
+    /// Completes when nobody may act any longer on what was promised in a term: a grace period after its end has begun or, if
+    /// `orphaned` is cancelled because every program has ended, when the last promise to another caller is over.
+    pub(super) async fn may_act_no_longer(
+        &self,
+        session: Inside<'_>,
+        term: &Term,
+        orphaned: &CancellationToken,
+    ) {
+        let env = session.env();
+        term.lost().cancelled().await;
+        // At its cutoff the work would be dropped, which is logged as a fault of the work.
+        let end = env.now().after(session.grace()).min(internal::cutoff(term));
+        let others = async {
+            orphaned.cancelled().await;
+            // It stays as it is, because only bound programs are promised anything from the first one on.
+            let promised = self.0.borrow().promised;
+            env.wake_at(promised).await;
+        };
+        tokio::select! {
+            () = env.wake_at(end) => {}
+            () = others => {}
+        }
     }
 
     /// Binds the elections to one more process. Returns `false` if too many are bound.
     pub(super) fn bind(&self, env: &SharedEnv, process: &Arc<Process>, guarded: bool) -> bool {
         let mut bound = true;
-        let is_new = self.alive.send_if_modified(|alive| {
-            let alive = alive.get_or_insert_default();
-            // While a process lives, nothing else has its number.
-            let same =
-                |known: &Arc<Process>| known.number() == process.number() && !known.has_ended();
-            let mut known = alive.iter().map(|program| &program.process);
-            if known.any(same) {
+        let is_new = self.0.send_if_modified(|ledger| {
+            let alive = ledger.alive.get_or_insert_default();
+            if alive.iter().any(|known| known.is(process)) {
                 return false;
             }
             bound = alive.len() < MOST;
@@ -114,8 +183,8 @@ impl Programs {
         tracing::info!(target: "eldest::http", pid = process.number(), "elections bound to a program");
         process.ended().await;
         let pid = process.number();
-        self.alive.send_modify(|alive| {
-            let alive = alive.get_or_insert_default();
+        self.0.send_modify(|ledger| {
+            let alive = ledger.alive.get_or_insert_default();
             alive.retain(|known| !Arc::ptr_eq(&known.process, process));
             if alive.is_empty() {
                 tracing::warn!(
@@ -129,10 +198,6 @@ impl Programs {
     }
 }
 
-fn may_act(alive: &Alive) -> bool {
-    alive.as_ref().is_none_or(|alive| !alive.is_empty())
-}
-
 /// Answers `/v1/program`.
 pub(super) async fn bind(
     State(app): State<Arc<App>>,
@@ -143,8 +208,7 @@ pub(super) async fn bind(
     }
     let node = &app.node;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
-    let sessions: Vec<_> = node.sessions_on_behalf().collect();
-    let Some(first) = sessions.first() else {
+    let Some(first) = node.sessions_on_behalf().next() else {
         let detail =
             "this node leads no election and owns no partitions on behalf of a program".to_owned();
         return Err(conflict("not_on_behalf", detail));
@@ -158,16 +222,7 @@ pub(super) async fn bind(
     let asked: BindProgram = body::read(request, &**env).await?;
     let process = peer::named(peer.as_ref(), asked.holder, asked.holder_pid)?;
     let process = process.ok_or_else(|| body::bad("give `holder` or `holder_pid`"))?;
-    // From now on, answers may need no timer.
     let guarded = node.outlive(&process);
-    if !guarded {
-        let unguarded = |error: Error| Problem::try_again("unguarded", error.report().to_string());
-        for session in sessions {
-            // Answers that it received before it was bound.
-            let until = session.env().now().after(session.grace());
-            session.promise(until).map_err(unguarded)?;
-        }
-    }
     if !node.programs.bind(env, &process, guarded) {
         let detail = format!("{MOST} programs are bound already");
         return Err(Problem::try_again("too_many_programs", detail));

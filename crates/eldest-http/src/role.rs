@@ -9,19 +9,21 @@ use http::StatusCode;
 
 use super::App;
 use super::answer::json as answer;
-use super::contract::{Live, Ready, Role, RoleAnswer};
+use super::contract::{Live, OwnState, Ready, Role, RoleAnswer};
 use super::node::Shown;
+use super::peer::Caller;
 use super::problem::Problem;
 
 /// The parameters of a request, or the error of parsing them.
 pub(super) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// Returns the value of `?name=`, if present.
-pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Problem> {
+pub(super) fn parameter(asked: &Asked, name: &str) -> Result<Option<String>, Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "bad_query", detail);
-    let Query(all) = asked.map_err(|rejection| bad(rejection.body_text()))?;
-    let mut values = all.into_iter().filter(|(key, _)| key == name);
-    let value = values.next().map(|(_, value)| value);
+    let all = asked.as_ref();
+    let Query(all) = all.map_err(|rejection| bad(rejection.body_text()))?;
+    let mut values = all.iter().filter(|(key, _)| key == name);
+    let value = values.next().map(|(_, value)| value.clone());
     if values.next().is_some() {
         return Err(bad(format!("`{name}` is given twice")));
     }
@@ -29,28 +31,36 @@ pub(super) fn parameter(asked: Asked, name: &str) -> Result<Option<String>, Prob
 }
 
 /// Answers `GET /leader` and `GET /primary`: 200 while this node leads and the caller may act for a grace period.
-pub(super) async fn leader(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let name = parameter(asked, "election")?;
-    Ok(told(app.node.find(name.as_deref())?, |role| {
-        role == Role::Leader
-    }))
+pub(super) async fn leader(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let name = parameter(&asked, "election")?;
+    let shown = app.node.find(name.as_deref())?;
+    let holder = caller.asks_for(&asked)?;
+    let own = shown.own(holder.as_deref());
+    Ok(told(shown, own, |role| role == Role::Leader))
 }
 
 /// Answers `GET /follower`: 200 while this node does not lead, and none of its terms is still ending.
 pub(super) async fn follower(
     State(app): State<Arc<App>>,
+    caller: Caller,
     asked: Asked,
 ) -> Result<Response, Problem> {
-    let name = parameter(asked, "election")?;
-    Ok(told(app.node.find(name.as_deref())?, |role| {
+    let name = parameter(&asked, "election")?;
+    let shown = app.node.find(name.as_deref())?;
+    let own = shown.own(caller.process());
+    Ok(told(shown, own, |role| {
         matches!(role, Role::Follower | Role::Observer)
     }))
 }
 
-fn told(shown: &Shown, wanted: impl FnOnce(Role) -> bool) -> Response {
+fn told(shown: &Shown, own: OwnState, wanted: impl FnOnce(Role) -> bool) -> Response {
     let body = RoleAnswer {
         election: shown.election.name().to_owned(),
-        own: shown.own(),
+        own,
     };
     answer(status(wanted(body.own.role)), &body)
 }
@@ -63,7 +73,7 @@ pub(super) async fn live(State(app): State<Arc<App>>) -> Response {
 
 /// Answers `GET /ready`: 200 while the node is ready in every election, or in the requested one.
 pub(super) async fn ready(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let name = parameter(asked, "election")?;
+    let name = parameter(&asked, "election")?;
     let asked = match &name {
         Some(_) => vec![app.node.find(name.as_deref())?],
         None => app.node.shown.iter().collect(),

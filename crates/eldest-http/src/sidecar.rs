@@ -170,12 +170,14 @@ async fn stand(
     at_once: &CancellationToken,
     programs: &Programs,
 ) -> Result<bool> {
-    let at_once = at_once.child_token();
-    let (keeps, over, fit) = (kept.clone(), at_once.clone(), Arc::clone(fitness));
+    let orphaned = at_once.child_token();
+    let (keeps, ledger, over) = (kept.clone(), programs.clone(), orphaned.clone());
+    let (at_once, fit) = (at_once.clone(), Arc::clone(fitness));
     let work = move |leadership: Leadership| {
         fit.begin(&leadership);
-        let kept = keep(keeps.clone(), leadership, over.clone());
-        over.clone()
+        let kept = keep(keeps.clone(), leadership, ledger.clone(), over.clone());
+        at_once
+            .clone()
             .run_until_cancelled_owned(kept)
             .map(|_| Ok::<_, Error>(()))
     };
@@ -192,7 +194,7 @@ async fn stand(
             internal::spawn(env, shutdown.clone(), |token| runner.run(token, work))
         }
     };
-    until_orphaned(run, nobody_may_act(programs, kept, &at_once)).await
+    until_orphaned(run, programs_end(programs, kept, &orphaned)).await
 }
 
 /// Awaits the end of the run, and ends it when it is orphaned. Returns `true` if it was.
@@ -208,23 +210,23 @@ pub(super) async fn until_orphaned(
     run.await.map(|_| true)
 }
 
-/// Completes when every program that bound itself has ended. No promise is left to keep then: those who were given one are
-/// dead. A program that binds itself later finds that nothing is promised, because the term is about to be released.
-async fn nobody_may_act(programs: &Programs, kept: &Kept, at_once: &CancellationToken) {
+/// Completes when every program that bound itself has ended. A program that binds itself later finds that nothing is promised,
+/// because the term is about to be released.
+async fn programs_end(programs: &Programs, kept: &Kept, orphaned: &CancellationToken) {
     let end = || {
-        at_once.cancel();
+        orphaned.cancel();
         kept.end();
     };
     programs.end(end).await;
 }
 
-/// The work of a node that leads on behalf of others: it waits until the term ends and then for one grace period more.
-async fn keep(kept: Kept, leadership: Leadership, over: CancellationToken) {
-    let _keeping = kept.begin(leadership.fencing_token(), &over);
+/// The work of a node that leads on behalf of others: it keeps the term's key until nobody may act any longer.
+async fn keep(kept: Kept, leadership: Leadership, programs: Programs, orphaned: CancellationToken) {
+    let _keeping = kept.begin(leadership.fencing_token(), &orphaned);
     let session = Inside::from(&leadership);
-    leadership.lost().cancelled().await;
-    let end = session.env().now().after(session.grace());
-    session.env().wake_at(end).await;
+    programs
+        .may_act_no_longer(session, &leadership.term(), &orphaned)
+        .await;
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -234,7 +236,10 @@ mod tests {
 
     use eldest::internal::System;
     use eldest::internal::process::Process;
+    use eldest::internal::scripted::ScriptedTerm;
+    use eldest::{Session, SessionOptions};
 
+    use super::super::programs::Promise;
     use super::*;
 
     const TOKEN: i64 = 7;
@@ -265,21 +270,47 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_promised_from_the_moment_at_which_the_last_program_is_known_to_be_dead() {
         let (programs, kept) = (Programs::new(), Kept::new());
-        let at_once = CancellationToken::new();
-        let keeping = kept.begin(TOKEN, &at_once);
+        let orphaned = CancellationToken::new();
+        let keeping = kept.begin(TOKEN, &orphaned);
         let program = Program::start();
         program.bind(&programs);
-        let mut orphaned = Box::pin(nobody_may_act(&programs, &kept, &at_once));
-        assert_eq!(orphaned.as_mut().now_or_never(), None);
+        let mut ended = Box::pin(programs_end(&programs, &kept, &orphaned));
+        assert_eq!(ended.as_mut().now_or_never(), None);
         assert!(kept.is(TOKEN));
         drop(program);
-        orphaned.await;
+        ended.await;
         // The work of the term has not noticed yet.
-        assert!(at_once.is_cancelled());
+        assert!(orphaned.is_cancelled());
         assert!(!kept.is(TOKEN), "the next program would be promised time");
-        let late = kept.begin(TOKEN, &at_once);
+        let late = kept.begin(TOKEN, &orphaned);
         assert!(!kept.is(TOKEN), "a term began when all was over");
         drop((keeping, late));
+    }
+
+    #[tokio::test]
+    async fn a_term_is_kept_until_the_last_promise_to_a_caller_that_is_not_bound_is_over() {
+        const GRACE: Duration = Duration::from_millis(300);
+        let options = SessionOptions::new("node-a").grace(GRACE);
+        let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
+        let election = session.election("e").unwrap();
+        let (programs, orphaned) = (Programs::new(), CancellationToken::new());
+        let inside = Inside::from(&session);
+        let env = inside.env();
+        let (asked, deadline) = (env.now(), env.now().after(Duration::from_secs(600)));
+        let scripted = ScriptedTerm::new(&session, Arc::clone(env), "e", deadline, TOKEN);
+        scripted.elect(&election);
+        let term = election.term().unwrap();
+        assert_eq!(programs.promise(inside, None), Promise::Given);
+        let program = Program::start();
+        program.bind(&programs);
+        assert_eq!(programs.promise(inside, None), Promise::ForOthers);
+        assert_eq!(programs.promise(inside, Some(&program.1)), Promise::Given);
+        drop(program);
+        programs.end(|| orphaned.cancel()).await;
+        assert_eq!(programs.promise(inside, None), Promise::ForOthers);
+        scripted.lease_lost();
+        programs.may_act_no_longer(inside, &term, &orphaned).await;
+        assert!(env.now() >= asked.after(GRACE), "a promise was cut");
     }
 
     #[tokio::test]

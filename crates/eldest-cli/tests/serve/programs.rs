@@ -244,8 +244,9 @@ async fn local(stage: &Stage, name: &str, more: &[&str]) -> Result<(Node, PathBu
         command.args(["--grace", "400ms"]);
     }
     let node = Node::start(stage, name, command)?;
-    eventually(SOON, format!("{name} leads"), async || {
-        let (status, _) = curl(&socket, "/leader", None).await.ok()?;
+    // By what promises nobody anything: alone, it leads as soon as it stands.
+    eventually(SOON, format!("{name} stands"), async || {
+        let (status, _) = curl(&socket, "/ready", None).await.ok()?;
         (status == 200).then_some(())
     })
     .await?;
@@ -321,6 +322,7 @@ async fn a_program_that_bound_itself_is_succeeded_at_once_and_the_node_waits_for
     let (a, socket) = local(&stage, "a", &["--grace", GRACE]).await?;
     let b = stage.node("60s", "b", &[]).await?;
     let mut program = Program::start("exec sleep 600")?;
+    let ask = format!("/leader?holder_pid={}", program.pid());
     let bind = async |program: &Program| {
         let body = json!({ "holder_pid": program.0.id() });
         let (status, told) = curl(&socket, "/v1/program", Some(body)).await?;
@@ -332,6 +334,14 @@ async fn a_program_that_bound_itself_is_succeeded_at_once_and_the_node_waits_for
         Ok::<_, eldest::BoxError>(())
     };
     bind(&program).await?;
+    let (status, told) = curl(&socket, &ask, None).await?;
+    assert_eq!((status, &told["may_act_for_ms"]), (200, &json!(25_000)));
+    let (status, told) = curl(&socket, "/leader", None).await?;
+    assert_eq!(
+        (status, &told["may_act_for_ms"]),
+        (200, &Value::Null),
+        "curl is not bound"
+    );
     let killed = Instant::now();
     program.kill()?;
     answers(b.at, "/leader", 200).await?;

@@ -4,7 +4,7 @@ use utoipa::openapi::path::Parameter;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Paths, Required};
 
-use super::{Op, in_path, in_query, string};
+use super::{Op, holder, in_path, in_query, string};
 use crate::contract;
 use crate::contract::partitions::{KeyOwner, OwnPartitions, PartitionsList, PartitionsState};
 
@@ -72,6 +72,7 @@ fn own(paths: &mut Paths) {
         "Lists the partitions that this node owns on behalf of its callers, of 1024 at most";
     of_a_set(Op::new("listOwnPartitions", "partitions", summary))
         .takes(from())
+        .takes(holder())
         .answers::<OwnPartitions>(
             "200",
             "The partitions, and how long a caller may act for them.",

@@ -22,6 +22,10 @@ const PROGRAM: &str = "/v1/program";
 /// Longer than a test takes, so that nothing is free for another reason than a death.
 const LONG: u64 = 300_000;
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).expect("a short time")
+}
+
 /// A node that takes locks for others at a Unix socket, and another session that wants the same lock.
 struct Stage {
     _etcd: Etcd,
@@ -298,6 +302,8 @@ async fn a_lock_is_not_bound_over_tcp_where_the_caller_is_unknown() -> Result {
 /// How long a caller may act: longer than a test may take, so that no node that was asked for a promise leaves earlier
 /// than it says.
 const GRACE: Duration = Duration::from_secs(25);
+/// How long a caller may act if the test waits for the end of that time.
+const SHORT: Duration = Duration::from_secs(3);
 
 /// A node that leads on behalf of programs that reach it at a Unix socket.
 struct Beside {
@@ -308,8 +314,8 @@ struct Beside {
 }
 
 impl Beside {
-    async fn start(etcd: &Etcd) -> Result<Self> {
-        let options = options("a").grace(GRACE);
+    async fn start(etcd: &Etcd, grace: Duration) -> Result<Self> {
+        let options = options("a").grace(grace);
         let session = Session::connect([etcd.endpoint()], options).await?;
         let election = session.election("team/e")?;
         let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
@@ -328,11 +334,20 @@ impl Beside {
         Ok(self.server.ask("GET", path, "").await?.status)
     }
 
+    /// Waits until it leads, without asking for a promise.
     async fn leads(&self) -> Result {
-        Ok(eventually(SOON, "it leads", async || {
-            (self.status("/leader").await.ok()? == 200).then_some(())
-        })
-        .await?)
+        let leads = || self.election.is_leader();
+        Ok(eventually(SOON, "it leads", async || leads().then_some(())).await?)
+    }
+
+    /// Asks whether it leads, and returns how long the caller may act.
+    async fn promised(&self, path: &str) -> Result<Option<u64>> {
+        let answer = self.server.ask("GET", path, "").await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let told = answer.json();
+        let own = told.get("own").unwrap_or(&told);
+        assert_eq!(own["role"], "leader", "{answer:?}");
+        Ok(own["may_act_for_ms"].as_u64())
     }
 
     async fn bind(&self, program: &Process) -> Result {
@@ -359,13 +374,14 @@ impl Beside {
 async fn a_node_leaves_at_once_when_its_program_dies_and_stands_again_when_one_binds_itself()
 -> Result {
     let etcd = Etcd::start().await?;
-    let beside = Beside::start(&etcd).await?;
+    let beside = Beside::start(&etcd, GRACE).await?;
     let other = Session::connect([etcd.endpoint()], options("b")).await?;
     let rival = other.election("team/e")?;
     let mut candidate = rival.campaign().await?;
     let mut program = shell("exec sleep 600")?;
     beside.bind(&program).await?;
-    assert_eq!(beside.status("/leader").await?, 200);
+    let asked = format!("/leader?holder_pid={}", program.0.id());
+    assert_eq!(beside.promised(&asked).await?, Some(millis(GRACE)));
 
     let killed = Instant::now();
     program.0.kill()?;
@@ -406,12 +422,91 @@ async fn a_node_leaves_at_once_when_its_program_dies_and_stands_again_when_one_b
 }
 
 #[tokio::test]
+async fn a_program_that_comes_and_goes_does_not_cut_a_promise_to_another_caller() -> Result {
+    for path in ["/leader", "/v1/elections", "/v1/elections/team/e"] {
+        let etcd = Etcd::start().await?;
+        let beside = Beside::start(&etcd, SHORT).await?;
+        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let rival = other.election("team/e")?;
+        let mut candidate = rival.campaign().await?;
+        let asked = Instant::now();
+        let answer = beside.server.ask("GET", path, "").await?;
+        assert!(
+            answer.body.contains(r#""may_act_for_ms":3000"#),
+            "{answer:?}"
+        );
+        let mut program = shell("exec sleep 600")?;
+        beside.bind(&program).await?;
+        program.0.kill()?;
+        let led = timeout(SOON, candidate.elected()).await??;
+        let after = asked.elapsed();
+        assert!(
+            after >= SHORT,
+            "after {path}, another node leads within {after:?}"
+        );
+        drop(led);
+        candidate.leave().await?;
+        other.close().await?;
+        beside.stop().await?;
+    }
+    Ok(())
+}
+
+// The caller blocks one thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
+    let etcd = Etcd::start().await?;
+    let beside = Beside::start(&etcd, GRACE).await?;
+    let socket = beside.server.path();
+    let curl = format!(
+        "curl -sS --unix-socket {} http://localhost/leader",
+        socket.display()
+    );
+    let mut bound = shell(&format!("read line; exec {curl}"))?;
+    let stranger = shell("exec sleep 600")?;
+    beside.bind(&bound).await?;
+    let for_process = |process: &Process| format!("/leader?holder_pid={}", process.0.id());
+    for path in [
+        "/leader",
+        "/primary",
+        "/v1/elections/team/e",
+        &for_process(&stranger),
+    ] {
+        eventually(SOON, "it leads", async || {
+            (beside.status(path).await.ok()? == 200).then_some(())
+        })
+        .await?;
+        assert_eq!(beside.promised(path).await?, None, "{path}");
+    }
+    let allowed = beside.promised(&for_process(&bound)).await?;
+    assert_eq!(allowed, Some(millis(GRACE)));
+    // The program asks for itself; an exec does not make it another process.
+    bound.0.stdin.take().expect("a pipe").write_all(b"\n")?;
+    let told: Value = serde_json::from_str(&line(&mut bound)?)?;
+    assert_eq!(told["may_act_for_ms"], millis(GRACE), "{told}");
+    for (query, code) in [
+        ("x", "bad_holder"),
+        ("0", "bad_holder"),
+        ("1&holder_pid=2", "bad_query"),
+    ] {
+        let path = format!("/leader?holder_pid={query}");
+        let answer = beside.server.ask("GET", &path, "").await?;
+        assert_eq!((answer.status, &*answer.problem()), (400, code), "{path}");
+    }
+    beside.stop().await
+}
+
+#[tokio::test]
 async fn a_node_of_several_programs_leads_until_the_last_of_them_has_ended() -> Result {
     let etcd = Etcd::start().await?;
-    let beside = Beside::start(&etcd).await?;
+    let beside = Beside::start(&etcd, GRACE).await?;
     let (mut first, mut second) = (shell("exec sleep 600")?, shell("exec sleep 600")?);
-    let term = beside.server.ask("GET", "/leader", "").await?.json()["fencing_token"].clone();
     beside.bind(&first).await?;
+    let term = eventually(SOON, "it leads", async || {
+        let answer = beside.server.ask("GET", "/leader", "").await.ok()?;
+        (answer.status == 200).then(|| answer.json()["fencing_token"].clone())
+    })
+    .await?;
     // Twice is once.
     beside.bind(&first).await?;
     beside.bind(&second).await?;
@@ -473,7 +568,7 @@ async fn elections_are_bound_only_where_a_node_leads_for_programs_that_it_can_se
     let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
     let program = shell("exec sleep 600")?;
     let number = program.0.id();
-    let only = eldest::internal::process::Process::open(number)?;
+    let only = std::sync::Arc::new(eldest::internal::process::Process::open(number)?);
     let server = Local::start(node.only_for(&only), Auth::at_unix_socket())?;
     let answer = server.ask("POST", PROGRAM, peer).await?;
     assert_eq!(answer.problem(), "program_is_fixed");

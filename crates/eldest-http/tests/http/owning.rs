@@ -226,12 +226,22 @@ async fn partitions_are_free_at_once_when_the_bound_program_dies_and_owned_again
     let partitions = session.partitions("team/p", COUNT)?;
     let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
     let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
-    let owns = async |number: usize| {
+    let owns = async |number: usize, holder: Option<u32>| {
+        let path = holder.map_or(OWN.to_owned(), |number| {
+            format!("{OWN}?holder_pid={number}")
+        });
         eventually(SOON, format!("it owns {number}"), async || {
-            let answer = server.ask("GET", OWN, "").await.ok()?;
+            let answer = server.ask("GET", &path, "").await.ok()?;
             let shown = partitions.map().await.ok()?;
             let all = [owned(&answer.json()).len(), shown.iter().count()];
             (all == [number; 2]).then_some(())
+        })
+        .await
+    };
+    let settled = async |number: usize| {
+        eventually(SOON, format!("it owns {number}"), async || {
+            let shown = partitions.map().await.ok()?;
+            (shown.iter().count() == number).then_some(())
         })
         .await
     };
@@ -244,17 +254,57 @@ async fn partitions_are_free_at_once_when_the_bound_program_dies_and_owned_again
         );
         Ok(())
     };
-    owns(COUNT as usize).await?;
+    settled(COUNT as usize).await?;
     let mut program = shell("exec sleep 600")?;
     bind(program.0.id()).await?;
-    owns(COUNT as usize).await?;
+    owns(COUNT as usize, Some(program.0.id())).await?;
+    let answer = server.ask("GET", OWN, "").await?;
+    assert!(owned(&answer.json()).is_empty(), "the caller is not bound");
     let killed = Instant::now();
     program.0.kill()?;
-    owns(0).await?;
+    owns(0, None).await?;
     assert!(killed.elapsed() < LONG, "no promise is kept for the dead");
     let second = shell("exec sleep 600")?;
     bind(second.0.id()).await?;
-    owns(COUNT as usize).await?;
+    owns(COUNT as usize, Some(second.0.id())).await?;
+    leading.stop_at_once();
+    timeout(SOON, leading).await??;
+    session.close().await?;
+    server.stop().await
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn partitions_stay_for_a_caller_that_was_promised_time_before_a_program_came_and_went()
+-> Result {
+    use crate::unix::{Local, shell};
+    use serde_json::json;
+
+    const PROMISED: Duration = Duration::from_secs(3);
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a").grace(PROMISED)).await?;
+    let partitions = session.partitions("team/p", COUNT)?;
+    let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
+    let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
+    let (asked, may_act) = eventually(SOON, "it owns all", async || {
+        let before = Instant::now();
+        let told = server.ask("GET", OWN, "").await.ok()?.json();
+        let all = owned(&told).len() == COUNT as usize;
+        all.then(|| (before, told["may_act_for_ms"].as_u64()))
+    })
+    .await?;
+    let may_act = Duration::from_millis(may_act.expect("a time"));
+    let mut program = shell("exec sleep 600")?;
+    let body = json!({ "holder_pid": program.0.id() }).to_string();
+    let answer = server.ask("POST", "/v1/program", &body).await?;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    program.0.kill()?;
+    eventually(SOON, "the partitions are free", async || {
+        let shown = partitions.map().await.ok()?;
+        (shown.iter().count() == 0).then_some(())
+    })
+    .await?;
+    assert!(asked.elapsed() >= may_act, "{:?}", asked.elapsed());
     leading.stop_at_once();
     timeout(SOON, leading).await??;
     session.close().await?;
