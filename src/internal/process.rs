@@ -26,6 +26,22 @@ impl Process {
         Ok(Self { opened, number })
     }
 
+    /// Opens the process that a descriptor (pidfd) stands for, whoever has opened that.
+    ///
+    /// # Errors
+    ///
+    /// Says why: the descriptor stands for something else, or for a process that this one does not see.
+    #[cfg(target_os = "linux")]
+    pub fn of_descriptor(descriptor: std::os::fd::OwnedFd) -> Result<Self, String> {
+        let (opened, number) = system::of_descriptor(descriptor)?;
+        Ok(Self { opened, number })
+    }
+
+    /// Whether it is in this process' pid namespace: other processes have the same numbers for both.
+    pub fn shares_numbers(&self) -> bool {
+        self.opened.shares_numbers()
+    }
+
     /// The number by which it was opened.
     pub fn number(&self) -> u32 {
         self.number

@@ -377,13 +377,16 @@ pub struct AcquireLock {
     pub holder_pid: Option<u32>,
 }
 
-/// A process that is named by what it does. `peer`: the process that opened the connection.
+/// A process that is named by what it does. `peer`: the process that opened the connection. `pidfd`: the process whose
+/// descriptor the caller sent with its request, as ancillary data (`SCM_RIGHTS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Holder {
     /// The process that opened the connection.
     Peer,
+    /// The process whose descriptor came with the request.
+    Pidfd,
 }
 
 /// A request to bind elections to a program. Exactly one of the fields is needed.

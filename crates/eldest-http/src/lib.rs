@@ -69,6 +69,8 @@ mod forward;
 pub mod fuzzing;
 mod health;
 mod layer;
+#[cfg(target_os = "linux")]
+mod local;
 mod lock_table;
 mod locks;
 mod names;

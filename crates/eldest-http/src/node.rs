@@ -226,8 +226,8 @@ impl Node {
     /// use renewals. The promise to a caller holds in any case: nobody else receives the lock before `may_act_for_ms`
     /// has passed, under the conditions at the head of the [documentation of `eldest`](eldest).
     ///
-    /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"` or
-    /// `"holder_pid"`. The lock is then also free as soon as that process has ended.
+    /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"`,
+    /// `"holder": "pidfd"` or `"holder_pid"`. The lock is then also free as soon as that process has ended.
     ///
     /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard deletes its keys when
     /// nobody may act any longer: after the last promise, and when every process to which a lock was bound has ended.

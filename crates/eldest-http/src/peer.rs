@@ -2,7 +2,11 @@
 //! is bound.
 
 use std::convert::Infallible;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::extract::FromRequestParts;
 use eldest::internal::process::Process;
@@ -23,23 +27,47 @@ struct Opened {
     process: Result<Arc<Process>, String>,
     /// `None`: unknown.
     user: Option<u32>,
+    /// Whether the process is known to be in this node's pid namespace.
+    shares_numbers: bool,
+    /// The last open file that it has sent, until a request names it.
+    #[cfg(target_os = "linux")]
+    sent: Mutex<Option<OwnedFd>>,
 }
 
 impl Peer {
     /// Opens the process that made this connection.
     #[cfg(unix)]
     pub(super) fn of(stream: &tokio::net::UnixStream) -> Self {
-        let opened = match stream.peer_cred() {
-            Ok(peer) => Opened {
-                process: open(peer.pid(), peer.uid()).map(Arc::new),
-                user: Some(peer.uid()),
-            },
-            Err(error) => Opened {
-                process: Err(format!("the system does not name the process: {error}")),
-                user: None,
-            },
+        let (process, user, is_own) = match stream.peer_cred() {
+            Ok(peer) => {
+                let process = open(peer.pid(), peer.uid()).map(Arc::new);
+                let is_own = peer.pid() == Some(std::process::id().cast_signed());
+                (process, Some(peer.uid()), is_own)
+            }
+            Err(error) => {
+                let reason = format!("the system does not name the process: {error}");
+                (Err(reason), None, false)
+            }
         };
-        Self(Arc::new(opened))
+        let shares_numbers = process.as_ref().map_or(is_own, |it| it.shares_numbers());
+        Self(Arc::new(Opened {
+            process,
+            user,
+            shares_numbers,
+            #[cfg(target_os = "linux")]
+            sent: Mutex::default(),
+        }))
+    }
+
+    /// Keeps a file that came with the caller's bytes, in the place of the one before.
+    #[cfg(target_os = "linux")]
+    pub(super) fn has_sent(&self, file: OwnedFd) {
+        *self.sent() = Some(file);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn sent(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.0.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the process, if it could be opened.
@@ -58,14 +86,37 @@ impl Peer {
         Ok(Arc::clone(process))
     }
 
-    /// Opens another process of the same user.
+    /// Opens another process of the same user. The caller gives the number that the process has for itself, so both must be
+    /// in the node's pid namespace.
     fn names(&self, number: u32) -> Result<Arc<Process>, Problem> {
         let refused = |reason: String| bad_holder(format!("`holder_pid`: {reason}"));
-        let Some(user) = self.0.user else {
-            return Err(refused("the user of the caller is unknown".to_owned()));
-        };
-        let process = Process::open(number).map_err(refused)?;
-        same_user(&process, user).map_err(refused)?;
+        if !self.0.shares_numbers {
+            let reason = "the caller is in another pid namespace, where the number stands for another process, or has ended; \
+                send a descriptor of the process (\"holder\": \"pidfd\"), or bind the caller (\"holder\": \"peer\")";
+            return Err(refused(reason.to_owned()));
+        }
+        self.same_user(Process::open(number)).map_err(refused)
+    }
+
+    /// Opens the process whose descriptor came with the request, in any pid namespace that the node sees.
+    #[cfg(target_os = "linux")]
+    fn sends(&self) -> Result<Arc<Process>, Problem> {
+        let file = self.sent().take();
+        let file = file.ok_or_else(|| "no open file came with the request".to_owned());
+        let opened = file.and_then(|file| self.same_user(Process::of_descriptor(file)));
+        opened.map_err(|reason| bad_holder(format!("`holder`: {reason}")))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn sends(&self) -> Result<Arc<Process>, Problem> {
+        let reason = "`holder`: process descriptors need Linux 5.3 or newer";
+        Err(bad_holder(reason.to_owned()))
+    }
+
+    /// Refuses a process of another user than the caller's.
+    fn same_user(&self, opened: Result<Process, String>) -> Result<Arc<Process>, String> {
+        let (user, process) = (self.0.user, opened?);
+        same_user(&process, user.ok_or("the user of the caller is unknown")?)?;
         Ok(Arc::new(process))
     }
 }
@@ -153,6 +204,7 @@ pub(super) fn named(
     };
     match (holder, holder_pid) {
         (Some(Holder::Peer), None) => peer.holder().map(Some),
+        (Some(Holder::Pidfd), None) => peer.sends().map(Some),
         (None, Some(number)) => peer.names(number).map(Some),
         _ => Err(bad_holder(
             "give either `holder` or `holder_pid`, not both".to_owned(),

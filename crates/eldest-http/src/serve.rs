@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+#[cfg(target_os = "linux")]
+use super::local::Local;
 use super::peer::Peer;
 use super::proxied::OverTls;
 #[cfg(feature = "tls")]
@@ -121,7 +123,7 @@ pub async fn serve(
 /// Serves `app` as [`serve`] does, over a Unix socket, for example one of [`bind_unix`](super::bind_unix).
 ///
 /// The routes of [`router`](super::router) know which process a request comes from. So they bind locks and elections to a
-/// process (`holder` and `holder_pid`), and do not check by which host name the request calls the node. Requests that
+/// process (`holder` and `holder_pid`), also to one whose descriptor a caller sends along, and do not check by which host name the request calls the node. Requests that
 /// change something need the [`Auth::token`](super::Auth::token) if one is set. Who may connect is decided by the
 /// permissions of the socket's file.
 ///
@@ -143,9 +145,11 @@ pub async fn serve_unix(
     let (time, until) = (limits.header_time, shutdown.clone());
     let serve = move |stream: UnixStream| {
         // At once, while the process that connected is most likely alive.
-        let peer = Some(Peer::of(&stream));
+        let peer = Peer::of(&stream);
+        #[cfg(target_os = "linux")]
+        let stream = Local::new(stream, peer.clone());
         let from = Origin {
-            peer,
+            peer: Some(peer),
             ..Origin::default()
         };
         connection(stream, app.clone(), from, time, until.clone())

@@ -12,15 +12,21 @@ use crate::guard::Process;
 /// Set in the flags of a task that is a part of the kernel.
 const KERNEL: u64 = 0x0020_0000;
 
-/// A process that is opened, and its user.
+/// A process that is opened, and what `/proc` says of it.
 pub(super) struct Opened {
     process: Process,
     user: u32,
+    /// Whether it has the same numbers for other processes as this one.
+    shares_numbers: bool,
 }
 
 impl Opened {
     pub(super) fn user(&self) -> u32 {
         self.user
+    }
+
+    pub(super) fn shares_numbers(&self) -> bool {
+        self.shares_numbers
     }
 
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
@@ -52,8 +58,31 @@ pub(super) fn open(number: u32) -> Result<Opened, String> {
             return Err(format!("process {number} cannot be opened: {error}"));
         }
     };
-    let failed = |reason: String| format!("process {number} cannot be awaited: {reason}");
-    let process = Process::new(descriptor).map_err(failed)?;
+    let process = Process::new(descriptor);
+    let process = process.map_err(|reason| cannot_be_awaited(number, &reason))?;
+    examined(process, number)
+}
+
+/// Opens the process that a descriptor stands for. Returns its number too.
+pub(super) fn of_descriptor(descriptor: OwnedFd) -> Result<(Opened, u32), String> {
+    let process = Process::new(descriptor)?;
+    let number = process.pid().and_then(|pid| u32::try_from(pid).ok());
+    let number = number.ok_or(
+        "the process is in a pid namespace that this node does not see, so its user is unknown",
+    )?;
+    if process.pid() == Some(getpid().as_raw_pid()) {
+        return Err(format!("process {number} is this node itself"));
+    }
+    Ok((examined(process, number)?, number))
+}
+
+fn cannot_be_awaited(number: u32, reason: &str) -> String {
+    format!("process {number} cannot be awaited: {reason}")
+}
+
+/// Reads what `/proc` says of a process, which is alive afterwards.
+fn examined(process: Process, number: u32) -> Result<Opened, String> {
+    let failed = |reason: String| cannot_be_awaited(number, &reason);
     // `/proc` may belong to another pid namespace, in which the process has another number.
     let shown = process
         .pid()
@@ -74,7 +103,22 @@ pub(super) fn open(number: u32) -> Result<Opened, String> {
     if process.has_ended() {
         return Err(format!("process {number} has ended"));
     }
-    Ok(Opened { process, user })
+    let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // A process that this one sees is in the same pid namespace or in one below, where it has one more number.
+    let depth = depth(&status).filter(|depth| *depth > 0);
+    let shares_numbers = depth.is_some() && depth == self::depth(&own);
+    Ok(Opened {
+        process,
+        user,
+        shares_numbers,
+    })
+}
+
+/// Returns how many numbers a process has: one in each pid namespace that contains it, from that of `/proc` down.
+fn depth(status: &str) -> Option<usize> {
+    let mut lines = status.lines();
+    let numbers = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(numbers.split_whitespace().count())
 }
 
 /// Says why no process with that number could be opened.
@@ -132,6 +176,7 @@ mod tests {
         let mut child = sleeping();
         let opened = open(child.id()).unwrap();
         assert_eq!(opened.user(), rustix::process::geteuid().as_raw());
+        assert!(opened.shares_numbers());
         assert!(!opened.has_ended());
         child.kill().unwrap();
         opened.ended().await;
@@ -179,6 +224,8 @@ mod tests {
         assert!(!is_kernel(""));
         let status = "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\n";
         assert_eq!((user(status), field(status, "Tgid")), (Some(2), Some("7")));
+        assert_eq!(depth(status), None, "a kernel that does not tell");
+        assert_eq!(depth("NSpid:\t4711\t1\n"), Some(2));
     }
 
     #[tokio::test]

@@ -9,6 +9,10 @@ impl Opened {
         match self.0 {}
     }
 
+    pub(super) fn shares_numbers(&self) -> bool {
+        match self.0 {}
+    }
+
     pub(super) async fn ended(&self) {
         match self.0 {}
     }

@@ -1,6 +1,8 @@
 //! Tests locks and elections that are bound to a process: they are free at once when it has ended, and not before.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,10 +11,13 @@ use std::time::{Duration, Instant};
 use eldest::{CancellationToken, Election, Lock, Session};
 use eldest_http::{Auth, Leading, Node};
 use eldest_testing::{Etcd, eventually};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use crate::caller::ask as ask_over_tcp;
+use crate::caller::{Answer, ask as ask_over_tcp};
 use crate::stage::{Result, SOON, Server, options};
 use crate::stopped::Process;
 use crate::unix::{Local, curl, shell, spawn};
@@ -283,6 +288,95 @@ async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -
     }
     let roster = stage.lock.roster().await?;
     assert_eq!(roster.members().len(), 0, "nothing was taken");
+    stage.stop().await
+}
+
+/// Sends a request for the lock together with that file.
+async fn acquire_with(stage: &Stage, file: &impl AsFd) -> Result<Answer> {
+    let stream = UnixStream::connect(stage.server.path())?;
+    let body = json!({ "owner": "x", "ttl_ms": LONG, "holder": "pidfd" }).to_string();
+    let head = format!(
+        "Content-Type: application/json\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    let request = format!("POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{head}\r\n{body}");
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+    let parts = [IoSlice::new(request.as_bytes())];
+    rustix::net::sendmsg(&stream, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.set_nonblocking(true)?;
+    let mut answer = String::new();
+    let mut stream = tokio::net::UnixStream::from_std(stream)?;
+    timeout(SOON, stream.read_to_string(&mut answer)).await??;
+    Answer::parse(&answer)
+}
+
+#[tokio::test]
+async fn a_lock_is_bound_to_the_process_whose_descriptor_comes_with_the_request() -> Result {
+    let stage = Stage::new().await?;
+    let mut program = shell("exec sleep 600")?;
+    let open = |number: u32| {
+        let number = Pid::from_raw(number.cast_signed()).expect("a number");
+        pidfd_open(number, PidfdFlags::empty())
+    };
+    let answer = acquire_with(&stage, &open(program.0.id())?).await?;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    stage
+        .is_held(answer.json()["lock"].as_str().ok_or("an id")?)
+        .await?;
+    program.0.kill()?;
+    stage.is_free_soon().await?;
+
+    let answer = acquire_with(&stage, &std::fs::File::open("/dev/null")?).await?;
+    assert_eq!(answer.problem(), "bad_holder");
+    assert!(answer.body.contains("no process descriptor"), "{answer:?}");
+    let answer = acquire_with(&stage, &open(std::process::id())?).await?;
+    assert!(answer.body.contains("this node itself"), "{answer:?}");
+    let body = json!({ "owner": "x", "holder": "pidfd" }).to_string();
+    let answer = stage.server.ask("POST", JOBS, &body).await?;
+    assert_eq!(answer.problem(), "bad_holder");
+    assert!(answer.body.contains("no open file"), "{answer:?}");
+    stage.stop().await
+}
+
+// The caller blocks one thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_from_another_pid_namespace_is_refused_and_the_caller_itself_can_be_bound()
+-> Result {
+    let stage = Stage::new().await?;
+    let inside = |fields: &str| {
+        let body = format!("{{\\\"owner\\\":\\\"x\\\",{fields}}}");
+        let curl = format!(
+            "curl -sS --unix-socket {} -H 'Content-Type: application/json' -d \"{body}\" http://localhost{JOBS}",
+            stage.server.path().display()
+        );
+        // Any user may have a pid namespace of its own inside a user namespace of its own, unless the system forbids it.
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--pid", "--fork", "sh", "-c", &curl]);
+        command.output()
+    };
+    let probe = Command::new("unshare")
+        .args(["--map-root-user", "--pid", "--fork", "true"])
+        .status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("this system allows no pid namespace");
+        return stage.stop().await;
+    }
+    // The shell is the first process of its namespace: here, that number is another process'.
+    for number in ["$$", "2"] {
+        let output = inside(&format!("\\\"holder_pid\\\":{number}"))?;
+        let answer: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(answer["code"], "bad_holder", "{output:?}");
+        let detail = answer["detail"].as_str().ok_or("a text")?;
+        assert!(detail.contains("another pid namespace"), "{detail}");
+    }
+    let output = inside("\\\"holder\\\":\\\"peer\\\",\\\"ttl_ms\\\":300000")?;
+    let answer: Value = serde_json::from_slice(&output.stdout)?;
+    assert!(answer["lock"].is_string(), "{output:?}");
+    // The caller has ended with the answer.
+    stage.is_free_soon().await?;
     stage.stop().await
 }
 
