@@ -79,6 +79,14 @@ pub(crate) struct Args {
         help_heading = HEADING
     )]
     http_key: Option<PathBuf>,
+
+    /// The largest number of connections of one address, or of one user at the Unix socket, of 512 in all: lower it against
+    /// greedy callers, raise it behind a proxy [default: 448]
+    #[arg(
+        long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..), env = "ELDEST_HTTP_CALLER_CONNECTIONS",
+        hide_env_values = true, help_heading = HEADING
+    )]
+    http_caller_connections: Option<u16>,
 }
 
 /// Where to listen: at a port, at a Unix socket, or at both.
@@ -96,6 +104,7 @@ pub(crate) struct Listening {
     socket: Option<SocketFile>,
     auth: Auth,
     certificate: Option<ServerCertificate>,
+    limits: Limits,
     page: PrometheusHandle,
 }
 
@@ -146,6 +155,7 @@ impl Args {
             socket,
             auth,
             certificate,
+            limits: self.limits(),
             page: measure()?,
         })
     }
@@ -157,6 +167,14 @@ impl Args {
         let read = ServerCertificate::from_files(certificate, key);
         let read = read.map_err(|error| fault(Code::Usage, format!("--http-cert: {error}")));
         read.map(Some)
+    }
+
+    fn limits(&self) -> Limits {
+        let limits = Limits::default();
+        match self.http_caller_connections {
+            Some(most) => limits.connections_per_caller(most.into()),
+            None => limits,
+        }
     }
 
     fn token(&self) -> Result<Option<Secret>> {
@@ -228,7 +246,7 @@ impl Listening {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
         let app = router(node.metrics(move || page.render()), self.auth);
-        let limits = Limits::default();
+        let limits = self.limits;
         let at_port = match (self.port, self.certificate) {
             (None, _) => None,
             (Some((listener, _)), None) => {

@@ -176,7 +176,9 @@ pub(crate) async fn serve(port: Option<Port>, elections: &[Election]) -> Result<
     let app = program_router_with(election, &port.program, port.http).await;
     let app = app.map_err(|error| fault(Code::Usage, format!("--forward: {error}")))?;
     let shutdown = CancellationToken::new();
-    let served = eldest_http::serve(port.listener, app, Limits::default(), shutdown.clone());
+    // The program's paths are none of ours.
+    let limits = Limits::default().reserve(0);
+    let served = eldest_http::serve(port.listener, app, limits, shutdown.clone());
     Ok(Some(Passing {
         shutdown,
         task: tokio::spawn(served),

@@ -86,11 +86,13 @@ mod problem;
 mod programs;
 mod proxied;
 mod role;
+mod room;
 mod serve;
 mod sidecar;
 mod term_history;
 #[cfg(test)]
 mod tests;
+mod timed;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(unix)]

@@ -50,6 +50,7 @@ impl Op {
                 "421",
                 "The request calls the node by a name that is not its own.",
             )
+            .refuses("503", "The node answers too many requests at once.")
     }
 
     /// What changes something may need a token.

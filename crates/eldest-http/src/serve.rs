@@ -1,14 +1,18 @@
 //! Serves a router within limits on connections, on headers, and on the time that each may take.
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use axum::response::IntoResponse;
+use http::{HeaderValue, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,15 +22,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use super::answer::not_to_be_kept;
 #[cfg(target_os = "linux")]
 use super::local::Local;
 use super::peer::Peer;
 use super::proxied::OverTls;
+use super::room::{Caller, Place, Room, Size};
+use super::timed::Timed;
 #[cfg(feature = "tls")]
 use super::tls::ServerCertificate;
 
@@ -34,13 +40,19 @@ use super::tls::ServerCertificate;
 ///
 /// # Default
 ///
-/// 512 connections; 10 s for the headers of a request, which is also how long a connection may be idle; 10 s of silence
+/// 512 connections, of which only probes may use the last eighth, and one caller all but that eighth; 10 s for the headers of a
+/// request, which is also how long a connection may be idle; 10 s in which a caller takes nothing of an answer; 10 s of silence
 /// from a caller's system; 2 s for the requests that are under way when the server ends.
 #[must_use = "limits do nothing until a server uses them"]
 #[derive(Debug, Clone)]
 pub struct Limits {
     connections: usize,
+    /// `None`: an eighth of the connections.
+    reserve: Option<usize>,
+    /// `None`: the connections without the reserve.
+    per_caller: Option<usize>,
     header_time: Duration,
+    write_time: Duration,
     silence: Duration,
     drain_time: Duration,
 }
@@ -55,7 +67,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
+            reserve: None,
+            per_caller: None,
             header_time: Duration::from_secs(10),
+            write_time: Duration::from_secs(10),
             silence: Duration::from_secs(10),
             drain_time: Duration::from_secs(2),
         }
@@ -63,9 +78,44 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Sets the largest number of connections at once, at least one; others wait to be accepted.
+    /// Sets the largest number of connections at once, at least one.
+    ///
+    /// When there are as many, the one that has been idle longest, for 0.25 s at least, is closed for the next one. If all of
+    /// them are being answered, the next one waits. A connection is idle while no request of it is being answered.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(1, Semaphore::MAX_PERMITS);
+        self.connections = connections.max(1);
+        self
+    }
+
+    /// Sets how many of the connections are kept for `/leader`, `/primary`, `/ready` and `/live`: when only these are left,
+    /// because all others are being answered, any other request is answered 503 with the code `overloaded`. Default: an eighth
+    /// of the connections. 0 is for a router that has no such paths.
+    pub fn reserve(mut self, reserve: usize) -> Self {
+        self.reserve = Some(reserve);
+        self
+    }
+
+    /// Sets the largest number of connections of one caller, at least one: of one IP address, or of one user over a Unix
+    /// socket. Beyond it, the caller's own connection that has been idle longest is closed, or the new one if there is none.
+    /// Default: all connections but the reserve. A proxy in front of the server is one caller.
+    pub fn connections_per_caller(mut self, connections: usize) -> Self {
+        self.per_caller = Some(connections.max(1));
+        self
+    }
+
+    fn size(&self) -> Size {
+        let reserve = self.reserve.unwrap_or(self.connections / 8);
+        let reserve = reserve.min(self.connections - 1);
+        Size {
+            connections: self.connections,
+            reserve,
+            per_caller: self.per_caller.unwrap_or(self.connections - reserve),
+        }
+    }
+
+    /// Sets how long a caller may take nothing of an answer, on each transport. Then its connection is closed.
+    pub fn write_time(mut self, time: Duration) -> Self {
+        self.write_time = time;
         self
     }
 
@@ -112,10 +162,17 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let (time, until) = (limits.header_time, shutdown.clone());
-    let serve = move |stream: TcpStream| {
+    let (limit, until) = (limits.clone(), shutdown.clone());
+    let serve = move |stream: TcpStream, place: Place| {
         let from = Origin::caller(&stream);
-        connection(stream, app.clone(), from, time, until.clone())
+        let upgraded = Arc::default();
+        let stream = Timed::new(stream, limit.write_time, &upgraded);
+        let held = Held {
+            from,
+            place: Arc::new(place),
+            upgraded,
+        };
+        connection(stream, app.clone(), held, limit.header_time, until.clone())
     };
     over(listener, limits, shutdown, serve).await
 }
@@ -142,8 +199,8 @@ pub async fn serve_unix(
     limits: Limits,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let (time, until) = (limits.header_time, shutdown.clone());
-    let serve = move |stream: UnixStream| {
+    let (limit, until) = (limits.clone(), shutdown.clone());
+    let serve = move |stream: UnixStream, place: Place| {
         // At once, while the process that connected is most likely alive.
         let peer = Peer::of(&stream);
         #[cfg(target_os = "linux")]
@@ -152,7 +209,14 @@ pub async fn serve_unix(
             peer: Some(peer),
             ..Origin::default()
         };
-        connection(stream, app.clone(), from, time, until.clone())
+        let upgraded = Arc::default();
+        let stream = Timed::new(stream, limit.write_time, &upgraded);
+        let held = Held {
+            from,
+            place: Arc::new(place),
+            upgraded,
+        };
+        connection(stream, app.clone(), held, limit.header_time, until.clone())
     };
     over(listener, limits, shutdown, serve).await
 }
@@ -177,11 +241,18 @@ pub async fn serve_tls(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let certificate = Arc::new(certificate);
-    let (time, until) = (limits.header_time, shutdown.clone());
-    let serve = move |stream: TcpStream| {
+    let (limit, until) = (limits.clone(), shutdown.clone());
+    let serve = move |stream: TcpStream, place: Place| {
         let from = Origin {
             tls: true,
             ..Origin::caller(&stream)
+        };
+        let (time, upgraded) = (limit.header_time, Arc::default());
+        let stream = Timed::new(stream, limit.write_time, &upgraded);
+        let held = Held {
+            from,
+            place: Arc::new(place),
+            upgraded,
         };
         let (certificate, app, until) = (Arc::clone(&certificate), app.clone(), until.clone());
         async move {
@@ -189,7 +260,7 @@ pub async fn serve_tls(
             // Nothing is under way yet.
             let accepted = until.run_until_cancelled(accepting).await;
             if let Some(Ok(Ok(stream))) = accepted {
-                connection(stream, app, from, time, until.clone()).await;
+                connection(stream, app, held, time, until.clone()).await;
             }
         }
     };
@@ -201,25 +272,25 @@ async fn over<L, F>(
     listener: L,
     limits: Limits,
     shutdown: CancellationToken,
-    serve: impl Fn(L::Stream) -> F,
+    serve: impl Fn(L::Stream, Place) -> F,
 ) -> io::Result<()>
 where
     L: Listener,
     F: Future<Output = ()> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(limits.connections));
+    let room = Room::new(limits.size());
     let (open, cut) = (TaskTracker::new(), CancellationToken::new());
     let _cut = cut.clone().drop_guard();
     let accepting = async {
         loop {
-            let place = Arc::clone(&room).acquire_owned().await;
             let stream = accepted(&listener).await?;
+            let Some(place) = room.enter(L::caller(&stream)).await else {
+                continue;
+            };
             L::prepare(&stream, &limits);
-            let connection = cut.clone().run_until_cancelled_owned(serve(stream));
-            open.spawn(async move {
-                connection.await;
-                drop(place);
-            });
+            let replaced = place.cut.clone();
+            let connection = replaced.run_until_cancelled_owned(serve(stream, place));
+            open.spawn(cut.clone().run_until_cancelled_owned(connection));
         }
     };
     let ended = tokio::select! {
@@ -242,6 +313,9 @@ trait Listener {
 
     async fn next(&self) -> io::Result<Self::Stream>;
 
+    /// Returns the caller of a new connection, if the system names it.
+    fn caller(stream: &Self::Stream) -> Option<Caller>;
+
     /// Sets the options of a new connection.
     fn prepare(stream: &Self::Stream, limits: &Limits);
 }
@@ -251,6 +325,11 @@ impl Listener for TcpListener {
 
     async fn next(&self) -> io::Result<TcpStream> {
         self.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn caller(stream: &TcpStream) -> Option<Caller> {
+        let address = stream.peer_addr().ok()?;
+        Some(Caller::At(address.ip().to_canonical()))
     }
 
     fn prepare(stream: &TcpStream, limits: &Limits) {
@@ -267,6 +346,11 @@ impl Listener for UnixListener {
 
     async fn next(&self) -> io::Result<UnixStream> {
         self.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn caller(stream: &UnixStream) -> Option<Caller> {
+        let peer = stream.peer_cred().ok();
+        Some(Caller::User(peer.map(|peer| peer.uid())))
     }
 
     /// Nothing can cut a caller off: the system knows when the other end is closed.
@@ -335,17 +419,41 @@ impl Origin {
     }
 }
 
+/// What belongs to a connection beside its stream.
+struct Held {
+    from: Origin,
+    place: Arc<Place>,
+    upgraded: Arc<AtomicBool>,
+}
+
 /// Serves one caller, request after request.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     app: Router,
-    from: Origin,
+    held: Held,
     header_time: Duration,
     shutdown: CancellationToken,
 ) {
+    let Held {
+        from,
+        place,
+        upgraded,
+    } = held;
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         from.mark(&mut request);
-        app.clone().call(request)
+        let begun = place.begin(request.uri().path());
+        let mut app = app.clone();
+        async move {
+            match begun {
+                Ok(busy) => Ok(busy.until_sent(app.call(request).await?)),
+                Err(refused) => {
+                    let mut refused = not_to_be_kept(refused.into_response()).await;
+                    let close = HeaderValue::from_static("close");
+                    refused.headers_mut().insert(header::CONNECTION, close);
+                    Ok::<_, Infallible>(refused)
+                }
+            }
+        }
     });
     let mut server = http1::Builder::new();
     server
@@ -363,4 +471,6 @@ async fn connection(
             let _ = connection.await;
         }
     }
+    // What has not ended changed its protocol.
+    upgraded.store(true, Ordering::Relaxed);
 }

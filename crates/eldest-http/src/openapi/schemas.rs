@@ -41,6 +41,7 @@ const CODES: &[&str] = &[
     "not_leading",
     "not_observed_yet",
     "not_on_behalf",
+    "overloaded",
     "program_is_fixed",
     "token_needed",
     "too_large",

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use eldest::{CancellationToken, Session};
 use eldest_http::{Limits, Node};
 use eldest_testing::{Etcd, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::caller::{Events, Kept, get};
 use crate::stage::{Result, SOON, Server, Standing, answers, options};
@@ -33,12 +34,35 @@ async fn whoever_dawdles_over_a_request_is_cut_off() -> Result {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_answers_again_when_somebody_has_gone() -> Result {
-    let limits = Limits::default().connections(2);
+async fn a_full_server_takes_the_next_caller_in_the_place_of_the_one_that_is_idle_longest() -> Result
+{
+    let limits = Limits::default().connections(2).connections_per_caller(2);
     let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;
-    let mut streams = vec![idle(at, "G").await?, idle(at, "G").await?];
-    // Both were accepted, or the third would not have to wait.
+    let first = idle(at, "G").await?;
+    let mut second = Kept::open(at).await?;
+    // Requests that come now and then keep no place.
+    second.send("/live").await?;
+    assert_eq!(second.answer().await?.status, 200);
+    answers(at, "/leader", 503).await?;
+    closed(first, SOON).await?;
+    second.send("/live").await?;
+    assert_eq!(second.answer().await?.status, 200, "it was not the idlest");
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_whose_connections_are_all_being_answered_takes_the_next_one_when_one_has_gone()
+-> Result {
+    let limits = Limits::default().connections(2).connections_per_caller(3);
+    let server = Server::start(node()?, limits, |auth| auth).await?;
+    let at = server.at;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut events = Events::follow(at, "/v1/elections/e/events").await?;
+        assert!(events.next().await?.is_some());
+        streams.push(events);
+    }
     let third = tokio::spawn(async move { get(at, "/live").await });
     let waits = tokio::time::timeout(Duration::from_millis(300), async {
         while !third.is_finished() {
@@ -49,6 +73,53 @@ async fn a_server_that_is_full_answers_again_when_somebody_has_gone() -> Result 
     streams.pop();
     assert_eq!(tokio::time::timeout(SOON, third).await???.status, 200);
     server.stop().await
+}
+
+#[tokio::test]
+async fn probes_are_answered_when_all_other_connections_are_taken() -> Result {
+    let limits = Limits::default().connections(8).connections_per_caller(8);
+    let server = Server::start(node()?, limits, |auth| auth).await?;
+    let at = server.at;
+    let mut streams = Vec::new();
+    for _ in 0..7 {
+        let mut events = Events::follow(at, "/v1/elections/e/events").await?;
+        assert!(events.next().await?.is_some());
+        streams.push(events);
+    }
+    let refused = get(at, "/v1/elections").await?;
+    assert_eq!((refused.status, &*refused.problem()), (503, "overloaded"));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    for (path, status) in [("/live", 200), ("/ready", 503), ("/leader", 503)] {
+        let answer = get(at, path).await?;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(!answer.body.contains("overloaded"), "{path}: {answer:?}");
+    }
+    streams.pop();
+    answers(at, "/v1/elections", 200).await?;
+    server.stop().await
+}
+
+/// Sends requests, and reads none of the answers, until the connection is closed.
+async fn never_reads(mut stream: impl AsyncWrite + Unpin) -> Result {
+    let request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let sending = async { while stream.write_all(request).await.is_ok() {} };
+    Ok(tokio::time::timeout(SOON, sending).await?)
+}
+
+#[tokio::test]
+async fn whoever_takes_nothing_of_an_answer_is_cut_off_on_every_transport() -> Result {
+    let limits = Limits::default().write_time(Duration::from_millis(200));
+    let server = Server::start(node()?, limits.clone(), |auth| auth).await?;
+    never_reads(TcpStream::connect(server.at).await?).await?;
+    server.stop().await?;
+    #[cfg(target_os = "linux")]
+    {
+        let auth = eldest_http::Auth::at_unix_socket();
+        let local = crate::unix::Local::within(node()?, auth, limits)?;
+        never_reads(tokio::net::UnixStream::connect(local.path()).await?).await?;
+        local.stop().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -25,16 +25,15 @@ pub(crate) struct Local {
 
 impl Local {
     pub(crate) fn start(node: Node, auth: Auth) -> Result<Self> {
+        Self::within(node, auth, Limits::default())
+    }
+
+    pub(crate) fn within(node: Node, auth: Auth, limits: Limits) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let listener = bind_unix(folder.path().join("socket"), 0o600)?;
         let shutdown = CancellationToken::new();
         let app = router(node, auth);
-        let task = tokio::spawn(serve_unix(
-            listener,
-            app,
-            Limits::default(),
-            shutdown.clone(),
-        ));
+        let task = tokio::spawn(serve_unix(listener, app, limits, shutdown.clone()));
         Ok(Self {
             folder,
             shutdown,
