@@ -5,37 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use eldest::fuzzing::{TARGETS, Target};
+use eldest_fixtures::damage::damaged;
 use eldest_http::fuzzing as requests;
 use fastrand::Rng;
 
 /// For all targets together.
 const BUDGET: Duration = Duration::from_secs(8);
-
-/// What is damaged most, and how, is up to chance; the sizes are those of what is really read.
-fn damaged(rng: &mut Rng, examples: &[&[u8]]) -> Vec<u8> {
-    if rng.u8(..) < 16 {
-        return (0..rng.usize(..200)).map(|_| rng.u8(..)).collect();
-    }
-    let mut bytes = examples[rng.usize(..examples.len())].to_vec();
-    for _ in 0..rng.usize(..6) {
-        let at = rng.usize(..=bytes.len());
-        match rng.u8(..6) {
-            0 if at < bytes.len() => bytes[at] ^= 1 << rng.u8(..8),
-            1 if at < bytes.len() => bytes[at] = rng.u8(..),
-            2 => bytes.insert(at, rng.u8(..)),
-            3 if at < bytes.len() => drop(bytes.remove(at)),
-            4 => bytes.truncate(at),
-            // A part of this or another example, once more.
-            _ => {
-                let other = examples[rng.usize(..examples.len())];
-                let (from, to) = (rng.usize(..=other.len()), rng.usize(..=other.len()));
-                let part = &other[from.min(to)..from.max(to)];
-                bytes.splice(at..at, part.iter().copied());
-            }
-        }
-    }
-    bytes
-}
 
 /// What the library reads, and what its router does.
 fn targets() -> impl Iterator<Item = Target> {

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
-use crate::state::{Announcement, EVACUATED, home, set_aside, share};
+use crate::state::{Announcement, EVACUATED, MAX_IDENTITY, home, set_aside, share};
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
@@ -29,7 +29,6 @@ pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(4_950);
 /// Beside the round trips that a request takes: the repetition of one lost packet.
 pub const LOST_PACKET: Duration = Duration::from_millis(250);
-const MAX_IDENTITY: usize = 1024;
 /// The longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
 /// The longest exact prefix, in bytes: as long as a namespace and a name.

@@ -15,6 +15,10 @@ use eldest_core::partitions::{Center, Share};
 
 /// The largest announcement, in bytes as written to etcd. All candidates read every announcement.
 pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
+/// The longest identity or address, in bytes.
+pub(crate) const MAX_IDENTITY: usize = 1024;
+/// The longest name of a data centre, in bytes.
+pub(super) const MAX_DATA_CENTER: usize = 512;
 
 /// The capacities that a member may announce.
 const CAPACITIES: RangeInclusive<u32> = 1..=1000;
@@ -174,6 +178,7 @@ impl Announcement {
             let message = "the announcement asks to spread partitions over data centres, and names no data centre: set one for the session or in the announcement";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
+        self.check_lengths()?;
         let bytes = match &self.verbatim {
             Some(bytes) => bytes.to_vec(),
             None => self.written(session, since),
@@ -189,6 +194,23 @@ impl Announcement {
             ));
         }
         Ok(bytes.into())
+    }
+
+    /// Refuses what others would read cut or not at all.
+    fn check_lengths(&self) -> Result<()> {
+        for (what, text, most) in [
+            ("identity", Some(&self.identity), MAX_IDENTITY),
+            ("address", self.address.as_ref(), MAX_IDENTITY),
+            ("data centre", self.data_center.as_ref(), MAX_DATA_CENTER),
+        ] {
+            let bytes = text.map_or(0, String::len);
+            if bytes > most {
+                let message =
+                    format!("the announced {what} has {bytes} bytes; at most {most} are allowed");
+                return Err(Error::new(ErrorKind::InvalidInput, message));
+            }
+        }
+        Ok(())
     }
 
     /// The JSON object.
@@ -226,10 +248,30 @@ impl Announcement {
         Value::Object(object).to_string().into_bytes()
     }
 
-    /// Reads the announcement of any candidate; never fails, because a foreign value is an identity.
+    /// Reads the announcement of any candidate; never fails, because a foreign value is an identity. What is longer or later
+    /// than any of ours may be is cut or left out, so that nobody's announcement is too much for those who show it.
     pub(crate) fn decode(value: &[u8]) -> Self {
-        parse(value).unwrap_or_else(|| Self::new(String::from_utf8_lossy(value)))
+        let read = parse(value);
+        read.unwrap_or_else(|| Self::new(bounded(String::from_utf8_lossy(value), MAX_IDENTITY)))
     }
+}
+
+/// The last moment that programs can write as a date: the end of the year 9999, in milliseconds since 1970.
+const LAST: u64 = 253_402_300_799_999;
+
+/// Reads a moment, if a date can show it.
+pub(super) fn unix_ms(value: Option<&Value>) -> Option<u64> {
+    value?.as_u64().filter(|ms| *ms <= LAST)
+}
+
+/// Returns the text, cut to as many bytes.
+pub(super) fn bounded(text: impl Into<String>, most: usize) -> String {
+    let mut text = text.into();
+    if text.len() > most {
+        let ends = (0..=most).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(ends.unwrap_or(0));
+    }
+    text
 }
 
 /// Where an announcement names the data centre.
@@ -296,7 +338,7 @@ fn capacity(object: &Map<String, Value>) -> Option<u32> {
 }
 
 fn object(value: &[u8]) -> Option<Map<String, Value>> {
-    if value.first() != Some(&b'{') {
+    if value.first() != Some(&b'{') || value.len() > MAX_ANNOUNCEMENT {
         return None;
     }
     match serde_json::from_slice(value).ok()? {
@@ -309,10 +351,11 @@ fn parse(value: &[u8]) -> Option<Announcement> {
     let object = object(value)?;
     let text = |name: &str| object.get(name).and_then(Value::as_str).map(str::to_owned);
     let metadata = object.get("metadata").and_then(Value::as_object);
+    let short = |name: &str, most| text(name).filter(|text| text.len() <= most);
     Some(Announcement {
-        identity: text("identity")?,
-        address: text("address"),
-        data_center: text(DATA_CENTER),
+        identity: bounded(text("identity")?, MAX_IDENTITY),
+        address: short("address", MAX_IDENTITY),
+        data_center: short(DATA_CENTER, MAX_DATA_CENTER),
         metadata: metadata
             .into_iter()
             .flatten()
@@ -320,7 +363,7 @@ fn parse(value: &[u8]) -> Option<Announcement> {
             .collect(),
         capacity: capacity(&object),
         spread: spreads(&object),
-        since_unix_ms: object.get("since_unix_ms").and_then(Value::as_u64),
+        since_unix_ms: unix_ms(object.get("since_unix_ms")),
         verbatim: None,
     })
 }
@@ -398,6 +441,32 @@ mod tests {
         assert_eq!(Announcement::decode(b"go-node").identity(), "go-node");
         assert_eq!(Announcement::decode(b"{not json").identity(), "{not json");
         assert_eq!(Announcement::decode(b"\xff").identity(), "\u{fffd}");
+    }
+
+    #[test]
+    fn no_field_of_a_foreign_announcement_is_longer_or_later_than_can_be_shown() {
+        let read = |object: Value| Announcement::decode(object.to_string().as_bytes());
+        let long = "\u{e9}".repeat(MAX_IDENTITY);
+        let foreign = serde_json::json!({
+            "identity": long, "address": long, "data_center": long, "since_unix_ms": 8_640_000_000_000_001_u64,
+        });
+        let read_of_it = read(foreign.clone());
+        assert_eq!(read_of_it.identity(), &long[..MAX_IDENTITY]);
+        assert_eq!(
+            (read_of_it.address(), read_of_it.data_center()),
+            (None, None)
+        );
+        assert_eq!(read_of_it.since(), None);
+        assert_eq!(home(foreign.to_string().as_bytes()), None);
+        for (ms, is_shown) in [(LAST, true), (LAST + 1, false), (u64::MAX, false)] {
+            let at = read(serde_json::json!({ "identity": "a", "since_unix_ms": ms }));
+            assert_eq!(at.since().is_some(), is_shown, "{ms}");
+        }
+        let huge = format!("{{\"identity\":\"{}\"}}", "x".repeat(MAX_ANNOUNCEMENT));
+        assert_eq!(
+            Announcement::decode(huge.as_bytes()).identity().len(),
+            MAX_IDENTITY
+        );
     }
 
     #[test]

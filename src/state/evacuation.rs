@@ -6,13 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+use super::announcement::{MAX_DATA_CENTER, bounded, unix_ms};
 use crate::error::{Error, ErrorKind, Result};
 use eldest_core::kv::Entry;
 
 /// The prefix of the marks' keys within the namespace.
 pub(crate) const EVACUATED: &str = "~evacuated/";
-/// The longest name of a data centre, in bytes.
-const MAX_NAME: usize = 512;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 4096;
 /// The times for which an order may stand.
@@ -132,9 +131,9 @@ impl From<String> for Evacuate {
 
 /// The name of a data centre becomes part of a key.
 pub(crate) fn check_data_center(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME {
+    if name.is_empty() || name.len() > MAX_DATA_CENTER {
         return Err(invalid(format!(
-            "the data centre's name has {} bytes; 1 to {MAX_NAME} are allowed",
+            "the data centre's name has {} bytes; 1 to {MAX_DATA_CENTER} are allowed",
             name.len()
         )));
     }
@@ -166,26 +165,29 @@ impl Evacuation {
     pub(crate) fn decode(data_center: &[u8], entry: &Entry) -> Self {
         let value = serde_json::from_slice(&entry.value);
         let value: Value = value.unwrap_or(Value::Null);
-        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        let number = |name: &str| value.get(name).and_then(Value::as_u64);
+        let text = |name: &str| value.get(name).and_then(Value::as_str);
+        let text = |name: &str| text(name).map(|text| bounded(text, MAX_REASON));
+        let time = |name: &str| unix_ms(value.get(name));
         Self {
             data_center: String::from_utf8_lossy(data_center).into_owned(),
             by: text("by"),
             reason: text("reason"),
-            since_unix_ms: number("since_unix_ms"),
-            until_unix_ms: number("until_unix_ms"),
+            since_unix_ms: time("since_unix_ms"),
+            until_unix_ms: time("until_unix_ms"),
             lease: entry.lease,
         }
     }
 
-    /// Reads all marks below that prefix, in the order of the data centres' names.
+    /// Reads all marks below that prefix, in the order of the data centres' names. A key whose name is longer than that of any
+    /// data centre orders nothing.
     pub(crate) fn all<'a>(
         prefix: &[u8],
         entries: impl IntoIterator<Item = &'a Entry>,
     ) -> Arc<[Self]> {
         let marks = entries.into_iter().filter_map(|entry| {
             let name = entry.key.strip_prefix(prefix)?;
-            (!name.is_empty()).then(|| Self::decode(name, entry))
+            let is_name = (1..=MAX_DATA_CENTER).contains(&name.len());
+            is_name.then(|| Self::decode(name, entry))
         });
         let mut marks: Vec<_> = marks.collect();
         marks.sort_unstable_by(|a, b| a.data_center.cmp(&b.data_center));
@@ -263,6 +265,28 @@ mod tests {
                 ("dc1", None, None)
             );
         }
+    }
+
+    #[test]
+    fn a_foreign_mark_says_no_more_than_ours_can() {
+        let value = serde_json::json!({
+            "by": "x".repeat(30_000), "reason": "y".repeat(30_000),
+            "since_unix_ms": 8_640_000_000_000_001_u64, "until_unix_ms": u64::MAX,
+        });
+        let named = |name: &str| Entry {
+            key: format!("ns/~evacuated/{name}").into_bytes().into(),
+            ..entry(value.to_string().as_bytes(), 9)
+        };
+        let (long, longest) = ("z".repeat(30_000), "z".repeat(512));
+        let all = [&*long, "", &*longest].map(named);
+        let all = Evacuation::all(b"ns/~evacuated/", &all);
+        let [mark] = &all[..] else {
+            panic!("{} marks", all.len())
+        };
+        assert_eq!(mark.data_center(), longest);
+        let lengths = [mark.by(), mark.reason()].map(|text| text.map(str::len));
+        assert_eq!(lengths, [Some(MAX_REASON); 2]);
+        assert_eq!((mark.since(), mark.until()), (None, None));
     }
 
     #[test]

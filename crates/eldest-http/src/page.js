@@ -45,6 +45,30 @@ function time(ms, otherwise) {
   return made;
 }
 
+// One element for each, also if one of them cannot be made: whatever a candidate announces hides no other one.
+function each(all, kind, make) {
+  return all.map((one) => {
+    try {
+      return make(one);
+    } catch (error) {
+      const made = element(kind), said = element(kind === "tr" ? "td" : "span", `cannot be shown: ${error}`);
+      made.append(said);
+      return made;
+    }
+  });
+}
+
+// An election that cannot be shown says so, and keeps no other one from being shown.
+function attempt(view, work) {
+  try {
+    work(view);
+  } catch (error) {
+    const notice = view.place.querySelector(".notice");
+    say(notice, `This election cannot be shown (${error}). The view below may be old.`);
+    notice.hidden = false;
+  }
+}
+
 function name(text) {
   const made = element("bdi", text || "(no name)", "name");
   made.title = text;
@@ -196,7 +220,7 @@ function section(election) {
     const more = place.querySelector(".more");
     more.addEventListener("click", () => {
       more.ariaExpanded = String(more.ariaExpanded !== "true");
-      show(shown.get(election));
+      attempt(shown.get(election), show);
     });
     document.getElementById("elections").append(place);
     shown.set(election, { place });
@@ -219,16 +243,16 @@ function show(view) {
   const told = notices(state), notice = place.querySelector(".notice");
   say(notice, told);
   notice.hidden = told === "";
-  const orders = place.querySelector(".orders"), standing = (state.evacuations ?? []).map(order);
+  const orders = place.querySelector(".orders"), standing = each(state.evacuations ?? [], "li", order);
   orders.hidden = standing.length === 0;
   orders.replaceChildren(...standing);
-  place.querySelector(".roster tbody").replaceChildren(...(state.roster ?? []).map((member) => row(member, state, now)));
+  place.querySelector(".roster tbody").replaceChildren(...each(state.roster ?? [], "tr", (member) => row(member, state, now)));
   const more = place.querySelector(".more"), all = more.ariaExpanded === "true";
   more.hidden = terms.length <= ROWS;
   say(more, all ? "show only the last terms" : `show all ${terms.length} terms`);
   const listed = terms.toReversed().slice(0, all ? terms.length : ROWS);
-  place.querySelector(".terms tbody").replaceChildren(...listed.map((seen) => term(seen, now)));
-  place.querySelector(".endpoints tbody").replaceChildren(...state.endpoints.map(endpoint));
+  place.querySelector(".terms tbody").replaceChildren(...each(listed, "tr", (seen) => term(seen, now)));
+  place.querySelector(".endpoints tbody").replaceChildren(...each(state.endpoints, "tr", endpoint));
   tick(view);
 }
 
@@ -288,7 +312,7 @@ function follow() {
     const eyes = document.getElementById("eyes");
     eyes.hidden = false;
     say(eyes.querySelector("bdi"), state.own.identity);
-    show(view);
+    attempt(view, show);
     title();
   });
   events.addEventListener("alive", () => {
@@ -319,5 +343,5 @@ setInterval(() => {
     lost();
     follow();
   }
-  shown.forEach(tick);
+  shown.forEach((view) => attempt(view, tick));
 }, SECOND);

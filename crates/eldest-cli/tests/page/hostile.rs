@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use eldest::fuzzing::TARGETS;
 use eldest::{Announcement, Candidate, Session, SessionOptions};
+use eldest_fixtures::damage::damaged;
+use etcd_client::PutOptions;
 
 use crate::browser::Browser;
 use crate::stage::{ELECTION, Result, Stage};
@@ -95,4 +98,66 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     }
     node.stop().await?;
     blocked.stop().await
+}
+
+/// Rows, and how many of them say that they cannot be shown.
+const ROWS: &str = "[...document.querySelectorAll('.roster tbody tr')].map(row => row.textContent.includes('cannot be shown'))";
+
+#[tokio::test]
+async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
+    const CANDIDATES: usize = 200;
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let (seed, mut client) = (fastrand::u64(..), stage.etcd.client().await);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let target = TARGETS.iter().find(|target| target.name == "announcement");
+    let examples = target.ok_or("no such target")?.seeds;
+    let moments = [
+        "8640000000000001",
+        "18446744073709551615",
+        "253402300800000",
+        "-1",
+        "1e300",
+    ];
+    let dated =
+        moments.map(|ms| format!(r#"{{"identity":"a","since_unix_ms":{ms}}}"#).into_bytes());
+    let noise = (dated.len()..CANDIDATES).map(|_| damaged(&mut rng, examples));
+    let lease = client.lease_grant(60, None).await?.id();
+    for (number, value) in dated.into_iter().chain(noise).enumerate() {
+        let key = format!("eldest/{ELECTION}/{number:03}");
+        let options = PutOptions::new().with_lease(lease);
+        client.put(key, value, Some(options)).await?;
+    }
+    let mark = format!("eldest/~evacuated/{}", "x".repeat(500));
+    client
+        .put(mark, r#"{"until_unix_ms":18446744073709551615}"#, None)
+        .await?;
+    let node = stage.node("60s", "onlooker", &["--observe"]).await?;
+    browser.open(node.at).await?;
+    browser.until_count(".roster tbody tr", CANDIDATES).await?;
+    let failed = browser.tell(ROWS).await?;
+    let failed = failed
+        .as_array()
+        .ok_or("rows")?
+        .iter()
+        .filter(|row| **row != false);
+    assert_eq!(failed.count(), 0, "every row is shown");
+    browser
+        .until("document.getElementById('connection').textContent === 'live'")
+        .await?;
+    // What cannot be shown at all hides nothing else.
+    let late = "{ leader: null, own: {}, evacuations: [] }, 0";
+    let rows = format!(
+        "each([8640000000000001, 1], 'tr', (since) => row({{ identity: 'x', rank: 1, metadata: {{}}, since_unix_ms: since }}, {late}))"
+    );
+    let texts = format!("{rows}.map((row) => row.textContent.includes('cannot be shown'))");
+    assert_eq!(
+        browser.tell(&texts).await?,
+        serde_json::json!([true, false])
+    );
+    assert_eq!(browser.complaints(), [""; 0]);
+    node.stop().await
 }
