@@ -6,14 +6,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ids::SlotId;
 use crate::kv::Entry;
 use crate::partitions::Share;
 use crate::queue::Roster;
+use crate::time::Time;
 
 /// The slot by which the marks are looked at. Handles number theirs from 1.
 pub const MARKS: SlotId = 0;
+
+/// The shortest time between two moves of a candidate, or of the lead, for the sake of marks: as long as the shortest order that
+/// anybody may give. Marks that change faster would leave nobody in a place for long enough to lead.
+pub(crate) const APART: Duration = Duration::from_secs(5);
 
 /// Where the marks are, and how announcements tell of data centres.
 #[derive(Debug, Clone)]
@@ -46,6 +52,9 @@ pub struct Evacuation {
     homes: Homes,
     /// By data centre, when its mark was put.
     standing: BTreeMap<Vec<u8>, i64>,
+    /// Whether they were ever seen, and when they changed since.
+    known: bool,
+    changed: Option<Time>,
 }
 
 impl Evacuation {
@@ -54,6 +63,8 @@ impl Evacuation {
         Self {
             homes,
             standing: BTreeMap::new(),
+            known: false,
+            changed: None,
         }
     }
 
@@ -63,13 +74,23 @@ impl Evacuation {
     }
 
     /// What stands below the prefix of the marks. Whether that changes what is evacuated.
-    pub(crate) fn seen(&mut self, roster: &Roster) -> bool {
+    pub(crate) fn seen(&mut self, roster: &Roster, now: Time) -> bool {
         let below = self.homes.marks.len();
         let marks = roster.by_key();
         let marks = marks.map(|mark| (mark.key[below..].to_vec(), mark.create_revision));
         let standing: BTreeMap<_, _> = marks.collect();
         let before = std::mem::replace(&mut self.standing, standing);
-        before != self.standing
+        let has_changed = before != self.standing;
+        if has_changed && self.known {
+            self.changed = Some(now);
+        }
+        self.known = true;
+        has_changed
+    }
+
+    /// Whether marks changed so lately that a term which begins now may be due to that.
+    pub(crate) fn changed_lately(&self, now: Time) -> bool {
+        self.changed.is_some_and(|at| now.since(at) < APART)
     }
 
     /// When the data centre that is announced was marked; `None` if it is not.

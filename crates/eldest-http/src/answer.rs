@@ -11,10 +11,16 @@ pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     response
 }
 
-/// Forbids caching, because every answer is true only for a moment.
-pub(super) async fn not_to_be_kept(mut response: Response) -> Response {
-    let value = HeaderValue::from_static("no-store");
-    response.headers_mut().insert(header::CACHE_CONTROL, value);
+/// Forbids caching, because every answer is true only for a moment, and guessing: an answer may repeat text of others, which no
+/// browser is to take for a page or a script.
+pub(super) async fn to_be_taken_as_it_is(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

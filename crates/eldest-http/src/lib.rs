@@ -159,6 +159,6 @@ pub fn router(node: Node, auth: Auth) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(body::LARGEST))
         .layer(from_fn_with_state(Arc::new(auth), auth::check))
-        .layer(map_response(answer::not_to_be_kept))
+        .layer(map_response(answer::to_be_taken_as_it_is))
         .with_state(Arc::new(App { node }))
 }

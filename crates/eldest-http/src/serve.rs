@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::answer::not_to_be_kept;
+use super::answer::to_be_taken_as_it_is;
 #[cfg(target_os = "linux")]
 use super::local::Local;
 use super::peer::Peer;
@@ -447,7 +447,7 @@ async fn connection(
             match begun {
                 Ok(busy) => Ok(busy.until_sent(app.call(request).await?)),
                 Err(refused) => {
-                    let mut refused = not_to_be_kept(refused.into_response()).await;
+                    let mut refused = to_be_taken_as_it_is(refused.into_response()).await;
                     let close = HeaderValue::from_static("close");
                     refused.headers_mut().insert(header::CONNECTION, close);
                     Ok::<_, Infallible>(refused)

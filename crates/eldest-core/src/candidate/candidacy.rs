@@ -86,6 +86,8 @@ pub struct Candidacy {
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
+    /// It gives way to nobody before that.
+    stays_until: Time,
     error: Option<RequestError>,
     view: View,
     role: Role,
@@ -121,6 +123,7 @@ impl Candidacy {
             announcements: None,
             stood_at: Time::ZERO,
             short_stays: 0,
+            stays_until: Time::ZERO,
             error: None,
             phase: Phase::Joining {
                 request: None,
@@ -163,6 +166,16 @@ impl Candidacy {
         let before = self.aside.take();
         self.aside = aside.then(|| (evacuation.homes().set_aside)(&self.value));
         before != self.aside && self.own().is_some()
+    }
+
+    /// It gives way to nobody until then.
+    pub(crate) fn stay_until(&mut self, until: Time) {
+        self.stays_until = self.stays_until.max(until);
+    }
+
+    /// Until when it still gives way to nobody; `None`: it may give way now.
+    pub(crate) fn stays(&self, now: Time) -> Option<Time> {
+        Some(self.stays_until).filter(|until| now < *until)
     }
 
     /// What is to become of its place while its data centre is evacuated: others lead first that are elsewhere. It stays

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{Core, Slot};
 use crate::candidate::{Candidacy, End};
-use crate::evacuation::{MARKS, Way};
+use crate::evacuation::{APART, MARKS, Way};
 use crate::ids::SlotId;
 use crate::kv::Reach;
 use crate::reason::LostReason;
 use crate::time::Time;
+use crate::timers::Timer;
 use crate::watch::Onlooker;
 
 impl Core {
@@ -36,7 +37,7 @@ impl Core {
             return;
         };
         let roster = onlooker.seen();
-        if roster.is_some_and(|roster| self.evacuation.seen(roster)) {
+        if roster.is_some_and(|roster| self.evacuation.seen(roster, now)) {
             for slot in self.slot_ids() {
                 self.reconsider(slot, now);
             }
@@ -63,13 +64,21 @@ impl Core {
         candidate.is_some_and(|c| c.is_movable() && self.evacuation.since(c.value()).is_some())
     }
 
-    /// Gives up the candidate's place, or its term, if others are to lead before it. A candidate that has to look first knows
+    /// Gives up the candidate's place, or its term, if others are to lead before it, and if neither has moved lately. A candidate that has to look first knows
     /// no place until it has looked, so it does not begin to lead.
     pub(super) fn give_way(&mut self, slot: SlotId, now: Time) {
         let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
             return;
         };
-        match candidate.way(&self.evacuation) {
+        let way = candidate.way(&self.evacuation);
+        if way == Way::Give {
+            if let Some(until) = candidate.stays(now) {
+                self.out.set_timer(until, Timer::Slot(slot));
+                return;
+            }
+            candidate.stay_until(now.after(APART));
+        }
+        match way {
             Way::Keep => {}
             Way::Look => {
                 let discarded = candidate.follow_everyone();

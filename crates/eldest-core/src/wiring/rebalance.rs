@@ -63,7 +63,7 @@ impl Core {
             self.out.note(Note::OrphanFound {
                 key: Arc::clone(&own.key),
             });
-            self.own_partition(slot, partition, own);
+            self.own_partition(slot, partition, own, now);
         }
         if wants.waiting.iter().any(|p| self.is_overdue(*p, now)) {
             self.step_aside(slot, now);
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// A partition is ours from now on.
-    fn own_partition(&mut self, member: SlotId, partition: u32, own: Own) {
+    fn own_partition(&mut self, member: SlotId, partition: u32, own: Own, now: Time) {
         let slot = PARTITIONS + self.out.next_id();
         let Some(candidate) = self.candidate(member) else {
             return;
@@ -167,7 +167,7 @@ impl Core {
             partition,
             slot,
         });
-        self.lead(slot, own);
+        self.lead(slot, own, now);
         self.tell(slot);
     }
 
@@ -259,7 +259,7 @@ impl Core {
         let believes = self.lease.trusted().is_some();
         let candidate = self.candidate(slot);
         match candidate.and_then(|c| c.took(partition, taken, header.revision, believes)) {
-            Some(Ok(own)) => self.own_partition(slot, partition, own),
+            Some(Ok(own)) => self.own_partition(slot, partition, own, now),
             Some(Err(own)) => self.discard(slot, &own, now),
             None => {}
         }

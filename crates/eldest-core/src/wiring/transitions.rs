@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Core;
 use crate::action::{CandidateAction, Note};
 use crate::candidate::{Candidacy, End, KeyLost, LeaseLost, Look, Turn};
+use crate::evacuation::APART;
 use crate::ids::SlotId;
 use crate::kv::Entry;
 use crate::queue::{Fate, Own};
@@ -27,7 +28,7 @@ impl Core {
         match candidate.look(may_lead) {
             Look::Nothing => {}
             Look::Join => self.queue_join(slot, now),
-            Look::Lead(own) => self.lead(slot, own),
+            Look::Lead(own) => self.lead(slot, own, now),
             Look::Lost(fate) => self.key_lost(slot, fate, now),
         }
         self.follow_if_long(slot);
@@ -46,10 +47,17 @@ impl Core {
         }
     }
 
-    pub(super) fn lead(&mut self, slot: SlotId, own: Own) {
+    pub(super) fn lead(&mut self, slot: SlotId, own: Own, now: Time) {
         let term = self.out.next_id();
         let key = Arc::clone(&own.key);
-        let turn = self.candidate(slot).map(|c| c.lead(own, term));
+        // The lead has just moved for a mark, so far as is known: it does not move for the next one at once.
+        let stays = self.evacuation.changed_lately(now);
+        let turn = self.candidate(slot).map(|c| {
+            if stays {
+                c.stay_until(now.after(APART));
+            }
+            c.lead(own, term)
+        });
         if let Some(Turn::Elected { term, token }) = turn {
             self.out.tell(CandidateAction::Elected {
                 slot,

@@ -208,7 +208,7 @@ impl Core {
         let may_lead = first && self.lease.trusted().is_some();
         let phase = self.candidate(slot).map(|c| Candidacy::phase(c).clone());
         if may_lead && let Some(Phase::Waiting { own }) = phase {
-            self.lead(slot, own);
+            self.lead(slot, own, now);
         }
         self.look(slot, now);
     }

@@ -55,6 +55,8 @@ fn described(path: &str) -> Vec<&'static Map<String, Value>> {
 /// Status, type and body of an answer are what is described.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     let told = format!("{method} {path}: {answer:?}");
+    let guessing = answer.header("x-content-type-options");
+    assert_eq!(guessing, Some("nosniff"), "{told}");
     let operations = described(path);
     if method == "OPTIONS" && answer.status == 204 {
         return assert!(allowed(answer).is_superset(&methods(&operations)), "{told}");
