@@ -16,7 +16,7 @@ use super::names::{self, Part};
 use super::node::Shown;
 use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
-use super::role::{Asked, parameter};
+use super::query::{Asked, parameter};
 use eldest::internal;
 
 /// Answers `GET /v1/elections`: all elections that this node shows.

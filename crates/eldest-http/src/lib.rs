@@ -85,6 +85,7 @@ mod peer;
 mod problem;
 mod programs;
 mod proxied;
+mod query;
 mod role;
 mod room;
 mod serve;

@@ -25,7 +25,7 @@ use super::owning::Owning;
 use super::partitions::{LARGEST, Listed, ObservedPartitions, View};
 use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
-use super::role::{Asked, parameter};
+use super::query::{Asked, parameter};
 use super::sidecar::Leading;
 use super::{App, events};
 

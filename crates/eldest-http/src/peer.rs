@@ -15,7 +15,7 @@ use http::request::Parts;
 
 use super::contract::Holder;
 use super::problem::{Problem, shortened};
-use super::role::{Asked, parameter};
+use super::query::{Asked, parameter};
 
 /// The process that opened a connection, as the kernel named it then.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Query, State, rejection::QueryRejection};
+use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 
@@ -13,22 +13,7 @@ use super::contract::{Live, OwnState, Ready, Role, RoleAnswer};
 use super::node::Shown;
 use super::peer::Caller;
 use super::problem::Problem;
-
-/// The parameters of a request, or the error of parsing them.
-pub(super) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
-
-/// Returns the value of `?name=`, if present.
-pub(super) fn parameter(asked: &Asked, name: &str) -> Result<Option<String>, Problem> {
-    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "bad_query", detail);
-    let all = asked.as_ref();
-    let Query(all) = all.map_err(|rejection| bad(rejection.body_text()))?;
-    let mut values = all.iter().filter(|(key, _)| key == name);
-    let value = values.next().map(|(_, value)| value.clone());
-    if values.next().is_some() {
-        return Err(bad(format!("`{name}` is given twice")));
-    }
-    Ok(value)
-}
+use super::query::{Asked, parameter};
 
 /// Answers `GET /leader` and `GET /primary`: 200 while this node leads and the caller may act for a grace period.
 pub(super) async fn leader(
