@@ -16,6 +16,7 @@ mod scale;
 pub(crate) mod supervised;
 mod takeover;
 mod takeover_guarded;
+mod users;
 mod valid;
 mod wide;
 
@@ -59,6 +60,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     locks::BENCH,
     idle::BENCH,
     scale::BENCH,
+    users::BENCH,
     build::BENCH,
     wide::BENCH,
 ];
