@@ -194,7 +194,13 @@ impl Session {
                             return;
                         }
                     }
-                    Ok(None) => self.disconnect(&mut socket),
+                    Ok(None) => {
+                        self.disconnect(&mut socket);
+                        if self.proofs.is_empty() && self.proving.is_none() {
+                            // It cannot register a lease any more.
+                            return;
+                        }
+                    }
                     Err(error) => return self.cannot_read(&error, socket.as_ref()),
                 },
                 () = self.lives.alone() => {

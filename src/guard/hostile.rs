@@ -245,6 +245,21 @@ async fn a_user_that_comes_again_and_again_does_not_fill_the_log() {
 }
 
 #[tokio::test]
+async fn a_session_without_leases_ends_with_its_connection() {
+    let stage = Stage::new("parted", 100);
+    let socket = stage.connect();
+    stage.hello(&socket, "parted").await.expect("a welcome");
+    assert_eq!(stage.sessions(), 1);
+    drop(socket);
+    soon(async {
+        while stage.sessions() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_session_whose_timer_never_ends_is_forgotten() {
     let stage = Stage::new("periodic", 100);
     let socket = stage.connect();
