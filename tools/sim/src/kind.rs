@@ -87,7 +87,8 @@ pub(crate) enum Kind {
     LateOnce,
     /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
     NotPermitted,
-    /// The process dies and another takes its place; its guard revokes the lease of the dead one, at once or later.
+    /// The process dies and another takes its place; its guard deletes the dead one's keys, at once or later. So does
+    /// the guard of a stranger that had bound a key of its own to the lease of another process.
     GuardRevokes,
     /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it stands in
     /// the calm as well. If it is evacuated already, the mark may be lifted instead.

@@ -20,10 +20,11 @@ pub(crate) enum Mutant {
     AnnouncesBlindly,
     GuardRevokesEarly,
     GuardRevokesAnothers,
+    GuardProvesOnce,
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 17] = [
+    pub(crate) const ALL: [Mutant; 18] = [
         Mutant::ReceiveInstant,
         Mutant::Proxied,
         Mutant::NoVerification,
@@ -41,6 +42,7 @@ impl Mutant {
         Mutant::AnnouncesBlindly,
         Mutant::GuardRevokesEarly,
         Mutant::GuardRevokesAnothers,
+        Mutant::GuardProvesOnce,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -62,6 +64,7 @@ impl Mutant {
             Mutant::AnnouncesBlindly => "announces-blindly",
             Mutant::GuardRevokesEarly => "guard-revokes-early",
             Mutant::GuardRevokesAnothers => "guard-revokes-anothers",
+            Mutant::GuardProvesOnce => "guard-proves-once",
         }
     }
 
@@ -108,9 +111,12 @@ impl Mutant {
             Mutant::AnnouncesBlindly => {
                 "a value is announced whatever the mod revision of its key is, so a late write replaces a newer value"
             }
-            Mutant::GuardRevokesEarly => "a guard revokes the lease of a process that still lives",
+            Mutant::GuardRevokesEarly => "a guard deletes the keys of a process that still lives",
             Mutant::GuardRevokesAnothers => {
-                "when a process dies, its guard revokes the lease of another process"
+                "when a process dies, its guard deletes the keys of another process"
+            }
+            Mutant::GuardProvesOnce => {
+                "a guard revokes the lease that a dead process has proven once, whoever leads under it by then"
             }
         }
     }
