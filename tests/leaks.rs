@@ -48,7 +48,7 @@ async fn cycle(session: &Session, way: usize) -> Result {
                 return Ok(());
             }
             let lost = leadership.lost();
-            leadership.spawn(async move { lost.cancelled().await });
+            leadership.spawn(async move { lost.cancelled().await })?;
         }
         3 => drop(election.campaign().await?),
         4 => {
@@ -146,7 +146,7 @@ async fn share(session: &Session, name: &str, way: usize) -> Result {
     let mut member = again.await?;
     let (one, two) = (member.owned().await?, member.owned().await?);
     let lost = two.lost();
-    two.spawn(async move { lost.cancelled().await });
+    two.spawn(async move { lost.cancelled().await })?;
     drop(one);
     if way.is_multiple_of(3) {
         drop((member, two));

@@ -9,16 +9,19 @@ use std::time::Duration;
 use eldest::{
     Announcement, BoxError, Election, Group, GroupMembership, Session, SessionOptions, Term,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use futures::future::BoxFuture;
-use tokio::sync::broadcast;
-use tokio::time::timeout;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const TTL: Duration = Duration::from_secs(5);
 /// The TTL, etcd's round for expired leases and its election timeout, and the machine's share.
 const SOON: Duration = Duration::from_secs(12);
+/// How long a service needs to stop its work; less than the grace period of [`TTL`].
+const STOPPING: Duration = Duration::from_millis(700);
 
 /// What a server says of itself to the others.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +59,8 @@ trait Metasrv: Send + Sync {
     /// The address of the leader.
     fn leader(&self) -> BoxFuture<'_, Result<Option<String>>>;
     fn resign(&self) -> BoxFuture<'_, Result>;
+    /// The service says that its work under that key has ended.
+    fn stopped(&self, key: &LeaderKey);
     fn subscribe(&self) -> broadcast::Receiver<Change>;
 }
 
@@ -66,23 +71,28 @@ struct OnEldest {
     known: OnceLock<GroupMembership>,
     /// The token of the last term whose beginning was told.
     begun: AtomicI64,
+    /// The token of the last term whose work has ended.
+    stopped: watch::Sender<i64>,
     changes: broadcast::Sender<Change>,
 }
 
 impl OnEldest {
-    async fn connect(endpoints: [String; 1], me: NodeInfo) -> Result<Arc<dyn Metasrv>> {
+    fn options(me: &NodeInfo) -> SessionOptions {
         let announcement = Announcement::new(&me.address)
             .with_address(&me.address)
             .with_metadata("version", &me.version);
-        let options = SessionOptions::new(&me.address)
+        SessionOptions::new(&me.address)
             .ttl(TTL)
-            .announcement(announcement);
-        let session = Session::connect(endpoints, options).await?;
+            .announcement(announcement)
+    }
+
+    fn on(session: &Session) -> Result<Arc<dyn Metasrv>> {
         Ok(Arc::new(Self {
             election: session.election("metasrv")?,
             nodes: session.group("metasrv/nodes")?,
             known: OnceLock::new(),
             begun: AtomicI64::new(0),
+            stopped: watch::channel(0).0,
             changes: broadcast::channel(16).0,
         }))
     }
@@ -131,14 +141,18 @@ impl Metasrv for OnEldest {
 
     fn campaign(&self) -> BoxFuture<'_, Result> {
         Box::pin(async {
-            let mut candidate = self.election.campaign().await?;
-            let leadership = candidate.elected().await?;
-            let key = self.key_of(&leadership.term());
+            let leadership = self.election.campaign().await?.elected().await?;
+            let (key, lost) = (self.key_of(&leadership.term()), leadership.lost());
+            let (changes, mut stopped) = (self.changes.clone(), self.stopped.subscribe());
             // Nobody has to listen.
-            let _ = self.changes.send(Change::Elected(key.clone()));
-            leadership.lost().cancelled().await;
-            let _ = self.changes.send(Change::SteppedDown(key));
-            Ok(())
+            let _ = changes.send(Change::Elected(key.clone()));
+            let working = async move {
+                lost.cancelled().await;
+                let token = key.revision;
+                let _ = changes.send(Change::SteppedDown(key));
+                let _ = stopped.wait_for(|stopped| *stopped >= token).await;
+            };
+            Ok(leadership.hold_until_stopped(working).await?)
         })
     }
 
@@ -154,6 +168,11 @@ impl Metasrv for OnEldest {
         Box::pin(async { Ok(self.election.resign().await?) })
     }
 
+    fn stopped(&self, key: &LeaderKey) {
+        self.stopped
+            .send_modify(|stopped| *stopped = key.revision.max(*stopped));
+    }
+
     fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -167,11 +186,8 @@ fn node(number: u16) -> NodeInfo {
 }
 
 /// Starts a server: it registers, and campaigns again and again.
-async fn server(
-    etcd: &Etcd,
-    me: NodeInfo,
-) -> Result<(Arc<dyn Metasrv>, tokio::task::JoinHandle<Result>)> {
-    let server = OnEldest::connect([etcd.endpoint()], me).await?;
+async fn server(session: &Session) -> Result<(Arc<dyn Metasrv>, JoinHandle<Result>)> {
+    let server = OnEldest::on(session)?;
     server.register().await?;
     let campaigning = Arc::clone(&server);
     let campaigns = tokio::spawn(async move {
@@ -182,10 +198,33 @@ async fn server(
     Ok((server, campaigns))
 }
 
+/// When the work of a term began or ended, and under which token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Work {
+    Began(Instant, i64),
+    Ended(Instant, i64),
+}
+
+/// Works as long as its server leads, and needs some time to stop.
+async fn service(server: Arc<dyn Metasrv>, works: mpsc::UnboundedSender<Work>) {
+    let mut changes = server.subscribe();
+    while let Ok(change) = changes.recv().await {
+        match change {
+            Change::Elected(key) => drop(works.send(Work::Began(Instant::now(), key.revision))),
+            Change::SteppedDown(key) => {
+                tokio::time::sleep(STOPPING).await;
+                let _ = works.send(Work::Ended(Instant::now(), key.revision));
+                server.stopped(&key);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_service_s_trait_is_kept_by_the_library() -> Result {
     let etcd = Etcd::start().await?;
-    let (first, of_first) = server(&etcd, node(1)).await?;
+    let connect = async |me| Session::connect([etcd.endpoint()], OnEldest::options(&me)).await;
+    let (first, of_first) = server(&connect(node(1)).await?).await?;
     let mut changes = first.subscribe();
     let elected = timeout(SOON, changes.recv()).await??;
     let Change::Elected(key) = elected else {
@@ -193,7 +232,7 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
     };
     assert!(first.is_leader() && first.begins() && !first.begins());
 
-    let (second, of_second) = server(&etcd, node(2)).await?;
+    let (second, of_second) = server(&connect(node(2)).await?).await?;
     let mut of_the_second = second.subscribe();
     eventually(SOON, "both are known", async || {
         (first.candidates().await.ok()? == [node(1), node(2)]).then_some(())
@@ -236,4 +275,49 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
     of_first.abort();
     of_second.abort();
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_server_s_work_begins_after_the_work_of_the_one_before_has_ended() -> Result {
+    println!("this test runs in virtual time");
+    let etcd = MemoryEtcd::start();
+    let (works, mut worked) = mpsc::unbounded_channel();
+    let mut servers = Vec::new();
+    for number in 1..=2 {
+        let session = etcd.session(OnEldest::options(&node(number))).await?;
+        let (server, campaigns) = server(&session).await?;
+        let working = tokio::spawn(service(Arc::clone(&server), works.clone()));
+        if number == 1 {
+            eventually(SOON, "the first leads", async || {
+                server.is_leader().then_some(())
+            })
+            .await?;
+        }
+        servers.push((session, server, campaigns, working));
+    }
+    let mut last = timeout(SOON, worked.recv()).await?.expect("work");
+    for turn in 0..6 {
+        let (_, leads, campaigns, _) = &servers[turn % 2];
+        // The second way drops the task that campaigns: nothing but the term's own work is left of it.
+        if turn < 4 {
+            timeout(SOON, leads.resign()).await??;
+        } else {
+            campaigns.abort();
+        }
+        for _ in 0..2 {
+            let Ok(Some(next)) = timeout(SOON, worked.recv()).await else {
+                assert_eq!(turn, 5, "the other one campaigns");
+                return Ok(());
+            };
+            match (last, next) {
+                (Work::Began(_, began), Work::Ended(_, ended)) => assert_eq!(began, ended),
+                (Work::Ended(ended, before), Work::Began(began, token)) => {
+                    assert!(began >= ended && token > before, "{last:?}, then {next:?}");
+                }
+                _ => panic!("{last:?}, then {next:?}"),
+            }
+            last = next;
+        }
+    }
+    panic!("both have stopped to campaign");
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -23,7 +23,7 @@ use eldest_core::reason::LostReason;
 ///
 /// Dropping it, or a panic that unwinds through it, releases the key at once: the next eldest leads within
 /// milliseconds, not after the TTL. Drop it only when the work has ended. Tasks of [`Leadership::spawn`] are awaited
-/// first, in the background.
+/// first, in the background. Work that cannot be awaited here needs [`Leadership::hold_until_stopped`].
 ///
 /// Holding the value does not keep the leadership: if the term ends, the key is deleted at the frozen deadline at the
 /// latest.
@@ -51,8 +51,7 @@ pub(crate) struct Claim {
     since: Duration,
     id: TermId,
     term: Term,
-    /// Made for the first task, because few of thousands of elections have any.
-    tasks: OnceLock<Tasks>,
+    tasks: Mutex<Tasks>,
     sent: Sent,
 }
 
@@ -64,9 +63,17 @@ struct Sent {
     joined: AtomicBool,
 }
 
-/// The tasks of a term, and the token that stops them.
-#[derive(Clone, Default)]
+/// The tasks of a term. A term that is given back takes no more of them.
+#[derive(Default)]
 struct Tasks {
+    /// Made for the first task, because few of thousands of elections have any.
+    started: Option<Started>,
+    closed: bool,
+}
+
+/// Tasks that were started, and the token that stops them.
+#[derive(Clone, Default)]
+struct Started {
     running: TaskTracker,
     stop: CancellationToken,
 }
@@ -109,7 +116,8 @@ impl Leadership {
 
     /// Runs a task that belongs to the term: the key is released only after the task has ended.
     ///
-    /// The task should watch [`Term::lost`]. At the frozen deadline, it is dropped.
+    /// The task should watch [`Term::lost`]. At the frozen deadline, it is dropped. A task that comes too late is never
+    /// polled: from the moment the term's token is cancelled or the term is given back, another node may lead.
     ///
     /// ```
     /// # #[tokio::main]
@@ -128,20 +136,77 @@ impl Leadership {
     ///         // ... one piece of work ...
     ///         tokio::time::sleep(Duration::from_millis(10)).await;
     ///     }
-    /// });
+    /// })?;
     /// leadership.resign().await?; // cancels the token, awaits the task, deletes the key
     /// # Ok(())
     /// # }
     /// ```
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let tasks = self.claim.tasks.get_or_init(Tasks::default);
-        let (stop, term) = (tasks.stop.clone(), self.term());
-        let task = tasks.running.track_future(async move {
-            // By itself, for the holder may go on holding a term that is lost.
-            let done = term.until_cutoff(task);
-            let _ = stop.run_until_cancelled(done).await;
-        });
-        self.claim.handle.shared.env.spawn(task.boxed());
+    ///
+    /// # Errors
+    ///
+    /// `LeadershipLost`: the term has ended. The task was dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        if self.claim.term.shared.is_lost() || !self.is_valid() {
+            return Err(self.ended("no task was started"));
+        }
+        self.claim.start(task)
+    }
+
+    /// Keeps the key until `stopped` completes, and until the frozen deadline at most. Then it releases the key, and
+    /// returns once etcd has confirmed that the key is gone.
+    ///
+    /// It serves a service whose work runs elsewhere and can only be told to stop, for example behind an election
+    /// trait. `stopped` belongs to the term as a task of [`Leadership::spawn`] does: it may await [`Term::lost`], tell
+    /// the service to stop, and complete when the service says that it has stopped. If it completes while the term is
+    /// valid, the leader steps down. Call it as soon as the node leads, so that no early return of the caller releases
+    /// the key beside the work.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let election = session.election("billing/scheduler")?;
+    /// let leadership = election.campaign().await?.elected().await?;
+    /// let lost = leadership.lost();
+    /// # let (stepped_down, told) = tokio::sync::oneshot::channel();
+    /// # let (has_stopped, stopped) = tokio::sync::oneshot::channel();
+    /// # tokio::spawn(async move { told.await.map(|()| has_stopped.send(())) });
+    /// # let resigning = tokio::spawn(async move { election.resign().await });
+    /// leadership
+    ///     .hold_until_stopped(async move {
+    ///         lost.cancelled().await;
+    ///         let _ = stepped_down.send(()); // the service begins to stop
+    ///         let _ = stopped.await; // and says that it has
+    ///     })
+    ///     .await?;
+    /// # resigning.await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Leadership::step_down`]. `LeadershipLost`: the leadership was given back before; the future was dropped.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: if the call is dropped, the term ends. The key is released in the background, not before `stopped`
+    /// completes or the frozen deadline passes.
+    pub async fn hold_until_stopped(
+        self,
+        stopped: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let (ended, end) = oneshot::channel::<()>();
+        self.claim.start(async move {
+            stopped.await;
+            drop(ended);
+        })?;
+        let lost = self.lost();
+        // The first of them begins the end of the term; `step_down` awaits the other.
+        let _ = lost.run_until_cancelled(end).await;
+        self.step_down().await
     }
 
     /// Replaces this leader's whole announcement (at most 32 KiB), now and after every rejoin. The term and its token
@@ -277,14 +342,40 @@ impl Claim {
             since,
             id,
             term,
-            tasks: OnceLock::new(),
+            tasks: Mutex::default(),
             sent: Sent::default(),
         }
     }
 
-    /// Returns the tasks, unless none is running.
-    fn tasks(&self) -> Option<&Tasks> {
-        self.tasks.get().filter(|tasks| !tasks.running.is_empty())
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a task that the key waits for, unless the term is given back.
+    fn start(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        let mut tasks = self.tasks();
+        if tasks.closed {
+            return Err(self.term.ended("no task was started"));
+        }
+        let started = tasks.started.get_or_insert_default();
+        let (stop, term) = (started.stop.clone(), self.term.clone());
+        // Counted before the lock is released: whoever gives the term back after that awaits it.
+        let task = started.running.track_future(async move {
+            // By itself, for the holder may go on holding a term that is lost.
+            let done = term.until_cutoff(task);
+            let _ = stop.run_until_cancelled(done).await;
+        });
+        drop(tasks);
+        self.handle.shared.env.spawn(task.boxed());
+        Ok(())
+    }
+
+    /// Takes no more tasks from now on. Returns those that run.
+    fn close(&self) -> Option<Started> {
+        let mut tasks = self.tasks();
+        tasks.closed = true;
+        let started = tasks.started.as_ref();
+        started.filter(|tasks| !tasks.running.is_empty()).cloned()
     }
 
     pub(crate) fn term(&self) -> &Term {
@@ -303,8 +394,9 @@ impl Claim {
 
     /// Ends the term, awaits its tasks and reports that they have ended.
     async fn give_back(&self, reason: LostReason) -> Result<()> {
+        let tasks = self.close();
         self.end(reason)?;
-        if let Some(tasks) = self.tasks() {
+        if let Some(tasks) = tasks {
             self.term.lost().cancelled().await;
             tasks.join(&self.term).await;
         }
@@ -324,13 +416,13 @@ impl Claim {
 
     /// Waits for the term's tasks, and drops them at the frozen deadline. The caller must have cancelled the token.
     pub(crate) async fn join_tasks(&self) {
-        if let Some(tasks) = self.tasks() {
+        if let Some(tasks) = self.close() {
             tasks.join(&self.term).await;
         }
     }
 }
 
-impl Tasks {
+impl Started {
     /// Waits for the tasks, and drops them at the term's frozen deadline. The caller must have cancelled the token.
     async fn join(&self, term: &Term) {
         self.running.close();
@@ -343,7 +435,7 @@ impl Tasks {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(tasks) = self.tasks().cloned() else {
+        let Some(tasks) = self.close() else {
             drop(self.joined());
             return;
         };

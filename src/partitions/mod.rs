@@ -408,8 +408,12 @@ impl Partition {
 
     /// Runs a task that belongs to the term, as [`Leadership::spawn`] does: the key is released only after the task has
     /// ended, and at the frozen deadline the task is dropped.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.leadership.spawn(task);
+    ///
+    /// # Errors
+    ///
+    /// `LeadershipLost`: the term has ended. The task was dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.leadership.spawn(task)
     }
 
     pub(crate) fn claim(&self) -> Arc<Claim> {

@@ -392,6 +392,15 @@ impl Term {
         self.shared.reason()
     }
 
+    /// Returns the error of a call that came after the term, with what did not happen.
+    pub(crate) fn ended(&self, what: &str) -> Error {
+        let reason = self.lost_reason().map_or("expired", LostReason::as_str);
+        Error::new(
+            ErrorKind::LeadershipLost,
+            format!("{what}; the term ended: {reason}"),
+        )
+    }
+
     /// Returns the time until which the term is valid if nothing else happens. Every verified renewal moves it later,
     /// until the term ends.
     pub fn valid_until(&self) -> Deadline {
@@ -515,11 +524,7 @@ impl Term {
     pub async fn txn(&self, operations: impl Into<Vec<Op>>) -> Result<TxnOutcome> {
         let operations = operations.into();
         if !self.is_valid() {
-            let reason = self.lost_reason().map_or("expired", LostReason::as_str);
-            return Err(Error::new(
-                ErrorKind::LeadershipLost,
-                format!("nothing was sent; the term ended: {reason}"),
-            ));
+            return Err(self.ended("nothing was sent"));
         }
         match self.shared.pool.fenced_txn(self.fence(), operations).await {
             Ok(Some(outcome)) => Ok(outcome),

@@ -1,17 +1,13 @@
 //! Leaderships: validity, fencing, and every way in which a term ends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, elected, in_memory, nothing_under, only_key, options, short,
-    soon, stand, stands, status, stays,
+    Result, SOON, elected, in_memory, only_key, options, short, soon, stand, stands, status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
-use tokio::sync::oneshot;
 
 async fn value(client: &mut Client, key: &str) -> Option<String> {
     let answer = client.get(key, None).await.expect("etcd answers");
@@ -323,7 +319,7 @@ async fn closes_beside_a_view(with_task: bool) -> Result {
             for _ in 0..50 {
                 let _ = client.get("something to wait for", None).await;
             }
-        });
+        })?;
     }
     let winding_up = tokio::spawn(async move { leadership.lost().cancelled().await });
     soon("close", session.close()).await?;
@@ -374,114 +370,4 @@ async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
         soon("close", closing).await??;
     }
     Ok(())
-}
-
-// ---- tasks of the term
-
-#[tokio::test(start_paused = true)]
-async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
-    // Complaint 16.
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    for resigns in [true, false] {
-        let slow = options("a").grace(Duration::from_secs(10));
-        let session = etcd.session(slow).await?;
-        let mut a = soon("campaign", session.election("e")?.campaign()).await?;
-        let leadership = elected(&mut a).await?;
-        let (finish, finished) = oneshot::channel::<()>();
-        let (told, hears) = oneshot::channel();
-        let lost = leadership.lost();
-        leadership.spawn(async move {
-            lost.cancelled().await;
-            let _ = told.send(());
-            let _ = finished.await;
-        });
-        let term = leadership.term();
-        let ending = tokio::spawn(async move {
-            if resigns {
-                leadership.resign().await
-            } else {
-                drop(leadership);
-                Ok(())
-            }
-        });
-        soon("the task is told", hears).await?;
-        stays(WHILE, "the key stands while the task runs", async || {
-            stands(&mut client, term.key(), term.fencing_token()).await
-        })
-        .await?;
-        finish.send(()).expect("the task waits");
-        soon("the end", ending).await??;
-        nothing_under(&mut client, "eldest/e/").await?;
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_ignore_the_token_are_dropped_at_the_frozen_deadline() -> Result {
-    // Complaint 18.
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let grace = Duration::from_millis(700);
-    let session = etcd.session(options("a").grace(grace)).await?;
-    let mut a = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut a).await?;
-    let dropped = Arc::new(AtomicBool::new(false));
-    let guard = SetOnDrop(Arc::clone(&dropped));
-    leadership.spawn(async move {
-        let _guard = guard;
-        std::future::pending::<()>().await;
-    });
-    let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
-    let begun = Instant::now();
-    drop(leadership);
-    eventually(SOON, "the key goes", async || {
-        (!stands(&mut client, &key, token).await).then_some(())
-    })
-    .await?;
-    assert!(
-        begun.elapsed() >= grace,
-        "the task had its time: {:?}",
-        begun.elapsed()
-    );
-    eventually(SOON, "the task is dropped", async || {
-        dropped.load(Ordering::SeqCst).then_some(())
-    })
-    .await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Result {
-    let etcd = Etcd::start().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let leadership = elected(&mut a).await?;
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let probe = Probe::new(&etcd.endpoint(), leadership.key(), &seen);
-    let lost = leadership.lost();
-    leadership.spawn(async move {
-        let _probe = probe;
-        lost.cancelled().await;
-    });
-    let work = tokio::spawn(async move {
-        assert!(!leadership.is_valid(), "on purpose");
-    });
-    assert!(
-        soon("the panic", work)
-            .await
-            .expect_err("panics")
-            .is_panic()
-    );
-    let mut client = etcd.client().await;
-    nothing_under(&mut client, "eldest/").await?;
-    assert_eq!(*seen.lock().expect("no panic"), [true]);
-    Ok(())
-}
-
-struct SetOnDrop(Arc<AtomicBool>);
-
-impl Drop for SetOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }

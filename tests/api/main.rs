@@ -33,4 +33,5 @@ mod stalls;
 mod stepping_down;
 #[cfg(feature = "unstable-sim")]
 mod suspends;
+mod term_tasks;
 mod transactions;

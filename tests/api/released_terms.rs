@@ -73,7 +73,7 @@ async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() 
     leadership.spawn(async move {
         let _alive = alive;
         std::future::pending::<()>().await;
-    });
+    })?;
     etcd.pause();
     let ended = tokio::time::timeout(GUARD, dropped).await?;
     assert!(ended.is_err(), "dropped, not told anything");

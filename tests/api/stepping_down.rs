@@ -61,7 +61,7 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
     first.spawn(async move {
         lost.cancelled().await;
         drop(probe);
-    });
+    })?;
     soon("step down", first.step_down()).await?;
     assert_eq!(*seen.lock().expect("no panic"), [true]);
     Ok(())

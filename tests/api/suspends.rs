@@ -150,7 +150,7 @@ async fn tasks_of_a_term_are_dropped_after_a_suspend() -> Result {
     leadership.spawn(async move {
         let _work = work;
         std::future::pending::<()>().await;
-    });
+    })?;
     let closing = tokio::spawn(async move { session.close().await });
     soon("the token", leadership.lost().cancelled()).await;
     assert_eq!(leadership.lost_reason(), Some(LostReason::SessionClosed));

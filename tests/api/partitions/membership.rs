@@ -28,12 +28,14 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
     // What it never handed out goes with it, what it did when it is dropped.
     let ended = CancellationToken::new();
     let told = ended.clone();
-    two.spawn(async move { told.cancelled().await });
+    two.spawn(async move { told.cancelled().await })?;
     let leaving = tokio::spawn(async move {
         let left = member.leave().await;
         (left, member)
     });
     soon("told", again.lost().cancelled()).await;
+    let refused = again.spawn(std::future::pending()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
     drop(again);
     drop(two);
     eventually(SOON, "the task keeps one key", async || {

@@ -87,7 +87,7 @@ async fn a_fake_leader_resigns_after_its_tasks_and_writes_nowhere() -> Result {
     leadership.spawn(async move {
         lost.cancelled().await;
         done.send(()).expect("awaited");
-    });
+    })?;
     timeout(SOON, leadership.resign()).await??;
     ended.await?;
     assert!(!leadership.is_valid());
