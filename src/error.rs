@@ -152,6 +152,7 @@ impl Error {
             EndReason::SessionClosed => Self::closed(),
             EndReason::Left => Self::new(ErrorKind::Ended, "the candidate left the election"),
             EndReason::Resigned => Self::new(ErrorKind::Ended, "the leader resigned"),
+            EndReason::WorkFailed => Self::new(ErrorKind::Ended, "the work failed"),
             EndReason::Shutdown => Self::new(ErrorKind::Ended, "the run was shut down"),
             EndReason::Refused => Self::new(ErrorKind::Ended, "etcd refused the candidate's key"),
             EndReason::Taken => Self::new(ErrorKind::Ended, "others were in the queue already"),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::election::spawn;
+pub use crate::election::{Pause, spawn};
 use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;

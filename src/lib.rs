@@ -134,7 +134,7 @@
 //! | `srv` | [`Endpoint`]s from SRV records |
 //! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
 //! | `cron` | [`Schedule`]s from cron expressions |
-//! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`Status`] and reasons |
+//! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
 //! `eldest-route` sends requests to the leader, `eldest-http` serves the state over HTTP, `eldest-cli` is the command,
@@ -215,8 +215,8 @@ mod util;
 pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::{
-    Candidate, Election, Following, Heartbeats, Leadership, NoCheck, NoFollower, OnOverrun,
-    RunHandle, Runner, Shutdown,
+    Candidate, Election, Following, Heartbeats, Leadership, NoCheck, NoFollower, OnError,
+    OnOverrun, RunHandle, Runner, Shutdown,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]

@@ -6,7 +6,6 @@ use super::event::Event;
 use super::{Command, Driver};
 use crate::error::Error;
 use eldest_core::action::Answer;
-use eldest_core::reason::EndReason;
 
 impl Driver {
     pub(super) fn event(&mut self, event: Event) {
@@ -50,7 +49,7 @@ impl Driver {
                 self.candidates.insert(slot, candidate);
                 self.core.campaign(now, slot, prefix, value, config);
             }
-            Command::Leave { slot } => self.core.leave(now, slot, EndReason::Left),
+            Command::Leave { slot, reason } => self.core.leave(now, slot, reason),
             Command::AwaitEnd { slot, reply } => match self.candidates.get_mut(&slot) {
                 Some(candidate) => candidate.await_end(reply),
                 None => drop(reply.send(())),

@@ -27,7 +27,7 @@ use crate::state::{LeaseDeadlines, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::pause::LONGEST_PAUSE;
-use eldest_core::reason::LostReason;
+use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::{Config, Core};
 
 use candidate_state::Won;
@@ -52,6 +52,7 @@ pub(crate) enum Command {
     },
     Leave {
         slot: SlotId,
+        reason: EndReason,
     },
     /// Answered when the candidacy is over and its key gone.
     AwaitEnd {

@@ -16,6 +16,7 @@ use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
+use eldest_core::reason::EndReason;
 
 /// A candidate in the queue of an election. The session keeps its key alive while it waits.
 ///
@@ -229,18 +230,24 @@ impl Candidate {
     ///
     /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
-        self.leave_within(self.handle.patience()).await
+        self.leave_within(EndReason::Left, self.handle.patience())
+            .await
     }
 
-    pub(crate) fn begin_to_leave(&self) -> Result<()> {
+    pub(crate) fn begin_to_leave(&self, reason: EndReason) -> Result<()> {
         if self.leaves.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        self.handle.send(Command::Leave { slot: self.slot })
+        let slot = self.slot;
+        self.handle.send(Command::Leave { slot, reason })
     }
 
-    pub(crate) async fn leave_within(&mut self, patience: Duration) -> Result<()> {
-        self.begin_to_leave()?;
+    pub(crate) async fn leave_within(
+        &mut self,
+        reason: EndReason,
+        patience: Duration,
+    ) -> Result<()> {
+        self.begin_to_leave(reason)?;
         let mut ended = pin!(self.handle.ended_within(self.slot, patience));
         loop {
             tokio::select! {
@@ -256,7 +263,8 @@ impl Candidate {
 impl Drop for Candidate {
     fn drop(&mut self) {
         // Nobody will take up what was won meanwhile; the leaderships in the channel are released with it.
-        drop(self.handle.send(Command::Leave { slot: self.slot }));
+        let (slot, reason) = (self.slot, EndReason::Left);
+        drop(self.handle.send(Command::Leave { slot, reason }));
     }
 }
 

@@ -68,18 +68,8 @@ impl Following {
 
 /// The way in which a follower's work failed before it was told to stop.
 pub(crate) enum Fault {
-    Failed(BoxError),
+    Failed(Error),
     Panicked(Box<dyn Any + Send>),
-}
-
-impl Fault {
-    /// Returns the error of work that failed; continues a panic.
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Fault::Failed(error) => Error::work(error),
-            Fault::Panicked(panic) => std::panic::resume_unwind(panic),
-        }
-    }
 }
 
 /// A follower's work between two terms, and the observer that informs it of the leader.
@@ -134,7 +124,7 @@ impl<F: Future<Output = Result<(), BoxError>>> Follower<F> {
             *work = None;
             match result {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return Fault::Failed(error),
+                Ok(Err(error)) => return Fault::Failed(Error::work(error)),
                 Err(panic) => return Fault::Panicked(panic),
             }
         }

@@ -4,6 +4,7 @@ mod candidate;
 mod following;
 mod health;
 mod leadership;
+mod on_error;
 mod run;
 mod run_handle;
 mod runner;
@@ -23,13 +24,15 @@ use crate::session::{Handle, Session, Use, check_exact, check_name};
 use crate::state::{Announcement, Held, LocalStatus, Member, Roster, Status, Term};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
-use eldest_core::reason::LostReason;
+use eldest_core::reason::{EndReason, LostReason};
 
 pub use candidate::Candidate;
 pub use following::Following;
 pub(crate) use health::Health;
 pub(crate) use leadership::Claim;
 pub use leadership::{Heartbeats, Leadership};
+pub(crate) use on_error::warn_of;
+pub use on_error::{OnError, Pause};
 pub(crate) use run::{end_term, late, span_of, unconfirmed};
 pub use run_handle::{RunHandle, spawn};
 pub(crate) use runner::check_limits;
@@ -306,7 +309,8 @@ impl Election {
         if let Some(held) = state.held.filter(|held| held.id.0 == slot) {
             self.end(&held, LostReason::Resigned).await?;
         }
-        self.handle.call(Command::Leave { slot }).await?;
+        let reason = EndReason::Left;
+        self.handle.call(Command::Leave { slot, reason }).await?;
         self.handle.ended_within(slot, self.patience()).await
     }
 

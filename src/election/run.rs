@@ -14,6 +14,7 @@ use super::candidate::Candidate;
 use super::following::{Fault, Follower, Following};
 use super::health::Health;
 use super::leadership::{Claim, Leadership};
+use super::on_error::{OnError, Pause, warn_of};
 use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::state::{Status, Term};
@@ -22,7 +23,9 @@ use eldest_core::reason::{EndReason, LostReason};
 /// How one term's work came to its end.
 enum End<T> {
     /// By itself, while we led.
-    Done(Result<T, BoxError>),
+    Done(T),
+    /// By an error, while we led, when it had run for so long.
+    Failed(Error, Duration),
     /// After the term was lost, or the work stepped down: the candidate rejoins.
     Lost,
     /// The work resigned; what it returned.
@@ -38,6 +41,7 @@ impl<T> End<T> {
     fn reason(&self) -> Option<LostReason> {
         match self {
             End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
+            End::Failed(..) => Some(LostReason::WorkFailed),
             // It may have come after the term was lost: the candidate is not to stand again.
             End::Shutdown(_) => Some(LostReason::Shutdown),
             End::Lost | End::Resigned(_) => None,
@@ -55,6 +59,26 @@ enum Turn {
     Fault(Fault),
 }
 
+/// What a node's time as follower, and the term that may have followed it, came to.
+enum Round<T> {
+    /// The next one begins.
+    Again,
+    /// It was the last one; what the work returned.
+    Over(Option<T>),
+    /// Work failed that had run for so long.
+    Failed(Error, Duration),
+}
+
+/// A node's part in the election, from one round to the next.
+#[derive(Default)]
+struct Node {
+    candidate: Option<Candidate>,
+    /// The last term.
+    last: Option<Term>,
+    /// How long it waits before it stands again.
+    pause: Option<Duration>,
+}
+
 /// One call of [`Runner::run`](super::Runner::run).
 pub(crate) struct Run<W, F, C> {
     pub(crate) election: Election,
@@ -62,6 +86,7 @@ pub(crate) struct Run<W, F, C> {
     pub(crate) check: Option<Health<C>>,
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) aborts: bool,
+    pub(crate) on_error: OnError,
     pub(crate) work: W,
 }
 
@@ -80,61 +105,107 @@ where
     /// Leads and follows until `shutdown`, or until work of either kind has ended for good. `Some`: what the last work
     /// returned.
     pub(crate) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
+        let mut node = Node::default();
+        let mut pauses = Pause::default();
+        while !shutdown.is_cancelled() {
+            match self.round(&mut node, shutdown).await? {
+                Round::Again => {}
+                Round::Over(value) => return Ok(value),
+                Round::Failed(error, _) if self.on_error == OnError::Leave => {
+                    return leave(node.candidate).await.and(Err(error));
+                }
+                Round::Failed(_, ran) => node.pause = Some(pauses.after(ran)),
+            }
+        }
+        leave(node.candidate).await.map(|()| None)
+    }
+
+    /// Follows until this node is elected, and leads for one term.
+    async fn round(&mut self, node: &mut Node, shutdown: &CancellationToken) -> Result<Round<T>> {
         let grace = self.election.handle.shared.settings.grace;
-        let follows = self.follow.is_some();
-        let mut candidate = None;
-        let mut last: Option<Term> = None;
-        loop {
-            if shutdown.is_cancelled() {
-                return leave(candidate).await.map(|()| None);
+        let env = Arc::clone(&self.election.handle.shared.env);
+        let (begun, follows) = (env.now(), self.follow.is_some());
+        let check = self.check.as_mut().filter(|_| unsure(node.last.as_ref()));
+        let mut follower = Follower::start(self.election.clone(), node.last.take(), |following| {
+            let work = self.follow.as_mut()?;
+            Some(async move { work(following).await.map_err(Into::into) })
+        });
+        let turn = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Turn::Shutdown,
+            turn = turn(&self.election, node, check) => turn.map_or_else(Turn::Refused, Turn::Elected),
+            fault = follower.fails() => Turn::Fault(fault),
+        };
+        let candidate = &mut node.candidate;
+        let leadership = match turn {
+            Turn::Elected(leadership) => leadership,
+            Turn::Fault(Fault::Panicked(panic)) => {
+                leave(candidate.take()).await?;
+                std::panic::resume_unwind(panic);
             }
-            let check = self.check.as_mut().filter(|_| unsure(last.as_ref()));
-            let mut follower = Follower::start(self.election.clone(), last.take(), |following| {
-                let work = self.follow.as_mut()?;
-                Some(async move { work(following).await.map_err(Into::into) })
-            });
-            let turn = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => Turn::Shutdown,
-                turn = turn(&self.election, &mut candidate, check) => turn.map_or_else(Turn::Refused, Turn::Elected),
-                fault = follower.fails() => Turn::Fault(fault),
-            };
-            let leadership = match turn {
-                Turn::Elected(leadership) => leadership,
-                Turn::Fault(fault) => return leave(candidate).await.and(Err(fault.into_error())),
-                Turn::Shutdown => return wind_up(candidate, follower, grace).await.and(Ok(None)),
-                Turn::Refused(error) => {
-                    let resigned = has_left(candidate.as_ref());
-                    drop(wind_up(candidate, follower, grace).await);
-                    return if resigned { Ok(None) } else { Err(error) };
-                }
-            };
-            let claim = leadership.claim();
-            last = Some(leadership.term());
-            // Its next term waits until the work of this one has ended, even if that steps down before.
-            if let Some(candidate) = &candidate {
-                drop(candidate.hold_back(true));
+            Turn::Fault(Fault::Failed(error)) => {
+                warn_of(&error, self.election.name(), self.on_error);
+                fail(candidate.as_ref());
+                leave(candidate.take()).await?;
+                return Ok(Round::Failed(error, env.now().since(begun)));
             }
-            let monitor = monitor(&self.election, &claim, self.aborts, follows);
-            let end = match follower.end(grace).await {
-                Some(panic) => End::Panicked(panic),
-                None => self.term(leadership, &monitor, shutdown).await,
-            };
-            end_term(&claim, Some(&monitor), end.reason()).await;
-            match end {
-                // The candidate rejoins, at the back.
-                End::Lost => {}
-                End::Resigned(value) | End::Shutdown(value) => {
-                    return leave(candidate).await.map(|()| value);
-                }
-                End::Done(result) => {
-                    leave(candidate).await?;
-                    return result.map(Some).map_err(Error::work);
-                }
-                End::Panicked(panic) => {
-                    drop(leave(candidate).await);
-                    std::panic::resume_unwind(panic);
-                }
+            Turn::Shutdown => {
+                let left = wind_up(candidate.take(), follower, grace).await;
+                return left.map(|()| Round::Over(None));
+            }
+            Turn::Refused(error) => {
+                let resigned = has_left(candidate.as_ref());
+                drop(wind_up(candidate.take(), follower, grace).await);
+                return if resigned {
+                    Ok(Round::Over(None))
+                } else {
+                    Err(error)
+                };
+            }
+        };
+        node.last = Some(leadership.term());
+        // Its next term waits until the work of this one has ended, even if that steps down before.
+        if let Some(candidate) = candidate {
+            drop(candidate.hold_back(true));
+        }
+        let monitor = monitor(&self.election, &leadership.claim(), self.aborts, follows);
+        let end = match follower.end(grace).await {
+            Some(panic) => End::Panicked(panic),
+            None => self.term(leadership, &monitor, shutdown).await,
+        };
+        self.end(end, candidate, &monitor).await
+    }
+
+    /// Ends a term whose work has ended or was dropped.
+    async fn end(
+        &mut self,
+        end: End<T>,
+        candidate: &mut Option<Candidate>,
+        monitor: &WorkMonitor,
+    ) -> Result<Round<T>> {
+        let claim = monitor.claim();
+        if let End::Failed(error, _) = &end {
+            warn_of(error, self.election.name(), self.on_error);
+            drop(claim.end(LostReason::WorkFailed));
+            if self.on_error == OnError::Leave {
+                fail(candidate.as_ref());
+            }
+        }
+        end_term(claim, Some(monitor), end.reason()).await;
+        match end {
+            // The candidate rejoins, at the back.
+            End::Lost => Ok(Round::Again),
+            End::Failed(error, ran) => Ok(Round::Failed(error, ran)),
+            End::Resigned(value) | End::Shutdown(value) => {
+                leave(candidate.take()).await.map(|()| Round::Over(value))
+            }
+            End::Done(value) => {
+                let left = leave(candidate.take()).await;
+                left.map(|()| Round::Over(Some(value)))
+            }
+            End::Panicked(panic) => {
+                drop(leave(candidate.take()).await);
+                std::panic::resume_unwind(panic);
             }
         }
     }
@@ -161,6 +232,7 @@ where
         let span = span_of(&term);
         let illness = self.check.as_ref().map(|check| check.times().1);
         monitor.work_begins(self.stall_timeout, illness);
+        let begun = term.shared.env.now();
         let (check, work) = (&mut self.check, &mut self.work);
         let mut running = Box::pin(
             AssertUnwindSafe(async { work(leadership).await.map_err(Into::into) }.instrument(span))
@@ -182,7 +254,11 @@ where
             } => match never {},
         };
         let result = match early {
-            Some(Ok(result)) if !lost.is_cancelled() => return End::Done(result),
+            Some(Ok(Ok(value))) if !lost.is_cancelled() => return End::Done(value),
+            Some(Ok(Err(error))) if !lost.is_cancelled() => {
+                let ran = term.shared.env.now().since(begun);
+                return End::Failed(Error::work(error), ran);
+            }
             Some(result) => Some(result),
             None if self.aborts => Some((&mut running).await),
             None => term.until_cutoff(&mut running).await,
@@ -230,10 +306,11 @@ where
     left
 }
 
-/// Stands, for the first time or again, and waits for its turn; first for the check's `Ok`, if there is one.
+/// Stands, for the first time or again, and waits for its turn; first for the end of the pause and for the check's `Ok`,
+/// if there are any.
 async fn turn<C, CF, CE>(
     election: &Election,
-    candidate: &mut Option<Candidate>,
+    node: &mut Node,
     check: Option<&mut Health<C>>,
 ) -> Result<Leadership>
 where
@@ -241,8 +318,24 @@ where
     CF: Future<Output = Result<(), CE>>,
     CE: Into<BoxError>,
 {
-    if let Some(check) = check {
-        check.wait().await;
+    let pause = node.pause.take();
+    let unready = async {
+        if let Some(pause) = pause {
+            election.handle.shared.env.sleep(pause).await;
+        }
+        if let Some(check) = check {
+            check.wait().await;
+        }
+    };
+    let candidate = &mut node.candidate;
+    match candidate {
+        // Held back, it can only end.
+        Some(candidate) => tokio::select! {
+            biased;
+            ended = candidate.elected() => return ended,
+            () = unready => {}
+        },
+        None => unready.await,
     }
     let candidate = match candidate {
         Some(candidate) => {
@@ -301,6 +394,13 @@ pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Optio
 /// What the work logs tells which term it was.
 pub(crate) fn span_of(term: &Term) -> tracing::Span {
     term.shared.span()
+}
+
+/// Begins to leave because work failed. After a term, this comes before its key goes, or the candidate would join again.
+fn fail(candidate: Option<&Candidate>) {
+    if let Some(candidate) = candidate {
+        drop(candidate.begin_to_leave(EndReason::WorkFailed));
+    }
 }
 
 /// Waits for the end of the candidacy: for its key to be gone.

@@ -10,6 +10,7 @@ use super::Election;
 use super::following::Following;
 use super::health::Health;
 use super::leadership::Leadership;
+use super::on_error::OnError;
 use super::run::Run;
 use super::run_handle::{RunHandle, spawn};
 use super::shutdown::{Shutdown, cancel_on};
@@ -59,8 +60,8 @@ pub enum OnOverrun {
 ///
 /// # Default
 ///
-/// A new runner behaves as [`Election::run`]: it has no work while following, no stall timeout, no health check, and
-/// [`OnOverrun::Release`].
+/// A new runner behaves as [`Election::run`]: it has no work while following, no stall timeout, no health check,
+/// [`OnOverrun::Release`] and [`OnError::Leave`].
 ///
 /// ```
 /// # #[tokio::main]
@@ -105,6 +106,7 @@ pub struct Runner<F = NoFollower, C = NoCheck> {
     check: Option<Health<C>>,
     stall_timeout: Option<Duration>,
     on_overrun: OnOverrun,
+    on_error: OnError,
 }
 
 impl Election {
@@ -119,7 +121,9 @@ impl Election {
     /// `run` ends when
     ///
     /// - the work returns while its token is not cancelled: the key is released and `run` returns the work's
-    ///   `Some(value)` or its error. After cancellation, a value or an error only ends that term; the error is logged.
+    ///   `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a [`Runner`] may
+    ///   [join again](Runner::on_error) after it. After cancellation, a value or an error only ends that term; the error
+    ///   is logged.
     /// - `shutdown` completes: the token is cancelled, the work is awaited, the key is released. `run` returns the
     ///   value of the work if it was running and returned one, else `None`.
     /// - the work resigns by [`Leadership::resign`]: `run` returns as it does on shutdown.
@@ -258,6 +262,7 @@ impl Runner {
             check: None,
             stall_timeout: None,
             on_overrun: OnOverrun::default(),
+            on_error: OnError::default(),
         }
     }
 }
@@ -275,8 +280,8 @@ impl<F, C> Runner<F, C> {
     /// a TTL and a grace period, the term ends as [`Stalled`](crate::LostReason::Stalled).
     ///
     /// If the work returns `Ok` before it was told to stop, it is not called again until the node has led once more. An
-    /// error before it was told to stop ends [`Runner::run`], after the node's key is gone; a later error is logged. A
-    /// panic ends [`Runner::run`] as well.
+    /// error before it was told to stop ends [`Runner::run`], after the node's key is gone, unless [`Runner::on_error`]
+    /// says to join again; a later error is logged. A panic ends [`Runner::run`] as well.
     pub fn follow<W, WF, E>(self, work: W) -> Runner<W, C>
     where
         W: FnMut(Following) -> WF,
@@ -289,6 +294,7 @@ impl<F, C> Runner<F, C> {
             check: self.check,
             stall_timeout: self.stall_timeout,
             on_overrun: self.on_overrun,
+            on_error: self.on_error,
         }
     }
 
@@ -338,12 +344,20 @@ impl<F, C> Runner<F, C> {
             follow: self.follow,
             stall_timeout: self.stall_timeout,
             on_overrun: self.on_overrun,
+            on_error: self.on_error,
         }
     }
 
     /// Sets what happens to work that outlives its term; [`OnOverrun::Release`] by default.
     pub fn on_overrun(mut self, on_overrun: OnOverrun) -> Self {
         self.on_overrun = on_overrun;
+        self
+    }
+
+    /// Sets what the node does when its work, as leader or as follower, returns an error before it was told to stop;
+    /// [`OnError::Leave`] by default.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
         self
     }
 
@@ -383,6 +397,7 @@ impl<F, C> Runner<F, C> {
             check: self.check,
             stall_timeout: self.stall_timeout,
             aborts: self.on_overrun == OnOverrun::Abort,
+            on_error: self.on_error,
             work,
         };
         // Boxed, for it is large, and callers hold it in futures of their own.
@@ -435,6 +450,7 @@ impl<F, C> fmt::Debug for Runner<F, C> {
             .field("election", &self.election)
             .field("stall_timeout", &self.stall_timeout)
             .field("on_overrun", &self.on_overrun)
+            .field("on_error", &self.on_error)
             .finish_non_exhaustive()
     }
 }

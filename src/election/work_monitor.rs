@@ -56,6 +56,11 @@ impl WorkMonitor {
         monitor
     }
 
+    /// Returns the term's claim.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
     /// Sets the limits from the beginning of the work on.
     pub(crate) fn work_begins(&self, silence: Option<Duration>, illness: Option<Duration>) {
         let shared = &self.claim.term().shared;

@@ -19,6 +19,7 @@ use crate::state::{Announcement, Term};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
+use eldest_core::reason::EndReason;
 
 use checkpoint::{Checkpoint, Folder};
 pub use runner::PartitionRunner;
@@ -356,12 +357,16 @@ impl PartitionMembership {
     ///
     /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
-        self.candidate.leave_within(self.patience).await
+        self.leave_for(EndReason::Left).await
     }
 
     /// Begins to leave, without waiting.
-    pub(crate) fn begin_to_leave(&self) -> Result<()> {
-        self.candidate.begin_to_leave()
+    async fn leave_for(&mut self, reason: EndReason) -> Result<()> {
+        self.candidate.leave_within(reason, self.patience).await
+    }
+
+    pub(crate) fn begin_to_leave(&self, reason: EndReason) -> Result<()> {
+        self.candidate.begin_to_leave(reason)
     }
 }
 

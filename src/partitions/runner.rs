@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::work::Run;
 use super::{Partition, Partitions};
-use crate::election::{Health, NoCheck, OnOverrun, Shutdown, cancel_on, check_limits};
+use crate::election::{Health, NoCheck, OnError, OnOverrun, Shutdown, cancel_on, check_limits};
 use crate::error::{BoxError, Result};
 
 /// The options of a member's work: rules that end the work on one partition, or on all of them.
@@ -14,7 +14,8 @@ use crate::error::{BoxError, Result};
 ///
 /// # Default
 ///
-/// A new runner behaves as [`Partitions::run`]: it has no stall timeout, no health check, and [`OnOverrun::Release`].
+/// A new runner behaves as [`Partitions::run`]: it has no stall timeout, no health check,
+/// [`OnOverrun::Release`] and [`OnError::Leave`].
 ///
 /// ```
 /// # #[tokio::main]
@@ -56,6 +57,7 @@ pub struct PartitionRunner<C = NoCheck> {
     check: Option<Health<C>>,
     stall_timeout: Option<Duration>,
     on_overrun: OnOverrun,
+    on_error: OnError,
 }
 
 impl Partitions {
@@ -66,6 +68,7 @@ impl Partitions {
             check: None,
             stall_timeout: None,
             on_overrun: OnOverrun::default(),
+            on_error: OnError::default(),
         }
     }
 }
@@ -115,12 +118,20 @@ impl<C> PartitionRunner<C> {
             partitions: self.partitions,
             stall_timeout: self.stall_timeout,
             on_overrun: self.on_overrun,
+            on_error: self.on_error,
         }
     }
 
     /// Sets what happens to work that outlives the term of its partition; [`OnOverrun::Release`] by default.
     pub fn on_overrun(mut self, on_overrun: OnOverrun) -> Self {
         self.on_overrun = on_overrun;
+        self
+    }
+
+    /// Sets what the node does when the work on a partition returns an error before it was told to stop;
+    /// [`OnError::Leave`] by default. If it joins again, it gives up its other partitions meanwhile.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
         self
     }
 
@@ -151,6 +162,7 @@ impl<C> PartitionRunner<C> {
             check: self.check,
             stall_timeout: self.stall_timeout,
             aborts: self.on_overrun == OnOverrun::Abort,
+            on_error: self.on_error,
             work,
         };
         // Boxed, for it is large, and callers hold it in futures of their own.
@@ -164,6 +176,7 @@ impl<C> fmt::Debug for PartitionRunner<C> {
             .field("partitions", &self.partitions)
             .field("stall_timeout", &self.stall_timeout)
             .field("on_overrun", &self.on_overrun)
+            .field("on_error", &self.on_error)
             .finish_non_exhaustive()
     }
 }

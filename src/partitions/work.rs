@@ -13,16 +13,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Partition, PartitionMembership, Partitions};
-use crate::election::{Claim, Health, Shutdown, WorkMonitor, end_term, late, span_of, unconfirmed};
+use crate::election::{
+    Claim, Health, OnError, Pause, Shutdown, WorkMonitor, end_term, late, span_of, unconfirmed,
+    warn_of,
+};
 use crate::error::{BoxError, Error, Result};
-use crate::runtime::SharedEnv;
-use eldest_core::reason::LostReason;
+use crate::runtime::{Env, SharedEnv};
+use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 
 /// The way in which the work on one partition ended.
 enum End<T> {
     /// It returned while the partition was ours.
-    Done(Result<T, BoxError>),
+    Done(T),
+    /// It failed while the partition was ours.
+    Failed(Error),
     /// Its term was over.
     Over,
     Panicked(Box<dyn Any + Send>),
@@ -31,11 +36,22 @@ enum End<T> {
 /// The event that ends the run.
 enum Verdict<T> {
     Shutdown,
-    Done(Result<T, BoxError>),
+    Done(T),
+    Failed(Error),
     Panicked(Box<dyn Any + Send>),
     Refused(Error),
     /// The health check failed for too long.
     Ill,
+}
+
+impl<T> Verdict<T> {
+    /// Why the member leaves.
+    fn reason(&self) -> EndReason {
+        match self {
+            Verdict::Failed(_) => EndReason::WorkFailed,
+            _ => EndReason::Left,
+        }
+    }
 }
 
 impl Partitions {
@@ -54,7 +70,9 @@ impl Partitions {
     /// - `shutdown` completes: the tokens of all work are cancelled, the work is awaited for a [grace
     ///   period](crate::SessionOptions::grace) at most, and the keys are released. `run` returns `None`.
     /// - any work returns while its token is not cancelled: the other work ends in the same way, and `run` returns that
-    ///   work's `Some(value)` or its error. After cancellation, a value or an error only ends that term; the error is
+    ///   work's `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a
+    ///   [`PartitionRunner`](super::PartitionRunner) may [join again](super::PartitionRunner::on_error) after it. After
+    ///   cancellation, a value or an error only ends that term; the error is
     ///   logged.
     /// - any work panics: the other work ends in the same way, and the panic continues.
     ///
@@ -93,6 +111,7 @@ pub(super) struct Run<W, C> {
     pub(super) check: Option<Health<C>>,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) aborts: bool,
+    pub(super) on_error: OnError,
     pub(super) work: W,
 }
 
@@ -107,27 +126,21 @@ where
 {
     /// Works as a member until `shutdown`, or until some work has ended for good, and leaves while the node is ill.
     pub(super) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
+        let env = Arc::clone(&self.partitions.handle.shared.env);
+        let (mut pauses, mut pause) = (Pause::default(), Duration::ZERO);
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(None),
-                () = wait(self.check.as_mut()) => {}
+                () = wait(&*env, std::mem::take(&mut pause), self.check.as_mut()) => {}
             }
+            let begun = env.now();
             let mut member = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(None),
                 member = self.partitions.enter(true) => member?,
             };
-            let watch = Watch {
-                env: Arc::clone(&self.partitions.handle.shared.env),
-                grace: self.partitions.handle.shared.settings.grace,
-                silence: self.stall_timeout,
-                illness: self.check.as_ref().map(|check| check.times().1),
-                aborts: self.aborts,
-                healthy: AtomicU64::new(0),
-                monitors: Mutex::default(),
-            };
-            watch.healthy();
+            let watch = self.watch();
             let mut under_way = FuturesUnordered::new();
             let mut ill = pin!(falls_ill(self.check.as_mut(), &watch));
             let verdict = loop {
@@ -136,7 +149,8 @@ where
                     () = shutdown.cancelled() => break Verdict::Shutdown,
                     Some(end) = under_way.next() => match end {
                         End::Over => {}
-                        End::Done(result) => break Verdict::Done(result),
+                        End::Done(value) => break Verdict::Done(value),
+                        End::Failed(error) => break Verdict::Failed(error),
                         End::Panicked(panic) => break Verdict::Panicked(panic),
                     },
                     () = &mut ill => break Verdict::Ill,
@@ -150,20 +164,43 @@ where
                 watch.stall();
             }
             // The first verdict counts; what else ends is the end of its term.
-            let (other, left) = wind_up(&mut member, under_way).await;
+            let (other, left) = wind_up(&mut member, verdict.reason(), under_way).await;
             match (verdict, other) {
                 (Verdict::Panicked(panic), _) | (_, Some(End::Panicked(panic))) => {
                     std::panic::resume_unwind(panic)
                 }
                 (Verdict::Refused(error), _) => return Err(error),
-                (Verdict::Done(result), _) | (Verdict::Ill, Some(End::Done(result))) => {
+                (Verdict::Done(value), _) | (Verdict::Ill, Some(End::Done(value))) => {
+                    return left.map(|()| Some(value));
+                }
+                (Verdict::Failed(error), _) | (Verdict::Ill, Some(End::Failed(error))) => {
                     left?;
-                    return result.map(Some).map_err(Error::work);
+                    if self.on_error == OnError::Leave {
+                        return Err(error);
+                    }
+                    pause = pauses.after(env.now().since(begun));
                 }
                 (Verdict::Shutdown, _) => return left.map(|()| None),
                 (Verdict::Ill, _) => left?,
             }
         }
+    }
+
+    /// Watches the work of one membership.
+    fn watch(&self) -> Watch {
+        let shared = &self.partitions.handle.shared;
+        let watch = Watch {
+            env: Arc::clone(&shared.env),
+            grace: shared.settings.grace,
+            silence: self.stall_timeout,
+            illness: self.check.as_ref().map(|check| check.times().1),
+            aborts: self.aborts,
+            on_error: self.on_error,
+            healthy: AtomicU64::new(0),
+            monitors: Mutex::default(),
+        };
+        watch.healthy();
+        watch
     }
 }
 
@@ -174,6 +211,7 @@ struct Watch {
     silence: Option<Duration>,
     illness: Option<Duration>,
     aborts: bool,
+    on_error: OnError,
     /// The time of the last `Ok` of the health check; nanoseconds.
     healthy: AtomicU64,
     /// Of the terms that are under way, and perhaps of some that are over.
@@ -219,12 +257,13 @@ impl Watch {
 }
 
 /// Waits for the check's `Ok`, if there is a check.
-async fn wait<C, CF, CE>(check: Option<&mut Health<C>>)
+async fn wait<C, CF, CE>(env: &dyn Env, pause: Duration, check: Option<&mut Health<C>>)
 where
     C: FnMut() -> CF,
     CF: Future<Output = Result<(), CE>>,
     CE: Into<BoxError>,
 {
+    env.sleep(pause).await;
     if let Some(check) = check {
         check.wait().await;
     }
@@ -261,14 +300,17 @@ where
 /// Leaves, and waits for all work. Returns a panic of the work, or the first result that is not the end of its term.
 async fn wind_up<T>(
     member: &mut PartitionMembership,
+    reason: EndReason,
     mut under_way: FuturesUnordered<impl Future<Output = End<T>>>,
 ) -> (Option<End<T>>, Result<()>) {
     let mut first = None;
     // The first word alone makes every term end; the confirmation is awaited when the work has.
-    drop(member.begin_to_leave());
+    drop(member.begin_to_leave(reason));
     while let Some(end) = under_way.next().await {
         match (&first, &end) {
-            (Some(End::Panicked(_)), _) | (_, End::Over) | (Some(_), End::Done(_)) => {}
+            (Some(End::Panicked(_)), _)
+            | (_, End::Over)
+            | (Some(_), End::Done(_) | End::Failed(_)) => {}
             _ => first = Some(end),
         }
     }
@@ -292,7 +334,7 @@ where
     let running = span.in_scope(|| work(partition));
     let running = async move { running.await.map_err(Into::into) }.instrument(span);
     let monitor = watch.begin(&claim);
-    let aborts = watch.aborts;
+    let (aborts, on_error) = (watch.aborts, watch.on_error);
     async move {
         let lost = term.lost();
         let end = {
@@ -304,15 +346,23 @@ where
             };
             match ended {
                 Some(Err(panic)) => End::Panicked(panic),
-                Some(Ok(result)) if !lost.is_cancelled() => End::Done(result),
+                Some(Ok(Ok(value))) if !lost.is_cancelled() => End::Done(value),
+                Some(Ok(Err(error))) if !lost.is_cancelled() => {
+                    let error = Error::work(error);
+                    warn_of(&error, term.name(), on_error);
+                    End::Failed(error)
+                }
                 ended => {
                     late(&term, ended.and_then(std::result::Result::ok));
                     End::Over
                 }
             }
         };
-        let ours = matches!(end, End::Done(_) | End::Panicked(_));
-        let reason = ours.then_some(LostReason::Resigned);
+        let reason = match end {
+            End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
+            End::Failed(_) => Some(LostReason::WorkFailed),
+            End::Over => None,
+        };
         end_term(&claim, monitor.as_deref(), reason).await;
         end
     }

@@ -11,6 +11,7 @@ mod ending_runs;
 mod endings;
 mod evacuations;
 mod exact_prefixes;
+mod failing_work;
 mod floods;
 mod following;
 mod freshness;

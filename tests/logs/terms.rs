@@ -198,6 +198,52 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     Ok(())
 }
 
+#[tokio::test]
+async fn failed_work_is_told_with_its_causes_though_nobody_awaits_the_handle() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let work = async |_leadership: eldest::Leadership| {
+        let cause = std::io::Error::other("disk full");
+        Err::<(), _>(std::io::Error::other(Wrapped(cause)))
+    };
+    let election = session.election("jobs")?;
+    drop(election.spawn(CancellationToken::new(), work));
+    let of_jobs = [("election", "jobs")];
+    let failed = eventually(LONG, "the warning", async || {
+        logs.of(ELECTION, "work failed", &of_jobs).pop()
+    })
+    .await?;
+    assert_eq!(failed.level, Level::WARN);
+    assert!(failed.field("error").ends_with("cannot write: disk full"));
+    assert_eq!(failed.field("on_error"), "Leave");
+    let ended = eventually(LONG, "the end", async || {
+        logs.of(ELECTION, "candidacy ended", &of_jobs).pop()
+    })
+    .await?;
+    assert_eq!(ended.field("reason"), "work_failed");
+    let ended = logs.one(ELECTION, "term ended", &[("reason", "work_failed")]);
+    assert_eq!(ended.level, Level::WARN);
+    all_documented(&logs);
+    Ok(())
+}
+
+/// An error with a cause.
+#[derive(Debug)]
+struct Wrapped(std::io::Error);
+
+impl std::fmt::Display for Wrapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cannot write")
+    }
+}
+
+impl std::error::Error for Wrapped {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
 #[test]
 fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
     let (logs, _guard) = Logs::capture();

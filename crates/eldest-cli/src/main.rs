@@ -37,7 +37,6 @@ mod owners;
 #[cfg(unix)]
 mod partitions;
 #[cfg(unix)]
-mod pause;
 #[cfg(unix)]
 mod resource;
 #[cfg(unix)]

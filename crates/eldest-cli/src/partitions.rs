@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use eldest::internal::Pause;
 use eldest::{BoxError, CancellationToken, Partition, Partitions};
 use tokio::sync::RwLock;
 
 use crate::contain::{self, Exit};
 use crate::global::Global;
-use crate::pause::Pause;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
 
@@ -134,7 +134,7 @@ impl Programs {
             Ok(supervisor) => supervisor,
             Err(error) => return Some(Err(error)),
         };
-        let mut pause = Pause::new();
+        let mut pause = Pause::default();
         loop {
             let begun = contain::now();
             let exit = match supervisor.run(&partition.term()).await {
@@ -149,7 +149,7 @@ impl Programs {
                 tracing::warn!(partition = number, %exit, "the partition's program has ended: stopping");
                 return Some(Ok(exit));
             }
-            let pause = pause.after(begun);
+            let pause = pause.after(contain::now().saturating_sub(begun));
             tracing::warn!(partition = number, %exit, ?pause, "the partition's program has ended; it starts again");
             tokio::select! {
                 () = stop.cancelled() => return None,

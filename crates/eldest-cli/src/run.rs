@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use eldest::internal::Pause;
 use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
 use eldest_http::Node;
 use tokio::sync::{Mutex, watch};
@@ -18,7 +19,6 @@ use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
 use crate::partitions;
-use crate::pause::Pause;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
 
@@ -143,7 +143,7 @@ async fn rounds(
     supervisor: &Arc<Supervisor>,
     check: Option<&Check>,
 ) -> Result<ExitCode> {
-    let mut pause = Pause::new();
+    let mut pause = Pause::default();
     let mut last = None;
     loop {
         let begun = contain::now();
@@ -153,14 +153,14 @@ async fn rounds(
                 if !args.restart || supervisor.signals.stop.is_cancelled() {
                     return Ok(exit.code().into());
                 }
-                let pause = pause.after(begun);
+                let pause = pause.after(contain::now().saturating_sub(begun));
                 tracing::warn!(%exit, ?pause, "the program has ended; joining again");
                 pause
             }
             (Ok(_), _) => return Ok(ExitCode::SUCCESS),
             // It stood before.
             (Err(error), Some(_)) if error.downcast_ref().is_some_and(exit::may_pass) => {
-                let pause = pause.after(begun);
+                let pause = pause.after(contain::now().saturating_sub(begun));
                 tracing::warn!(%error, ?pause, "the candidacy was refused; joining again");
                 pause
             }

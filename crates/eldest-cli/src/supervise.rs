@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::guard::Guard;
+use eldest::internal::Pause;
 use eldest::{CancellationToken, Partitions, Session, SessionOptions, Term};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
@@ -18,7 +19,6 @@ use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit,
 use crate::exit::{self, Code, fault};
 use crate::guard;
 use crate::member;
-use crate::pause::Pause;
 use crate::resource::{Held, Resource, Sharing};
 use crate::signals::Signals;
 use crate::variables::{self, SECRETS};
@@ -264,14 +264,14 @@ impl Supervisor {
     /// Acquires what keeps other programs from running. It was acquired once at the start, under another name: a refusal
     /// now is one that passes, and all other nodes would meet it too.
     async fn guard(&self) -> Result<Held> {
-        let mut pause = Pause::new();
+        let mut pause = Pause::default();
         loop {
             let begun = contain::now();
             let error = match self.guard.acquire().await {
                 Err(error) if exit::may_pass(&error) => error,
                 acquired => return Ok(acquired?),
             };
-            let pause = pause.after(begun);
+            let pause = pause.after(contain::now().saturating_sub(begun));
             tracing::warn!(%error, ?pause, "the lock of the program is refused; trying again");
             tokio::time::sleep(pause).await;
         }

@@ -34,6 +34,9 @@ pub enum LostReason {
     Resigned,
     /// The leader stepped down. It joins again, at the back of the queue.
     SteppedDown,
+    /// The leader's work returned an error. The node leaves the election, or joins again after a pause, as
+    /// [`OnError`](https://docs.rs/eldest/latest/eldest/enum.OnError.html) says.
+    WorkFailed,
     /// The leader's work gave no heartbeat, or its health check no `Ok`, for as long as `Runner` allows. The term stays
     /// valid for the grace period. The node joins again only when its work has ended and its health check returns `Ok`.
     Stalled,
@@ -58,6 +61,7 @@ impl LostReason {
             LostReason::Evacuated => "evacuated",
             LostReason::Resigned => "resigned",
             LostReason::SteppedDown => "stepped_down",
+            LostReason::WorkFailed => "work_failed",
             LostReason::Stalled => "stalled",
             LostReason::Shutdown => "shutdown",
             LostReason::SessionClosed => "session_closed",
@@ -85,6 +89,8 @@ pub enum EndReason {
     Left,
     /// The leader resigned, or its `Leadership` was dropped while valid.
     Resigned,
+    /// The work of `Election::run`, or its follower's work, returned an error.
+    WorkFailed,
     /// The shutdown token given to `Election::run` was cancelled.
     Shutdown,
     /// The session was closed.
@@ -102,6 +108,7 @@ impl EndReason {
         match self {
             EndReason::Left => "left",
             EndReason::Resigned => "resigned",
+            EndReason::WorkFailed => "work_failed",
             EndReason::Shutdown => "shutdown",
             EndReason::SessionClosed => "session_closed",
             EndReason::Refused => "refused",
@@ -133,7 +140,8 @@ mod tests {
             LostReason::Reassigned => LostReason::Evacuated,
             LostReason::Evacuated => LostReason::Resigned,
             LostReason::Resigned => LostReason::SteppedDown,
-            LostReason::SteppedDown => LostReason::Stalled,
+            LostReason::SteppedDown => LostReason::WorkFailed,
+            LostReason::WorkFailed => LostReason::Stalled,
             LostReason::Stalled => LostReason::Shutdown,
             LostReason::Shutdown => LostReason::SessionClosed,
             LostReason::SessionClosed => LostReason::RuntimeGone,
@@ -144,7 +152,8 @@ mod tests {
     const fn after_end(reason: EndReason) -> Option<EndReason> {
         Some(match reason {
             EndReason::Left => EndReason::Resigned,
-            EndReason::Resigned => EndReason::Shutdown,
+            EndReason::Resigned => EndReason::WorkFailed,
+            EndReason::WorkFailed => EndReason::Shutdown,
             EndReason::Shutdown => EndReason::SessionClosed,
             EndReason::SessionClosed => EndReason::Refused,
             EndReason::Refused => EndReason::Taken,

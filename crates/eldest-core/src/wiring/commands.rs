@@ -91,8 +91,8 @@ impl Core {
         self.tell(slot);
     }
 
-    /// Ends a term for its leader: by resigning or stepping down (its work is done), by shutting down (its work winds
-    /// up), or because its work stalled.
+    /// Ends a term for its leader: by resigning or stepping down (its work is done), because its work failed or
+    /// stalled, or by shutting down (its work winds up).
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
         let ended = |c: &mut Candidacy| c.ended_by_leader(term, reason);
@@ -100,7 +100,7 @@ impl Core {
             return;
         }
         let end = match reason {
-            LostReason::Resigned | LostReason::SteppedDown => End::Void,
+            LostReason::Resigned | LostReason::SteppedDown | LostReason::WorkFailed => End::Void,
             LostReason::Stalled => End::Brief,
             _ => End::Fading,
         };

@@ -297,6 +297,7 @@ fn late_word_about_an_earlier_term_does_not_end_the_present_one() {
         LostReason::Resigned,
         LostReason::Shutdown,
         LostReason::SteppedDown,
+        LostReason::WorkFailed,
         LostReason::Stalled,
     ] {
         let mut w = World::seated(1);

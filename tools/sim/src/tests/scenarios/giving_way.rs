@@ -48,8 +48,31 @@ fn who_steps_down_alone_leads_again_with_a_new_key() {
 }
 
 #[test]
+fn whose_work_fails_stands_again_at_the_back_or_leaves_for_that_reason() {
+    for leaves in [false, true] {
+        let mut w = World::seated(2);
+        let slot = w.nodes[0].candidate(E).unwrap().0;
+        w.nodes[0].work = Work::After(ms(5));
+        w.end(0, E, LostReason::WorkFailed);
+        assert!(!w.leads(0), "its work has ended");
+        if leaves {
+            w.give(0, |core, now| core.leave(now, slot, EndReason::WorkFailed));
+        }
+        w.until("the next leads", ms(50), |w| w.leads(1));
+        w.run(ms(50));
+        let expected = leaves.then_some(EndReason::WorkFailed);
+        assert_eq!(ended(&w, 0), expected);
+        assert_eq!(w.nodes[0].status(E) == BEHIND, !leaves);
+    }
+}
+
+#[test]
 fn stepping_down_after_the_term_was_lost_changes_nothing() {
-    for reason in [LostReason::SteppedDown, LostReason::Stalled] {
+    for reason in [
+        LostReason::SteppedDown,
+        LostReason::WorkFailed,
+        LostReason::Stalled,
+    ] {
         let mut w = World::seated(2);
         w.nodes[0].work = Work::Never;
         w.relink(0, |l| l.answers_lost = true);
@@ -69,7 +92,11 @@ fn stepping_down_after_the_term_was_lost_changes_nothing() {
 
 #[test]
 fn a_candidate_that_was_dropped_leaves_when_it_steps_down_or_stalls() {
-    for reason in [LostReason::SteppedDown, LostReason::Stalled] {
+    for reason in [
+        LostReason::SteppedDown,
+        LostReason::WorkFailed,
+        LostReason::Stalled,
+    ] {
         let mut w = World::seated(2);
         w.leave(0, E);
         w.end(0, E, reason);
