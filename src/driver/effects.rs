@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use super::candidate_state::Won;
 use super::{Driver, spans};
 use crate::error::Error;
@@ -57,18 +55,17 @@ impl Driver {
         }
         self.io.flush();
         self.won.drain(..).for_each(Won::hand_over);
-        let (core, releases) = (&self.core, &mut self.releases);
-        let done = |(slot, term, reply): &mut (SlotId, TermId, oneshot::Sender<()>)| {
-            reply.is_closed() || core.is_released(*slot, *term)
-        };
-        for (.., reply) in releases.extract_if(.., done) {
-            let _ = reply.send(());
-        }
+        let core = &self.core;
+        self.releases
+            .answer(|slot, term| core.is_released(slot, term));
     }
 
     /// Tells a candidate what became of it.
     fn candidate_action(&mut self, action: CandidateAction) {
+        self.releases.changed(action.slot());
         match action {
+            // Callers hear of it at the end of the turn.
+            CandidateAction::Released { .. } => {}
             CandidateAction::Elected {
                 slot,
                 term,

@@ -54,7 +54,13 @@ impl Driver {
                 Some(candidate) => candidate.await_end(reply),
                 None => drop(reply.send(())),
             },
-            Command::AwaitRelease { slot, term, reply } => self.releases.push((slot, term, reply)),
+            Command::AwaitRelease { slot, term, reply } => {
+                if self.core.await_release(slot, term) {
+                    let _ = reply.send(());
+                } else {
+                    self.releases.wait(slot, term, reply);
+                }
+            }
             Command::HoldBack { slot, held } => self.core.hold_back(now, slot, held),
             Command::End { slot, term, reason } => {
                 self.core.end_by_leader(now, slot, term, reason);

@@ -13,6 +13,7 @@ mod io;
 mod marks;
 mod notes;
 mod observing;
+mod releases;
 mod spans;
 
 use std::collections::HashMap;
@@ -117,7 +118,7 @@ pub(crate) struct Driver {
     standing: HashMap<Arc<[u8]>, SlotId>,
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
     tickets: u64,
-    releases: Vec<(SlotId, TermId, oneshot::Sender<()>)>,
+    releases: releases::Releases,
     /// Terms of this turn. Their callers wake when the turn's requests are under way, and not between two of its actions.
     won: Vec<Won>,
     closers: Vec<oneshot::Sender<()>>,
@@ -170,7 +171,7 @@ impl Driver {
             standing: HashMap::new(),
             proclaims: HashMap::new(),
             tickets: 0,
-            releases: Vec::new(),
+            releases: releases::Releases::default(),
             won: Vec::new(),
             closers: Vec::new(),
             renewal: tracing::Span::none(),

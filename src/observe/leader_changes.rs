@@ -43,12 +43,12 @@ pub struct LeaderChanges {
 }
 
 /// The last change that was handed out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, PartialEq)]
 enum Told {
     Nothing,
     Vacant,
-    /// The fencing token of the leader.
-    Elected(i64),
+    /// The leader's key and its create revision, which another key of the same transaction has too.
+    Elected(Vec<u8>, i64),
 }
 
 impl LeaderChanges {
@@ -73,11 +73,12 @@ impl LeaderChanges {
     fn change(&mut self, roster: &Roster) -> Option<LeaderChange> {
         let leader = roster.leader();
         let told = leader.map_or(Told::Vacant, |leader| {
-            Told::Elected(leader.create_revision())
+            Told::Elected(leader.key().to_vec(), leader.create_revision())
         });
-        if std::mem::replace(&mut self.told, told) == told {
+        if self.told == told {
             return None;
         }
+        self.told = told;
         let revision = roster.revision();
         Some(match leader.cloned() {
             Some(leader) => LeaderChange::Elected { leader, revision },

@@ -11,6 +11,7 @@ use etcd_client::{Client, ConnectOptions};
 use futures::FutureExt;
 use futures::future::{BoxFuture, select};
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 
 #[cfg(feature = "srv")]
 use super::Service;
@@ -66,8 +67,15 @@ impl Env for System {
 
     #[allow(clippy::disallowed_methods)] // the one place that makes tokio's timers
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The timer is made at the first poll: making it needs a runtime, which the caller's thread may lack.
-        async move { tokio::time::sleep(duration).await }.boxed()
+        // The timer is made at the first poll, by the thread that waits. If that is outside of every runtime, the
+        // watchdog's thread wakes it.
+        async move {
+            match Handle::try_current() {
+                Ok(_) => tokio::time::sleep(duration).await,
+                Err(_) => watchdog::wake_at(now().after(duration)).await,
+            }
+        }
+        .boxed()
     }
 
     fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
@@ -95,7 +103,18 @@ impl Env for System {
         endpoint: String,
         options: ConnectOptions,
     ) -> BoxFuture<'static, Result<Client, etcd_client::Error>> {
-        async move { Client::connect([endpoint], Some(options)).await }.boxed()
+        let session = self.handle.clone();
+        let connecting = async move { Client::connect([endpoint], Some(options)).await };
+        async move {
+            if Handle::try_current().is_ok() {
+                return connecting.await;
+            }
+            // The connection has a task, which a caller outside of every runtime cannot start.
+            let gone = |error| Err(etcd_client::Error::IoError(io::Error::other(error)));
+            let connected = AbortOnDropHandle::new(session.spawn(connecting)).await;
+            connected.unwrap_or_else(gone)
+        }
+        .boxed()
     }
 
     fn addresses(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {

@@ -20,6 +20,7 @@ mod groups;
 mod locks;
 mod many;
 mod observing;
+mod outside_runtime;
 mod overview;
 mod partitions;
 mod released_terms;

@@ -3,7 +3,7 @@
 use crate::common::{Result, SOON, elected, in_memory, keys, options, session, soon, stand};
 use eldest::{LeaderChange, Observer, Roster, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
-use etcd_client::{Client, CompactionOptions};
+use etcd_client::{Client, CompactionOptions, PutOptions, Txn, TxnOp};
 use futures::FutureExt;
 
 async fn next(observer: &mut Observer) -> Result<Roster> {
@@ -68,6 +68,32 @@ async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
     }
     onlooker.close().await?;
     assert!(soon("it ends", changes.next()).await.is_none());
+    Ok(())
+}
+
+/// Two keys that one transaction creates have one create revision.
+#[tokio::test(start_paused = true)]
+async fn a_change_between_leaders_of_one_revision_is_told() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let onlooker = session(&etcd, "onlooker").await?;
+    let mut changes = onlooker.election("e")?.leader_changes().await?;
+    let vacant = soon("the first state", changes.next()).await;
+    assert!(matches!(vacant, Some(Ok(LeaderChange::Vacant { .. }))));
+    let lease = client.lease_grant(60, None).await?.id();
+    let bound = || Some(PutOptions::new().with_lease(lease));
+    let puts = ["eldest/e/aa", "eldest/e/bb"].map(|key| TxnOp::put(key, "", bound()));
+    client.txn(Txn::new().and_then(puts)).await?;
+    let mut leads = async || {
+        let change = soon("a change", changes.next()).await;
+        match change.ok_or("it goes on")?? {
+            LeaderChange::Elected { leader, .. } => Result::Ok(leader.key().to_vec()),
+            other => Err(format!("{other:?}").into()),
+        }
+    };
+    assert_eq!(leads().await?, b"eldest/e/aa");
+    client.delete("eldest/e/aa", None).await?;
+    assert_eq!(leads().await?, b"eldest/e/bb");
     Ok(())
 }
 

@@ -378,6 +378,12 @@ pub enum CandidateAction {
         /// The new status.
         status: Status,
     },
+    /// A key that the candidate waited for is gone. One of its terms may be released from now on
+    /// ([`Core::is_released`](crate::Core::is_released)).
+    Released {
+        /// The candidate.
+        slot: SlotId,
+    },
     /// The candidacy is over and its key is gone. With an error, it never began.
     Ended {
         /// The candidate.
@@ -387,6 +393,21 @@ pub enum CandidateAction {
         /// The refusal of etcd, if there was one.
         error: Option<RequestError>,
     },
+}
+
+impl CandidateAction {
+    /// Returns the slot of the candidate, or of the partition's owner.
+    pub fn slot(&self) -> SlotId {
+        match self {
+            Self::Elected { slot, .. }
+            | Self::Taken { slot, .. }
+            | Self::TermEnded { slot, .. }
+            | Self::Registered { slot }
+            | Self::Status { slot, .. }
+            | Self::Released { slot }
+            | Self::Ended { slot, .. } => *slot,
+        }
+    }
 }
 
 /// An event for the log or the metrics.

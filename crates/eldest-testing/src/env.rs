@@ -105,7 +105,16 @@ impl Env for TokioEnv {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let duration = duration.div_f64(self.rate);
-        async move { tokio::time::sleep(duration).await }.boxed()
+        let runtime = self.runtime.clone();
+        async move {
+            // Made at the first poll, on the waiting thread's runtime if it has one.
+            let sleep = {
+                let _inside = Handle::try_current().is_err().then(|| runtime.enter());
+                tokio::time::sleep(duration)
+            };
+            sleep.await;
+        }
+        .boxed()
     }
 
     fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
@@ -127,7 +136,18 @@ impl Env for TokioEnv {
         if self.life.is_cancelled() {
             return refused();
         }
-        (self.connect)(endpoint, options)
+        let (runtime, connecting) = (self.runtime.clone(), (self.connect)(endpoint, options));
+        async move {
+            // The connection has a task, which a caller outside of every runtime cannot start.
+            match Handle::try_current() {
+                Ok(_) => connecting.await,
+                Err(_) => match runtime.spawn(connecting).await {
+                    Ok(connected) => connected,
+                    Err(gone) => Err(Error::IoError(io::Error::other(gone))),
+                },
+            }
+        }
+        .boxed()
     }
 
     fn watch(&self, watched: Weak<dyn Watched>) {

@@ -1,6 +1,7 @@
 //! Remembers the partitions' keys whose deletion was requested, so that an old view misleads no member.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// What a view's showing a partition's key under our lease, or none, means.
@@ -46,6 +47,9 @@ impl Deletion {
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
     keys: BTreeMap<Arc<[u8]>, Deletion>,
+    /// The newest create revision of a key that was asked to go and is forgotten. An older key of this lease that nobody
+    /// holds may have been asked to go too, so it is nobody's.
+    forgotten: i64,
 }
 
 impl Deleted {
@@ -63,12 +67,53 @@ impl Deleted {
 
     /// What a view at the revision `seen` says by showing a key that was created then.
     pub(super) fn shown(&self, key: &[u8], created: i64, seen: i64) -> Shown {
-        let deletion = self.keys.get(key);
-        deletion.map_or(Shown::Standing, |deletion| deletion.shown(created, seen))
+        match self.keys.get(key) {
+            Some(deletion) => deletion.shown(created, seen),
+            None if created <= self.forgotten => Shown::Back,
+            None => Shown::Standing,
+        }
+    }
+
+    /// Forgets the keys below that prefix one by one.
+    pub(super) fn forget_below(&mut self, prefix: &[u8]) {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let keys = self.keys.range::<[u8], _>(from);
+        let below = keys.take_while(|(key, _)| key.starts_with(prefix));
+        let below: Vec<_> = below.map(|(key, _)| Arc::clone(key)).collect();
+        for key in below {
+            let deletion = self.keys.remove(&key).unwrap_or_default();
+            self.forgotten = self.forgotten.max(deletion.created);
+        }
     }
 
     /// The lease is gone, and every key of it.
     pub(super) fn clear(&mut self) {
-        self.keys.clear();
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_key_is_never_taken_for_one_that_nobody_asked_to_go() {
+        let mut deleted = Deleted::default();
+        for (key, created) in [("p/1", 5), ("p/2", 6), ("q/1", 4)] {
+            deleted.ask(key.as_bytes().into(), created);
+            deleted.confirm(key.as_bytes(), 9);
+        }
+        assert_eq!(deleted.shown(b"p/2", 6, 8), Shown::Going);
+        deleted.forget_below(b"p/");
+        assert_eq!(deleted.keys.len(), 1);
+        assert_eq!(deleted.shown(b"p/2", 6, 8), Shown::Back);
+        assert_eq!(deleted.shown(b"p/2", 7, 8), Shown::Standing, "a newer one");
+        assert_eq!(deleted.shown(b"q/1", 4, 8), Shown::Going);
+        deleted.clear();
+        assert_eq!(
+            deleted.shown(b"p/2", 6, 8),
+            Shown::Standing,
+            "another lease"
+        );
     }
 }

@@ -51,6 +51,8 @@ struct Releases {
 #[derive(Debug)]
 pub(crate) struct Removals {
     keys: BTreeMap<Arc<[u8]>, Removal>,
+    /// When each key of a failed removal is asked for again. A key that is gone by then, or waits for longer, is passed over.
+    due: BTreeSet<(Time, Arc<[u8]>)>,
     /// For how many keys each candidate waits.
     waits: BTreeMap<SlotId, usize>,
     releases: Releases,
@@ -62,6 +64,7 @@ impl Removals {
     pub(crate) fn new(pace: Pace) -> Self {
         Self {
             keys: BTreeMap::new(),
+            due: BTreeSet::new(),
             waits: BTreeMap::new(),
             releases: Releases::default(),
             deleted: Deleted::default(),
@@ -135,11 +138,19 @@ impl Removals {
     }
 
     /// Asks for whatever is due.
-    pub(crate) fn start_all(&mut self, now: Time, out: &mut Outbox) {
-        let keys: Vec<_> = self.keys.keys().cloned().collect();
-        for key in keys {
+    pub(crate) fn start_due(&mut self, now: Time, out: &mut Outbox) {
+        while let Some(key) = self.next_due(now) {
             self.start(&key, now, out);
         }
+    }
+
+    /// Takes a key whose pause is over. However many keys wait, no other is looked at.
+    fn next_due(&mut self, now: Time) -> Option<Arc<[u8]>> {
+        let (at, _) = self.due.first()?;
+        if *at > now {
+            return None;
+        }
+        self.due.pop_first().map(|(_, key)| key)
     }
 
     fn start(&mut self, key: &Arc<[u8]>, now: Time, out: &mut Outbox) {
@@ -281,7 +292,7 @@ impl Removals {
     /// That request did not remove the key: another one will, after a pause.
     pub(crate) fn again(
         &mut self,
-        key: &[u8],
+        key: &Arc<[u8]>,
         request: RequestId,
         class: Class,
         now: Time,
@@ -295,13 +306,14 @@ impl Removals {
         }
     }
 
-    fn failed(&mut self, key: &[u8], class: Class, now: Time, out: &mut Outbox) {
+    fn failed(&mut self, key: &Arc<[u8]>, class: Class, now: Time, out: &mut Outbox) {
         let Some(removal) = self.keys.get_mut(key) else {
             return;
         };
         removal.failures += 1;
         let not_before = now.after(self.pace.pause(removal.failures, class));
         removal.not_before = not_before;
+        self.due.insert((not_before, Arc::clone(key)));
         out.set_timer(not_before, Timer::Removals);
     }
 
@@ -322,16 +334,89 @@ impl Removals {
     /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
     /// a key that somebody wrote over is not bound to the lease any more. The candidates that waited, each once for every
     /// key.
-    pub(crate) fn lease_lost(&mut self) -> Vec<SlotId> {
+    pub(crate) fn lease_lost(&mut self, now: Time, out: &mut Outbox) -> Vec<SlotId> {
         self.waits.clear();
-        let removals = self.keys.values_mut();
-        let waiting = removals.flat_map(|removal| {
-            removal.held_by = None;
-            std::mem::take(&mut removal.waiting)
-        });
-        let waiting = waiting.collect();
-        self.keys.retain(|_, r| r.create_revision.is_some());
         self.deleted.clear();
+        let (mut waiting, mut held) = (Vec::new(), Vec::new());
+        for (key, removal) in &mut self.keys {
+            waiting.append(&mut removal.waiting);
+            held.extend(removal.held_by.take().map(|_| Arc::clone(key)));
+        }
+        self.keys.retain(|_, r| r.create_revision.is_some());
+        for key in held {
+            self.start(&key, now, out);
+        }
         waiting
+    }
+
+    /// No member of this session is left below that prefix, or none that shares that key. Of its keys only one revision is
+    /// remembered: a session may share partitions under any number of names.
+    pub(crate) fn forget_below(&mut self, prefix: &[u8]) {
+        self.deleted.forget_below(prefix);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::outbox::BATCH;
+
+    const KEYS: u64 = 10_000;
+
+    fn at(micros: u64) -> Time {
+        Time::ZERO.after(Duration::from_micros(micros))
+    }
+
+    /// Removals that have failed twice, so that each waits for a moment of its own.
+    fn failed() -> (Removals, Outbox) {
+        let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
+        let mut out = Outbox::new(BATCH);
+        for number in 0..KEYS {
+            let key = format!("e{number}/1").into_bytes().into();
+            let now = at(number);
+            removals.add(now, &key, Some(1), None, &mut out);
+            for _ in 0..2 {
+                let request = removals.keys[&key].request.expect("asked for");
+                removals.again(&key, request, Class::Retry, now, &mut out);
+                removals.start(&key, now, &mut out);
+            }
+        }
+        (removals, out)
+    }
+
+    #[test]
+    fn a_tick_looks_at_the_keys_that_are_due_and_at_no_other() {
+        let (mut removals, _) = failed();
+        let begun = at(0).after(Duration::from_millis(20));
+        // The first failures of all keys have no pause.
+        while removals.next_due(at(KEYS)).is_some() {}
+        for number in 0..KEYS {
+            let now = begun.after(Duration::from_micros(number));
+            assert!(removals.next_due(now).is_some(), "{number}");
+            assert_eq!(removals.next_due(now), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn each_key_is_asked_for_again_when_its_pause_is_over() {
+        let (mut removals, mut out) = failed();
+        let end = at(KEYS).after(Duration::from_millis(20));
+        while out.due(end).is_some() {}
+        removals.start_due(end, &mut out);
+        assert!(removals.keys.values().all(|r| r.request.is_some()));
+    }
+
+    #[test]
+    fn a_removal_that_was_held_begins_when_the_lease_is_lost() {
+        let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
+        let mut out = Outbox::new(BATCH);
+        let key: Arc<[u8]> = (*b"e/1").into();
+        removals.hold(Arc::clone(&key), 1, at(0));
+        removals.add(at(0), &key, Some(7), Some(2), &mut out);
+        assert_eq!(removals.keys[&key].request, None, "held");
+        assert_eq!(removals.lease_lost(at(1), &mut out), [2]);
+        assert!(removals.keys[&key].request.is_some());
     }
 }

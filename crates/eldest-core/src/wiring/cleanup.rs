@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Core, Slot};
-use crate::action::{Answer, Class, RequestId, SlotId};
+use crate::action::{Answer, CandidateAction, Class, RequestId, SlotId};
 use crate::candidate::Phase;
 use crate::cleanup::{is_named_by_us, is_one_of_many};
 use crate::kv::Entry;
@@ -105,6 +105,7 @@ impl Core {
 
     pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {
         for slot in waiting {
+            self.out.tell(CandidateAction::Released { slot });
             let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
                 continue;
             };

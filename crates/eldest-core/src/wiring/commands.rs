@@ -149,6 +149,24 @@ impl Core {
         }
     }
 
+    /// Returns `true` as [`Core::is_released`] does. Otherwise a [`CandidateAction`] of this candidate follows when the
+    /// key is gone.
+    pub fn await_release(&mut self, slot: SlotId, term: TermId) -> bool {
+        if self.is_released(slot, term) {
+            return true;
+        }
+        // Whoever asked for the deletion, if it is under way.
+        let lease = self.lease.id();
+        let key = self
+            .candidate(slot)
+            .zip(lease)
+            .map(|(candidate, lease)| candidate.key(lease));
+        if let Some(key) = key {
+            self.removals.wait(&key, slot);
+        }
+        false
+    }
+
     /// Waits for the release if the key was released before the work ended.
     fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
         let lease = self.lease.id();

@@ -153,7 +153,7 @@ impl Core {
         if trusted {
             self.out.act(Action::Distrust);
         }
-        let waiting = self.removals.lease_lost();
+        let waiting = self.removals.lease_lost(now, &mut self.out);
         self.release_waiting(waiting, now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.

@@ -129,7 +129,7 @@ impl Core {
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Rebalance(slot) => self.rebalance(slot, now),
                 Timer::Announcement(slot) => self.announce_owed(slot),
-                Timer::Removals => self.removals.start_all(now, &mut self.out),
+                Timer::Removals => self.removals.start_due(now, &mut self.out),
                 Timer::Revocations => self.start_revocations(now),
                 Timer::GiveUp => self.lease.give_up(&mut self.out),
             }
@@ -307,6 +307,9 @@ impl Core {
         };
         let watchers = forgotten.watchers();
         if let Slot::Candidate(candidate) = forgotten {
+            if candidate.is_member() {
+                self.removals.forget_below(candidate.prefix());
+            }
             self.answer_proclaims(candidate.unanswered(), false);
         }
         self.close_watches(watchers);

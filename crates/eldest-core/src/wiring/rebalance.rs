@@ -327,8 +327,10 @@ impl Core {
             Slot::Candidate(c) if c.is_member() && key.starts_with(c.prefix()) => Some(*slot),
             _ => None,
         });
-        if let Some(member) = member {
-            self.rebalance_soon(member, now);
+        match member {
+            Some(member) => self.rebalance_soon(member, now),
+            // The member has left, and what it knew is forgotten.
+            None => self.removals.forget_below(key),
         }
     }
 

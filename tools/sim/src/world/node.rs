@@ -100,6 +100,8 @@ pub(crate) struct Link {
 /// What a candidate's handles were told.
 #[derive(Debug, Default)]
 pub(crate) struct SimCandidate {
+    /// How often a key that it waited for was gone.
+    pub(crate) releases: usize,
     pub(crate) prefix: Key,
     pub(crate) status: Option<Status>,
     pub(crate) registered: bool,

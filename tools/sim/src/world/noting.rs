@@ -126,6 +126,7 @@ impl Node {
                 }
                 candidate.ended = Some((reason, error));
             }
+            CandidateAction::Released { slot } => self.candidate_of(slot).releases += 1,
             CandidateAction::Elected { .. } | CandidateAction::Taken { .. } => {}
         }
     }

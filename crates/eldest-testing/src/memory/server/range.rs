@@ -26,6 +26,20 @@ impl Keys {
         matches!(self, Keys::Until(key, end) if key >= end)
     }
 
+    /// What exactly these keys begin with, or the one key; nothing for another range.
+    pub(crate) fn beginning(&self) -> Option<&[u8]> {
+        match self {
+            Keys::One(one) => Some(one),
+            Keys::Until(first, end) => {
+                let (last, before) = first.split_last()?;
+                let next = last.checked_add(1)?;
+                let prefix = end.strip_prefix(before).is_some_and(|end| end == [next]);
+                prefix.then_some(first)
+            }
+            Keys::From(_) => None,
+        }
+    }
+
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         match self {
             Keys::One(one) => one == key,

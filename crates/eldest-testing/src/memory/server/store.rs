@@ -29,6 +29,8 @@ pub(crate) struct Store {
     keys: BTreeMap<Vec<u8>, Vec<Version>>,
     log: BTreeMap<i64, Arc<[Event]>>,
     leases: BTreeMap<i64, Lease>,
+    /// The leases that were granted or have ended since somebody took note of it.
+    moved: Vec<i64>,
 }
 
 /// A lease that was granted.
@@ -48,6 +50,7 @@ impl Default for Store {
             keys: BTreeMap::new(),
             log: BTreeMap::new(),
             leases: BTreeMap::new(),
+            moved: Vec::new(),
         }
     }
 }
@@ -63,6 +66,11 @@ impl Store {
 
     pub(crate) fn leases(&self) -> &BTreeMap<i64, Lease> {
         &self.leases
+    }
+
+    /// Takes the leases that were granted or have ended since the last call.
+    pub(crate) fn take_moved(&mut self) -> Vec<i64> {
+        std::mem::take(&mut self.moved)
     }
 
     /// What changed after `after` up to `until`, by revision.
@@ -184,14 +192,17 @@ impl Store {
         }
         let keys = BTreeSet::new();
         self.leases.insert(id, Lease { ttl, keys });
+        self.moved.push(id);
         Ok(())
     }
 
     /// Ends a lease; its keys go in one revision.
     pub(crate) fn revoke(&mut self, id: i64) -> Result<(), Status> {
         let lease = self.leases.remove(&id).ok_or_else(errors::lease_not_found);
+        let keys = lease?.keys;
+        self.moved.push(id);
         let mut writer = Writer::new(self);
-        for key in lease?.keys {
+        for key in keys {
             writer.remove(&Keys::One(key));
         }
         writer.end();

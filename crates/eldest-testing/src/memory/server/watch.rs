@@ -1,7 +1,6 @@
 //! Serves one stream of watches: sends each watch its events, and decides when the stream may report progress.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use etcd_client::proto::{PbWatchRequest, PbWatchRequestUnion, PbWatchResponse};
@@ -44,6 +43,11 @@ struct Watch {
 struct Stream {
     member: Member,
     watches: BTreeMap<i64, Watch>,
+    interests: Interests,
+    /// When each watch that began in the past is told what it missed.
+    late: BTreeSet<(Instant, i64)>,
+    /// The revision up to which all other watches have been told.
+    told: i64,
     next_id: i64,
 }
 
@@ -58,14 +62,13 @@ pub(crate) async fn serve(
     let mut stream = Stream {
         member: member.clone(),
         watches: BTreeMap::new(),
+        interests: Interests::default(),
+        late: BTreeSet::new(),
+        told: member.cluster.view(member.me, |_, view| view),
         next_id: 0,
     };
     loop {
-        let late = stream
-            .watches
-            .values()
-            .filter_map(|watch| watch.catches_up)
-            .min();
+        let late = stream.late.first().map(|(at, _)| *at);
         let caught_up = async {
             match late {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -124,7 +127,11 @@ impl Stream {
                 Some(self.create(create.watch_id, watch))
             }
             PbWatchRequestUnion::CancelRequest(cancel) => {
-                self.watches.remove(&cancel.watch_id)?;
+                let watch = self.watches.remove(&cancel.watch_id)?;
+                self.interests.remove(&watch.keys, cancel.watch_id);
+                if let Some(at) = watch.catches_up {
+                    self.late.remove(&(at, cancel.watch_id));
+                }
                 let view = self.member.cluster.view(self.member.me, |_, view| view);
                 let mut answer = self.message(view, cancel.watch_id);
                 answer.canceled = true;
@@ -169,6 +176,9 @@ impl Stream {
             revision => revision,
         };
         watch.catches_up = (watch.next <= view).then(|| now() + ROUND);
+        self.interests.add(&watch.keys, answer.watch_id);
+        self.late
+            .extend(watch.catches_up.map(|at| (at, answer.watch_id)));
         self.watches.insert(answer.watch_id, watch);
         answer
     }
@@ -186,17 +196,16 @@ impl Stream {
         }
     }
 
-    /// What there is to tell, watch by watch.
+    /// What there is to tell: first to the watches that catch up, then by revision.
     fn tell(&mut self) -> Vec<PbWatchResponse> {
         let (cluster, me) = (self.member.cluster.clone(), self.member.me);
-        let watches = &mut self.watches;
-        let mut told = Vec::new();
         // Nothing, while the watches of the member are stalled.
-        let _ = cluster.watched(me, |store, view| {
-            for (id, watch) in watches {
-                watch.tell(*id, store, view, &mut told);
-            }
+        let told = cluster.watched(me, |store, view| {
+            let mut told = self.catch_up(store, view);
+            self.follow(store, view, &mut told);
+            told
         });
+        let told = told.unwrap_or_default();
         let signature = cluster.header(me);
         let mut messages = Vec::new();
         for Told {
@@ -221,6 +230,43 @@ impl Stream {
         messages
     }
 
+    /// What the watches missed that began in the past, if it is time.
+    fn catch_up(&mut self, store: &Store, view: i64) -> Vec<Told> {
+        let mut told = Vec::new();
+        let now = now();
+        while self.late.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, id)) = self.late.pop_first()
+        {
+            if let Some(watch) = self.watches.get_mut(&id) {
+                watch.catch_up(id, store, view, &mut told);
+            }
+        }
+        told
+    }
+
+    /// What the other watches are told. No watch is looked at whose keys did not change.
+    fn follow(&mut self, store: &Store, view: i64, told: &mut Vec<Told>) {
+        for (revision, events) in store.changes(self.told, view) {
+            let mut concerned: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
+            for event in events.iter() {
+                let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
+                for id in self.interests.in_key(key) {
+                    let watch = self.watches.get(&id).filter(|w| w.follows(revision));
+                    if let Some(event) = watch.and_then(|w| w.of_interest(event, store)) {
+                        concerned.entry(id).or_default().push(event);
+                    }
+                }
+            }
+            told.extend(concerned.into_iter().map(|(id, events)| Told {
+                id,
+                revision,
+                events,
+                compacted: 0,
+            }));
+        }
+        self.told = self.told.max(view);
+    }
+
     fn message(&self, revision: i64, id: i64) -> PbWatchResponse {
         let signature = self.member.cluster.header(self.member.me);
         PbWatchResponse {
@@ -242,12 +288,14 @@ struct Told {
 }
 
 impl Watch {
-    fn tell(&mut self, id: i64, store: &Store, view: i64, told: &mut Vec<Told>) {
-        let late = self.catches_up.is_some();
-        if self.compacted || self.catches_up.is_some_and(|at| now() < at) {
-            return;
-        }
-        if late && self.next < store.compacted() {
+    /// Whether it is told what happened at that revision, together with the others.
+    fn follows(&self, revision: i64) -> bool {
+        self.catches_up.is_none() && !self.compacted && self.next <= revision
+    }
+
+    fn catch_up(&mut self, id: i64, store: &Store, view: i64, told: &mut Vec<Told>) {
+        self.catches_up = None;
+        if self.next < store.compacted() {
             told.push(Told {
                 id,
                 revision: 0,
@@ -255,56 +303,126 @@ impl Watch {
                 compacted: store.compacted(),
             });
             self.compacted = true;
-            self.catches_up = None;
             return;
         }
-        self.catches_up = None;
         let mut revisions = 0;
-        for (revision, events) in store.changes(self.next - 1, view) {
-            let mine = self.of_interest(events, store);
+        for (_, events) in store.changes(self.next - 1, view) {
+            let mine = events
+                .iter()
+                .filter_map(|event| self.of_interest(event, store));
+            let mine: Vec<_> = mine.collect();
             if mine.is_empty() {
                 continue;
             }
-            // A watch that has caught up hears of each revision by itself.
-            let revision = if late { view } else { revision };
             match told.last_mut() {
-                Some(last) if late && last.id == id && revisions % BATCH != 0 => {
-                    last.events.extend(mine);
-                }
+                Some(last) if last.id == id && revisions % BATCH != 0 => last.events.extend(mine),
                 _ => told.push(Told {
                     id,
-                    revision,
+                    revision: view,
                     events: mine,
                     compacted: 0,
                 }),
             }
             revisions += 1;
         }
-        self.next = self.next.max(view + 1);
+        self.next = view + 1;
     }
 
-    fn of_interest(&self, events: &Arc<[Event]>, store: &Store) -> Vec<Event> {
-        let wanted = |event: &&Event| {
-            let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
-            let deleted = event.r#type == EventType::Delete as i32;
-            let filtered = if deleted { self.no_delete } else { self.no_put };
-            !filtered && self.keys.contains(key)
-        };
-        let with_previous = |event: &Event| {
-            let mut event = event.clone();
-            if self.prev_kv
-                && let Some(kv) = &event.kv
-                // What was created by this had nothing before it, even if it was deleted by the same transaction.
-                && kv.create_revision != kv.mod_revision
-            {
-                event.prev_kv = store.at(&kv.key, kv.mod_revision - 1).cloned();
+    /// The event as the watch is told it, unless it concerns other keys or is of a kind that was not asked for.
+    fn of_interest(&self, event: &Event, store: &Store) -> Option<Event> {
+        let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
+        let deleted = event.r#type == EventType::Delete as i32;
+        let filtered = if deleted { self.no_delete } else { self.no_put };
+        if filtered || !self.keys.contains(key) {
+            return None;
+        }
+        let mut event = event.clone();
+        if self.prev_kv
+            && let Some(kv) = &event.kv
+            // What was created by this had nothing before it, even if it was deleted by the same transaction.
+            && kv.create_revision != kv.mod_revision
+        {
+            event.prev_kv = store.at(&kv.key, kv.mod_revision - 1).cloned();
+        }
+        Some(event)
+    }
+}
+
+/// The watches of a stream, found by a key that changed.
+#[derive(Debug, Default)]
+struct Interests {
+    /// Those of one key, or of all keys that begin alike, by that beginning.
+    beginnings: HashMap<Vec<u8>, BTreeSet<i64>>,
+    /// Those of any other range.
+    ranges: BTreeSet<i64>,
+}
+
+impl Interests {
+    fn add(&mut self, keys: &Keys, id: i64) {
+        match keys.beginning() {
+            Some(beginning) => {
+                let ids = self.beginnings.entry(beginning.to_vec()).or_default();
+                ids.insert(id);
             }
-            event
-        };
-        events.iter().filter(wanted).map(with_previous).collect()
+            None => drop(self.ranges.insert(id)),
+        }
+    }
+
+    fn remove(&mut self, keys: &Keys, id: i64) {
+        self.ranges.remove(&id);
+        let beginning = keys.beginning().unwrap_or_default();
+        if let Some(ids) = self.beginnings.get_mut(beginning) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.beginnings.remove(beginning);
+            }
+        }
+    }
+
+    /// The watches that may be concerned by a change of that key, in no certain order.
+    fn in_key(&self, key: &[u8]) -> Vec<i64> {
+        let beginnings = (0..=key.len()).filter_map(|end| self.beginnings.get(&key[..end]));
+        let ids = beginnings.flatten().chain(&self.ranges);
+        ids.copied().collect()
     }
 }
 
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(prefix: &str) -> Keys {
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().expect("not empty") += 1;
+        Keys::new(prefix.as_bytes(), &end)
+    }
+
+    #[test]
+    fn a_change_reaches_the_watches_of_its_key_and_of_no_other() {
+        const WATCHES: i64 = 10_000;
+        let mut interests = Interests::default();
+        for id in 0..WATCHES {
+            interests.add(&below(&format!("e{id}/")), id);
+            interests.add(&Keys::new(format!("e{id}/a").as_bytes(), &[]), WATCHES + id);
+        }
+        let found = |interests: &Interests, key: &str| {
+            let mut ids = interests.in_key(key.as_bytes());
+            ids.sort_unstable();
+            ids
+        };
+        let looks = (0..WATCHES).map(|id| found(&interests, &format!("e{id}/a")).len());
+        assert_eq!(looks.sum::<usize>(), 2 * WATCHES as usize);
+        assert_eq!(found(&interests, "e7/b"), [7]);
+        // A range that is no prefix is looked at for every key.
+        interests.add(&Keys::new(b"e", b"g"), -1);
+        interests.add(&Keys::new(b"e7", &[0]), -2);
+        assert_eq!(found(&interests, "e7/b"), [-2, -1, 7]);
+        interests.remove(&Keys::new(b"e7", &[0]), -2);
+        interests.remove(&below("e7/"), 7);
+        assert_eq!(found(&interests, "e7/b"), [-1]);
+    }
 }

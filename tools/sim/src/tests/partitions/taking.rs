@@ -292,3 +292,22 @@ fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
     w.delete(&foreign);
     w.until("all owned", ms(50), |w| w.all_owned(8));
 }
+
+#[test]
+fn partitions_of_names_that_are_used_once_leave_nothing_in_memory() {
+    let mut w = World::new(1, 1);
+    // The lease stays, and with it what is remembered under it.
+    w.keep_lease(0);
+    let mut sizes = Vec::new();
+    for count in 10..40 {
+        w.join_partitions(0, count);
+        w.until("all are owned", secs(2), |w| w.all_owned(count));
+        w.leave(0, &prefix_of(count));
+        w.until("all are given back", secs(5), |w| w.store.keys.is_empty());
+        w.run(secs(5));
+        sizes.push(format!("{:?}", w.nodes[0].core).len());
+    }
+    // Numbers get more digits; a key would take some hundred characters.
+    let (early, late) = (sizes[4], sizes[29]);
+    assert!(late < early + 100, "the core grows: {sizes:?}");
+}

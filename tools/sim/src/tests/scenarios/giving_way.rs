@@ -47,6 +47,23 @@ fn who_steps_down_alone_leads_again_with_a_new_key() {
     assert_eq!((w.count(0, deletes), w.count(0, joins)), (1, 2));
 }
 
+/// The key goes at the deadline, and is asked for by nobody in particular; a caller asks for it only then.
+#[test]
+fn whoever_waits_for_a_key_that_is_going_already_is_told_when_it_is_gone() {
+    let mut w = World::seated(1);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::SteppedDown);
+    w.next(0, deletes, Fate::RequestLost);
+    w.until("asked for", TTL, |w| w.count(0, deletes) == 1);
+    let term = w.nodes[0].term_of(E).unwrap();
+    let (slot, id) = (term.slot, term.id);
+    assert!(!w.nodes[0].core.await_release(slot, id));
+    w.until("told", secs(2), |w| {
+        w.nodes[0].candidate(E).unwrap().1.releases > 0
+    });
+    assert!(w.nodes[0].core.await_release(slot, id));
+}
+
 #[test]
 fn whose_work_fails_stands_again_at_the_back_or_leaves_for_that_reason() {
     for leaves in [false, true] {
@@ -206,9 +223,12 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     w.until("asked for", secs(1), |w| w.count(0, deletes) == 1);
     w.run(ms(5));
     assert!(!released(&w, 0), "asked for, not confirmed");
+    let releases = |w: &World| w.nodes[0].candidate(E).unwrap().1.releases;
+    assert_eq!(releases(&w), 0);
     w.until("the next leads", secs(1), |w| w.leads(1));
     w.run(ms(50));
     assert!(released(&w, 0));
+    assert_eq!(releases(&w), 1, "told");
     // Its next term says nothing about the last one.
     let first = w.nodes[0].term_of(E).unwrap().id;
     w.drop_leadership(1, E);

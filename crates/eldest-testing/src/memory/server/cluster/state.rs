@@ -177,9 +177,6 @@ impl State {
 
     /// A change was made: the leader has it at once, the others some time later.
     pub(super) fn committed(&mut self) {
-        // Leases that are new begin to count down; those that are gone do not any more.
-        let (store, expiry) = (&self.store, &mut self.expiry);
-        expiry.retain(|id, _| store.leases().contains_key(id));
         if let Some(leader) = self.leader {
             self.members[leader].applied = self.store.revision();
         }
@@ -334,11 +331,16 @@ impl State {
         }
     }
 
-    /// Leases that are new begin, and the leader revokes those that have expired.
+    /// Leases that are new begin to count down, those that are gone do not any more, and the leader revokes those that have
+    /// expired.
     fn count_down(&mut self, now: Duration) {
-        for (id, lease) in self.store.leases() {
+        for id in self.store.take_moved() {
+            let Some(lease) = self.store.leases().get(&id) else {
+                self.expiry.remove(&id);
+                continue;
+            };
             let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
-            self.expiry.entry(*id).or_insert(now + ttl);
+            self.expiry.entry(id).or_insert(now + ttl);
         }
         if now < self.expiry_at {
             return;

@@ -1,0 +1,89 @@
+//! Answers the callers that wait until the key of a term is gone, and looks only at those of candidates that changed.
+
+use std::collections::HashMap;
+
+use tokio::sync::oneshot;
+
+use eldest_core::action::{SlotId, TermId};
+
+/// The callers that wait, by the candidate whose term it is.
+#[derive(Default)]
+pub(super) struct Releases {
+    waiting: HashMap<SlotId, Vec<(TermId, oneshot::Sender<()>)>>,
+    /// Those of which something became in this turn.
+    changed: Vec<SlotId>,
+}
+
+impl Releases {
+    /// Answers when the key of that term is gone.
+    pub(super) fn wait(&mut self, slot: SlotId, term: TermId, reply: oneshot::Sender<()>) {
+        let waiting = self.waiting.entry(slot).or_default();
+        // Calls that were given up must not pile up. Many may wait, so not each call looks at all of them.
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(|(_, reply)| !reply.is_closed());
+        }
+        waiting.push((term, reply));
+    }
+
+    /// Something became of the candidate.
+    pub(super) fn changed(&mut self, slot: SlotId) {
+        if self.waiting.contains_key(&slot) {
+            self.changed.push(slot);
+        }
+    }
+
+    /// Answers whose term is released.
+    pub(super) fn answer(&mut self, mut is_released: impl FnMut(SlotId, TermId) -> bool) {
+        for slot in self.changed.drain(..) {
+            let Some(waiting) = self.waiting.get_mut(&slot) else {
+                continue;
+            };
+            for (_, reply) in waiting.extract_if(.., |(term, _)| is_released(slot, *term)) {
+                let _ = reply.send(());
+            }
+            if waiting.is_empty() {
+                self.waiting.remove(&slot);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALLERS: u64 = 20_000;
+
+    #[test]
+    fn a_turn_looks_at_the_callers_of_candidates_that_changed_and_at_no_others() {
+        let mut releases = Releases::default();
+        let mut looks = 0;
+        let mut answers = Vec::new();
+        for slot in 0..CALLERS {
+            let (reply, answer) = oneshot::channel();
+            releases.wait(slot, 1, reply);
+            answers.push(answer);
+        }
+        for slot in 0..CALLERS {
+            releases.changed(slot);
+            // The other terms of the session go on, and events arrive.
+            releases.changed(CALLERS + slot);
+            releases.answer(|changed, _| {
+                looks += 1;
+                changed == slot
+            });
+        }
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_ok()));
+        assert_eq!(looks, CALLERS);
+        assert!(releases.waiting.is_empty());
+    }
+
+    #[test]
+    fn calls_that_were_given_up_do_not_pile_up() {
+        let mut releases = Releases::default();
+        for _ in 0..CALLERS {
+            releases.wait(1, 1, oneshot::channel().0);
+        }
+        assert!(releases.waiting[&1].len() <= 4);
+    }
+}
