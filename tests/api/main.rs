@@ -12,6 +12,7 @@ mod endings;
 mod evacuations;
 mod exact_prefixes;
 mod failing_work;
+mod few_operations;
 mod floods;
 mod following;
 mod freshness;

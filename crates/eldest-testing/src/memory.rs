@@ -150,6 +150,18 @@ impl MemoryEtcd {
         self.cluster.thaw(MEMBER, false);
     }
 
+    /// Takes at most so many operations in a transaction from now on, as an etcd with that `--max-txn-ops` (128 by
+    /// default). Sessions need at least 3.
+    pub fn limit_operations(&self, most: usize) {
+        self.cluster.limit_operations(most);
+    }
+
+    /// Tells watches nothing and opens no others while `stalled`, as an etcd does whose streams hang; requests are
+    /// answered. Afterwards the watches are told what they missed.
+    pub fn stall_watches(&self, stalled: bool) {
+        self.cluster.stall_watches(MEMBER, stalled);
+    }
+
     /// Reads the value of a key; `None` if there is no such key.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::ids::SlotId;
 use crate::outbox::Outbox;
 use crate::purpose::Purpose;
 
-/// Keys in one transaction; etcd takes 128 operations unless it is configured otherwise.
+/// Keys in one transaction, if etcd takes as many operations: a value may have 32 KiB, and an answer 4 MiB.
 const KEYS: usize = 64;
 
 /// The reads of leaders' keys.
@@ -28,7 +28,7 @@ impl KeyChecks {
 
     /// Reads these keys, each with its slot and create revision.
     pub(crate) fn start(&mut self, unwatched: &[(SlotId, i64, Arc<[u8]>)], out: &mut Outbox) {
-        for part in unwatched.chunks(KEYS) {
+        for part in unwatched.chunks(out.batch().min(KEYS)) {
             let keys = part.iter().map(|(.., key)| Arc::clone(key)).collect();
             let subjects = part.iter().map(|(slot, created, _)| (*slot, *created));
             let subjects = subjects.collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Core, Slot};
-use crate::action::{Action, Answer, RequestId, SlotId};
+use crate::action::{Action, Answer, Class, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
 use crate::kv::Header;
 use crate::lease::{Confirmed, Renewed};
@@ -203,11 +203,32 @@ impl Core {
     }
 
     pub(super) fn checked(&mut self, now: Time, subjects: &[(SlotId, i64)], answer: Answer) {
-        // What was not answered is asked for again after the next renewal.
-        if let Answer::Checked { entries, .. } = answer {
-            for ((slot, created), entry) in subjects.iter().zip(entries) {
-                self.own_key_read(*slot, *created, entry.as_ref(), now);
+        match answer {
+            Answer::Checked { entries, .. } => {
+                for ((slot, created), entry) in subjects.iter().zip(entries) {
+                    self.own_key_read(*slot, *created, entry.as_ref(), now);
+                }
             }
+            Answer::Failed(error) => self.check_failed(subjects, error),
+            _ => {}
+        }
+    }
+
+    /// What etcd takes for too large is asked for again at once, by parts. The rest waits for the next renewal.
+    fn check_failed(&mut self, subjects: &[(SlotId, i64)], error: RequestError) {
+        let parts = error.class == Class::Invalid && subjects.len() > 1;
+        self.out.smaller_batches(error.class, subjects.len());
+        let unwatched = subjects.iter().filter_map(|(slot, created)| {
+            let candidate = self.slots.get(slot)?.candidate()?;
+            let unwatched = self.unwatched_key(*slot, candidate);
+            unwatched.filter(|(_, since, _)| since == created)
+        });
+        let unwatched: Vec<_> = unwatched.collect();
+        let first = unwatched.first().map(|(.., key)| Arc::clone(key));
+        self.out
+            .note_failure("check leaders' keys", &first.unwrap_or_default(), error);
+        if parts {
+            self.checks.start(&unwatched, &mut self.out);
         }
     }
 }

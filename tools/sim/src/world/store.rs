@@ -36,7 +36,12 @@ pub(crate) struct Store {
     pub(crate) history: VecDeque<Change>,
     /// Since when most members cannot be reached: nothing is read linearizably, written or expired.
     pub(crate) headless: Option<Time>,
+    /// In one transaction.
+    pub(crate) most_operations: usize,
 }
+
+/// `--max-txn-ops` of etcd.
+const MOST_OPERATIONS: usize = 128;
 
 /// How many changes are kept for watches that begin in the past.
 const HISTORY: usize = 64;
@@ -60,6 +65,17 @@ pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
 }
 
 /// The refusal of a lease whose id is taken.
+/// The operations of a transaction, or the conditions if these are more.
+fn operations(ask: &Ask) -> usize {
+    match ask {
+        Ask::Check { keys } => keys.len(),
+        // Each key has a transaction of its own within it.
+        Ask::Take { keys, .. } => keys.len() + 1,
+        Ask::Release { keys } if keys.len() > 1 => keys.len() + 1,
+        _ => 1,
+    }
+}
+
 pub(crate) fn exists() -> Answer {
     Answer::Failed(RequestError::new(Class::Retry, EXISTS, "").unsent())
 }
@@ -79,6 +95,7 @@ impl Store {
             news: Vec::new(),
             history: VecDeque::new(),
             headless: None,
+            most_operations: MOST_OPERATIONS,
         }
     }
 
@@ -254,8 +271,11 @@ impl Store {
         below.any(|e| e.create_revision > revision)
     }
 
-    /// Does what is asked. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
+    /// Does what is asked, unless it takes more operations than etcd was configured for. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
     pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
+        if operations(ask) > self.most_operations {
+            return failed(Class::Invalid, false);
+        }
         match ask {
             Ask::Grant { ttl } => self.grant(now, lease.unwrap_or_default(), *ttl),
             Ask::Open { lease } => match self.renew(now, *lease) {

@@ -10,9 +10,6 @@ use crate::memory::proto::{
     DeleteRequest, PutRequest, RangeRequest, Request, RequestOp, TxnRequest,
 };
 
-/// `--max-txn-ops`.
-const MAX_OPS: usize = 128;
-
 pub(crate) fn range(request: &RangeRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(errors::empty_key());
@@ -43,8 +40,9 @@ pub(crate) fn delete(request: &DeleteRequest) -> Result<(), Status> {
     Ok(())
 }
 
-pub(crate) fn txn(request: &TxnRequest) -> Result<(), Status> {
-    form(request, MAX_OPS)?;
+/// `most`: etcd's `--max-txn-ops`.
+pub(crate) fn txn(request: &TxnRequest, most: usize) -> Result<(), Status> {
+    form(request, most)?;
     writes(&request.success)?;
     writes(&request.failure)?;
     Ok(())

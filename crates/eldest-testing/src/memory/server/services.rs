@@ -101,7 +101,7 @@ impl PbKvService for Member {
     async fn txn(&self, request: Request<TxnRequest>) -> Answer<TxnResponse> {
         self.accept(&request).await?;
         let request = request.into_inner();
-        check::txn(&request)?;
+        check::txn(&request, self.cluster.most_operations())?;
         let mut answer = if store::reads_only(&request) {
             // A serializable one would not wait; the library sends none.
             self.cluster.read_index(self.me).await?;

@@ -75,6 +75,8 @@ pub(crate) async fn serve(
                 None => std::future::pending().await,
             }
         };
+        // A stream that hangs takes no requests either.
+        let hangs = member.cluster.watched(member.me, |_, _| ()).is_none();
         let request = tokio::select! {
             biased;
             () = answers.closed() => return,
@@ -84,7 +86,7 @@ pub(crate) async fn serve(
                 return;
             }
             () = changes.changed() => None,
-            request = requests.message() => match request {
+            request = requests.message(), if !hangs => match request {
                 Ok(Some(request)) => Some(request),
                 _ => return,
             },

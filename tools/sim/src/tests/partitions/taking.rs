@@ -311,3 +311,15 @@ fn partitions_of_names_that_are_used_once_leave_nothing_in_memory() {
     let (early, late) = (sizes[4], sizes[29]);
     assert!(late < early + 100, "the core grows: {sizes:?}");
 }
+
+#[test]
+fn partitions_are_taken_and_given_back_whatever_number_of_operations_etcd_takes() {
+    for most in (3..=9).chain([16, 31, 32, 33, 128]) {
+        let mut w = World::new(1, 1);
+        w.store.most_operations = most;
+        w.join_partitions(0, 100);
+        w.until("all are owned", secs(20), |w| w.all_owned(100));
+        w.leave(0, &prefix_of(100));
+        w.until("all are given back", secs(20), |w| w.store.keys.is_empty());
+    }
+}

@@ -71,6 +71,11 @@ impl Cluster {
         self.with(|state| state.cut.clear());
     }
 
+    /// Takes at most so many operations in a transaction from now on, as etcd's `--max-txn-ops` says (128 by default).
+    pub fn limit_operations(&self, most: usize) {
+        self.with(|state| state.most_operations = most);
+    }
+
     /// Watches through that member are told nothing, while everything else goes on.
     pub fn stall_watches(&self, member: usize, stalled: bool) {
         self.with(|state| state.members[member].stalled_watches = stalled);

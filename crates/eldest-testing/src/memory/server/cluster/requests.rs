@@ -30,6 +30,11 @@ impl Cluster {
         }
     }
 
+    /// How many operations a transaction may have.
+    pub(crate) fn most_operations(&self) -> usize {
+        self.with(|state| state.most_operations)
+    }
+
     pub(crate) fn header(&self, member: usize) -> Header {
         self.with(|state| state.header(member))
     }

@@ -11,6 +11,8 @@ use crate::memory::server::store::{Lease, Store};
 
 /// How often etcd looks for leases that have expired.
 const EXPIRY: Duration = Duration::from_millis(500);
+/// The default of `--max-txn-ops`.
+const MOST_OPERATIONS: usize = 128;
 /// At most so many leases are revoked at a look.
 const REVOKED_AT_ONCE: usize = 500;
 /// A member that hears of no leader for so many election timeouts ends the streams that require one.
@@ -33,6 +35,8 @@ pub(super) struct State {
     pub(super) members: Vec<Member>,
     pub(super) cut: BTreeSet<(usize, usize)>,
     pub(super) no_space: bool,
+    /// In one transaction.
+    pub(super) most_operations: usize,
     pub(super) lose_answers: f64,
     pub(super) tally: Tally,
     pub(super) removed_early: Vec<(i64, Duration)>,
@@ -108,6 +112,7 @@ impl State {
             members: (0..options.members).map(|_| member()).collect(),
             cut: BTreeSet::new(),
             no_space: false,
+            most_operations: MOST_OPERATIONS,
             lose_answers: 0.0,
             tally: Tally::default(),
             removed_early: Vec::new(),
