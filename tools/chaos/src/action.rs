@@ -100,7 +100,7 @@ pub enum Effect {
     Kept,
     /// The term ends, by its deadline at the latest, and another node leads within the time that a lost lease takes.
     Changed,
-    /// The same, but before the lease can have expired: the agent revokes it. Where there is no agent, it is
+    /// The same, but before the lease can have expired: the agent deletes its keys. Where there is no agent, it is
     /// [`Effect::Changed`].
     ChangedByGuard,
     /// The same, but at once: etcd tells it.

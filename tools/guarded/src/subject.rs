@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::orders;
 
-/// Far longer than any test: a key that goes was revoked, and did not expire.
+/// Far longer than any test: a key that goes was deleted, and did not expire.
 const TTL: Duration = Duration::from_secs(300);
 
 /// What tests set by variables of the environment.

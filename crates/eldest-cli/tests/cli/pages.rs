@@ -292,7 +292,7 @@ async fn the_documented_role_for_nodes_suffices_for_an_agent_and_less_does_not()
     };
     leads_under_an_agent(&etcd, &shell, "billing").await??;
     let refused = leads_under_an_agent(&etcd, &shell, "dashboard").await?;
-    let refused = refused.expect_err("the agent may not revoke this lease");
+    let refused = refused.expect_err("the agent may not delete these keys");
     assert_eq!(refused.kind(), eldest::ErrorKind::Unguarded);
     assert!(refused.to_string().contains("readwrite"), "{refused}");
     Ok(())

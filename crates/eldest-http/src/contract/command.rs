@@ -201,9 +201,9 @@ pub struct GuardedSession {
     pub uid: u32,
     /// When the session introduced itself to the agent, by this machine's wall clock.
     pub since_unix_ms: u64,
-    /// How long the agent waits between the death of the process and the revocation.
+    /// How long the agent waits between the death of the process and the deletion of its keys.
     pub linger_ms: u64,
-    /// The leases that the agent revokes when the process has ended, the newest first.
+    /// The leases whose keys the agent deletes when the process has ended, the newest first.
     pub leases: Vec<String>,
     /// How long its promises to others still last, for which the agent waits; null: nobody relies on one.
     pub promised_ms: Option<u64>,

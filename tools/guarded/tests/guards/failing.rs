@@ -200,7 +200,7 @@ async fn an_agent_that_never_answers_holds_up_nobody_who_does_not_require_it() -
 }
 
 #[tokio::test]
-async fn an_agent_without_etcd_revokes_when_etcd_is_back() -> Result {
+async fn an_agent_without_etcd_deletes_the_keys_when_etcd_is_back() -> Result {
     let stage = Stage::new().await?;
     let proxy = Proxy::start(stage.etcd.address()).await?;
     let agent = stage.agent_through(&proxy.endpoint(), &[], &[]).await?;
@@ -222,7 +222,7 @@ async fn an_agent_without_etcd_revokes_when_etcd_is_back() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_whose_etcd_went_silent_revokes_when_it_answers() -> Result {
+async fn an_agent_whose_etcd_went_silent_deletes_the_keys_when_it_answers() -> Result {
     let stage = Stage::new().await?;
     let proxy = Proxy::start(stage.etcd.address()).await?;
     let agent = stage.agent_through(&proxy.endpoint(), &[], &[]).await?;

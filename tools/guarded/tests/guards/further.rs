@@ -220,7 +220,7 @@ async fn a_life_that_begins_while_the_agent_is_stopped_counts() -> Result {
     Ok(())
 }
 
-/// How long a test's promise lasts: longer than all that happens until its guard could revoke the lease.
+/// How long a test's promise lasts: longer than all that happens until its guard could delete the keys.
 const PROMISED: Duration = Duration::from_secs(4);
 
 /// Has the leader promise something; returns when that was, at the latest.

@@ -47,7 +47,7 @@ async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_gone_before_the_death_does_not_count_as_revoked() -> Result {
+async fn a_lease_that_was_gone_before_the_death_does_not_count_as_released() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut peer, lease) = stage.guarded_peer("peer").await?;

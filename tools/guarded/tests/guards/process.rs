@@ -236,7 +236,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Without their etcd, spawned guards would try to revoke for long.
+        // Without their etcd, spawned guards would go on trying.
         for pid in spawned_guards(self.id()) {
             let _ = kill_process(pid, Signal::KILL);
         }

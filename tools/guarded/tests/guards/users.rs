@@ -158,7 +158,7 @@ async fn an_agent_whose_user_may_not_delete_says_so() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_whose_user_may_write_revokes() -> Result {
+async fn an_agent_whose_user_may_write_deletes_the_keys() -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, "leader").await?;
     let variables = [("ETCD_USER", "leader")];

@@ -168,10 +168,10 @@ fn a_deletion_that_we_asked_for_excuses_nothing() {
 }
 
 #[test]
-fn a_guard_that_revokes_the_lease_of_a_leader_excuses_nothing() {
+fn a_guard_that_deletes_the_key_of_a_leader_excuses_nothing() {
     let by_guard = |at, lease| {
-        let revoked = on(at, "agent", What::ReleasedByGuard { lease });
-        early().into_iter().chain([revoked])
+        let released = on(at, "agent", What::ReleasedByGuard { lease });
+        early().into_iter().chain([released])
     };
     breaks(Invariant::Overlap, by_guard(1020, 105));
     // Another lease; and one that was gone already when the guard came.
