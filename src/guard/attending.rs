@@ -31,7 +31,7 @@ use crate::runtime::timeout;
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long the reader of a status may take.
 const STATUS_WITHIN: Duration = Duration::from_secs(10);
-/// How often the guard looks whether the leases of a session without a connection still exist.
+/// How often the guard looks whether the proofs of a session without a connection still stand.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// The lease that a session has, and the one that it had before.
 const MOST_LEASES: usize = 2;
@@ -435,14 +435,17 @@ impl Session {
             .change(self.number, |session| session.leases = leases);
     }
 
-    /// Forgets leases that are gone. Returns `true` if none is left.
+    /// Forgets leases that are gone, and those that the session has proven over another connection since. Returns `true` if none
+    /// is left.
     async fn forget(&mut self) -> bool {
         let mut left = VecDeque::new();
         for proof in self.proofs.drain(..) {
-            // Without an answer it may still exist.
-            if !matches!(self.agent.pool.lease_term(proof.lease).await, Ok(None)) {
-                left.push_back(proof);
+            let found = self.agent.pool.proof(&proof.key, proof.lease).await;
+            // Without an answer it may still stand.
+            if found.is_ok_and(|found| found.as_ref() != Some(&proof)) {
+                continue;
             }
+            left.push_back(proof);
         }
         self.proofs = left;
         self.list_leases();

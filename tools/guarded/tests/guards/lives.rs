@@ -204,6 +204,8 @@ async fn a_session_whose_connection_breaks_keeps_its_lease_and_registers_again()
     let again = leader.says("guarded").await?;
     assert_eq!(i64::from_str_radix(&again, 16)?, lease);
     agent.lists_a_disconnected_session().await?;
+    // The proof of its former registration is gone.
+    agent.guards(1).await?;
     leader.has_lost_nothing().await?;
     lives_until_killed(&stage, &agent, &mut leader, lease).await
 }
