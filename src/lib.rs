@@ -132,7 +132,7 @@
 //! | `tls-ring`, `tls-aws-lc` | `https` endpoints, with the cryptography of ring or of AWS. With both, ring is used unless rustls has another default |
 //! | `tls-native-roots`, `tls-webpki-roots` | the authorities trusted by default: the system's, or Mozilla's built-in ones. With both, all of them |
 //! | `srv` | [`Endpoint`]s from SRV records |
-//! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version that this crate uses |
+//! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version this crate uses |
 //! | `cron` | [`Schedule`]s from cron expressions |
 //! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`], [`Status`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
