@@ -211,7 +211,11 @@ impl Core {
         };
         match candidate.phase() {
             Phase::Joining { request: None, .. } => self.queue_join(slot, now),
-            Phase::Waiting { .. } | Phase::Leading { .. } => self.look(slot, now),
+            Phase::Waiting { .. } | Phase::Leading { .. } if candidate.leads() => {
+                // It may have waited until it could give way.
+                self.look(slot, now);
+            }
+            Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
             Phase::Ending { own, cutoff, .. } => {
                 let (key_stands, overdue) = (own.is_some(), now >= self.release_at(*cutoff));
                 if !key_stands {
