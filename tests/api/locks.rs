@@ -515,7 +515,7 @@ async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
         }
     }
     for _ in 0..2 {
-        let error = soon("told", lock.acquire()).await.unwrap_err();
+        let error = soon("told", lock.try_acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     }
     let all = DeleteOptions::new().with_prefix();
