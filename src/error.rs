@@ -47,6 +47,8 @@ pub enum ErrorKind {
     /// Other sessions share these partitions under another count; the message names both. Use their count, or wait
     /// until none of them is a member.
     CountMismatch,
+    /// The name of a lock is that of an election, in which candidates stand. Use another name.
+    NameInUse,
     /// This session is already a candidate in that election. Use that candidate, or another session.
     AlreadyCampaigning,
     /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
@@ -79,6 +81,7 @@ impl ErrorKind {
             ErrorKind::Unguarded => "the session has no guard",
             ErrorKind::CapacityMismatch => "the semaphore has another capacity",
             ErrorKind::CountMismatch => "the partitions have another count",
+            ErrorKind::NameInUse => "an election has the name",
             ErrorKind::AlreadyCampaigning => "already campaigning",
             ErrorKind::LeadershipLost => "leadership lost",
             ErrorKind::FenceLost => "the fence was lost",
@@ -238,6 +241,7 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Invalid => ErrorKind::Rejected,
         Class::Mismatch => ErrorKind::CapacityMismatch,
         Class::Miscount => ErrorKind::CountMismatch,
+        Class::Elected => ErrorKind::NameInUse,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
     Session, Term,
 };
-use eldest_core::kv::Reach;
+use eldest_core::kv::{Reach, is_elected};
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -129,6 +129,12 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
 /// `Closed`: the session was closed.
 pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
+}
+
+/// Whether a candidate of an election stands there, beside locks or alone.
+pub fn has_candidates(roster: &Roster) -> bool {
+    let mut members = roster.members().iter();
+    members.any(|member| is_elected(&member.entry().value))
 }
 
 /// Refuses a path that cannot be the address of a Unix socket, with its length and the rule.

@@ -16,6 +16,7 @@ use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
+use eldest_core::kv::LOCK;
 use eldest_core::reason::EndReason;
 
 /// A candidate in the queue of an election. The session keeps its key alive while it waits.
@@ -95,10 +96,14 @@ impl Candidate {
     ) -> Result<Self> {
         let announcement = announcement.unwrap_or(&handle.shared.settings.announcement);
         let since = handle.shared.env.unix_time();
-        let value = handle.encode(announcement, since)?;
+        let mut value = handle.encode(announcement, since)?;
         handle.guarded(&prefix).await?;
         let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
+        let config = config(slot);
+        if config.lock {
+            value = [LOCK, &value].concat().into();
+        }
         let (sender, elected) = channel();
         let winner = Elected {
             handle: handle.downgrade(),
@@ -116,7 +121,7 @@ impl Candidate {
         handle.send(Command::Campaign {
             slot,
             value,
-            config: config(slot),
+            config,
             candidate,
         })?;
         let candidate = Self {

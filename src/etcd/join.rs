@@ -12,7 +12,7 @@ use super::lane::Lane;
 use super::pool::Pool;
 use eldest_core::action::{Join, Joined};
 use eldest_core::error::RequestError;
-use eldest_core::kv::Header;
+use eldest_core::kv::{ELECTED, Header, is_elected};
 
 /// At least so many candidates of each election are read where several are joined: few have more, and those that have
 /// are read to their end by a request of their own.
@@ -51,14 +51,30 @@ impl Pool {
         Ok(registered.collect())
     }
 
+    /// A lock that found something below its name asks once more, whether only locks stand there.
     async fn create(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
+        let mut all = self.create_first(joins, page).await?;
+        for (join, found) in joins.iter().zip(&mut all) {
+            if found.may_stand_behind(join) {
+                let behind = self.join_one(join_behind(join, page)).await;
+                *found = behind.map_err(RequestError::after_sending)?;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn join_one(&self, txn: Txn) -> Result<Found, RequestError> {
+        let txn = &txn;
+        self.call(Lane::Data, |client| async move {
+            let answer = kv(&client).txn(txn.clone()).await?;
+            Found::new(header(answer.header())?, &answer)
+        })
+        .await
+    }
+
+    async fn create_first(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
         if let [alone] = joins {
-            let txn = &transaction(alone, page);
-            let found = self.call(Lane::Data, |client| async move {
-                let answer = kv(&client).txn(txn.clone()).await?;
-                Ok(vec![Found::new(header(answer.header())?, &answer)?])
-            });
-            return found.await;
+            return Ok(vec![self.join_one(transaction(alone, page)).await?]);
         }
         let beside = joins
             .iter()
@@ -157,15 +173,37 @@ fn complete(joins: &[&Join], found: Vec<Found>) -> Result<Vec<Found>, CallError>
     }
 }
 
-/// What must be so for the key to be put, but for what may stand beside its prefix.
-fn conditions(join: &Join) -> impl Iterator<Item = Compare> {
+/// What must be so for the key to be put, but for what may stand beside its prefix. Of a lock this is more than must be: a
+/// comparison of values fails where there are none, so the ordinary case, that nothing stands, comes first.
+fn conditions(join: &Join) -> Vec<Compare> {
+    if !join.admission.only_locks {
+        return beside_others(join);
+    }
+    let nothing = Compare::create_revision(&*join.prefix, CompareOp::Equal, 0);
+    vec![nothing.with_range(prefix_end(&join.prefix))]
+}
+
+/// What must be so if others may stand below the prefix.
+fn beside_others(join: &Join) -> Vec<Compare> {
     let prefix = &*join.prefix;
     let absent = Compare::create_revision(&*join.key, CompareOp::Equal, 0);
     let oldest = join.admission.none_after.map(|revision| {
         Compare::create_revision(prefix, CompareOp::Less, revision.saturating_add(1))
             .with_range(prefix_end(prefix))
     });
-    std::iter::once(absent).chain(oldest)
+    std::iter::once(absent).chain(oldest).collect()
+}
+
+/// The join of a lock where others stand below its name.
+fn join_behind(join: &Join, page: i64) -> Txn {
+    let prefix = &*join.prefix;
+    let locks = Compare::value(prefix, CompareOp::Less, ELECTED).with_range(prefix_end(prefix));
+    let mut when = beside_others(join);
+    when.push(locks);
+    Txn::new()
+        .when(when)
+        .and_then(operations(join, page))
+        .or_else([candidates(join, page)])
 }
 
 /// Puts the key, and reads the candidates.
@@ -181,7 +219,7 @@ fn candidates(join: &Join, page: i64) -> TxnOp {
 
 /// The join alone.
 fn transaction(join: &Join, page: i64) -> Txn {
-    let mut when: Vec<_> = conditions(join).collect();
+    let mut when = conditions(join);
     let mut or_else = Vec::new();
     let beside = join.admission.nothing_else_in.as_deref();
     let beside = beside.map(|all| around(&join.prefix, all));
@@ -199,6 +237,15 @@ fn transaction(join: &Join, page: i64) -> Txn {
 }
 
 impl Found {
+    /// Whether the key of a lock was not put though it may stand behind what was found: it waits, and neither its own key of
+    /// an earlier attempt nor a candidate of an election was among it.
+    fn may_stand_behind(&self, join: &Join) -> bool {
+        let admission = &join.admission;
+        let bars = |key: &[u8], value: &[u8]| *key == *join.key || is_elected(value);
+        let waits = admission.only_locks && admission.none_after.is_none();
+        waits && !self.created && !self.page.has(bars)
+    }
+
     /// The key was put; `read` are the candidates.
     fn created(header: Header, read: TxnOpResponse) -> Result<Self, CallError> {
         let TxnOpResponse::Get(read) = read else {

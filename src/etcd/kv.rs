@@ -51,6 +51,15 @@ pub(super) struct Page {
     pub(super) more: bool,
 }
 
+impl Page {
+    /// Whether one of its keys, with its value, is like that.
+    pub(super) fn has(&self, is: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+        self.found
+            .iter()
+            .any(|found| is(found.key(), found.value()))
+    }
+}
+
 impl Pool {
     /// Reads the candidates: the keys exactly one level below `prefix`, or everything below it. Linearizable.
     pub(crate) async fn list(&self, prefix: &[u8], reach: Reach) -> Result<Listed, RequestError> {

@@ -27,7 +27,9 @@ pub use semaphore::{Permit, Semaphore};
 /// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`. So `etcdctl lock
 /// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for this lock, and it waits for them.
 /// Elections use the same recipe: **a lock and an election with one name are one queue**. A session refuses to use a
-/// name for both, but cannot detect that another session does so.
+/// name for both. Where candidates of another session stand, a lock is refused (`NameInUse`), in the transaction that
+/// would put its key: the value of a lock's key begins with a space, or is empty, as `etcdctl lock` leaves it. An
+/// election that begins while the name is held as a lock waits for it.
 ///
 /// Waiting costs etcd two watched keys, the waiter's own and the one before it, however long the queue is. A release
 /// wakes up one waiter.
@@ -126,7 +128,8 @@ impl Lock {
     ///
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once a
     /// key of this session stood, the call waits through `Unauthenticated` and `Overloaded`, and logs a warning.
-    /// `InvalidInput`: the session's [announcement](crate::SessionOptions::announcement) is too large. `Unguarded`: the
+    /// `NameInUse`: candidates of an election stand below the name. `InvalidInput`: the session's
+    /// [announcement](crate::SessionOptions::announcement) is too large. `Unguarded`: the
     /// [guard](crate::SessionOptions::guard) that the session requires does not guard its lease. `Closed`: the session
     /// was closed. After an error, nothing is left in etcd.
     ///

@@ -121,6 +121,7 @@ impl Resource {
                 number,
             }),
             shared: self.shared.then_some(number),
+            lock: self.permits.is_none(),
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());

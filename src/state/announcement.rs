@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_64;
 
+use eldest_core::kv::LOCK;
 use eldest_core::partitions::{Center, Share};
 
 /// The largest announcement, in bytes as written to etcd. All candidates read every announcement.
@@ -251,6 +252,7 @@ impl Announcement {
     /// Reads the announcement of any candidate; never fails, because a foreign value is an identity. What is longer or later
     /// than any of ours may be is cut or left out, so that nobody's announcement is too much for those who show it.
     pub(crate) fn decode(value: &[u8]) -> Self {
+        let value = value.strip_prefix(LOCK).unwrap_or(value);
         let read = parse(value);
         read.unwrap_or_else(|| Self::new(bounded(String::from_utf8_lossy(value), MAX_IDENTITY)))
     }

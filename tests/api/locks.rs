@@ -65,6 +65,37 @@ async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_is_refused_where_candidates_of_an_election_stand_in_another_session() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let a = session(&etcd, "a").await?;
+    let election = a.election("l")?;
+    let mut candidate = election.campaign().await?;
+    let leadership = soon("elected", candidate.elected()).await?;
+    let (_b, other) = lock(&etcd, "b").await?;
+    for shared in [other.clone(), other.shared()] {
+        let waited = soon("refused", shared.acquire()).await.unwrap_err();
+        assert_eq!(waited.kind(), ErrorKind::NameInUse, "{waited}");
+        let tried = shared.try_acquire().await.unwrap_err();
+        assert_eq!(tried.kind(), ErrorKind::NameInUse, "{tried}");
+        assert!(tried.to_string().contains("below eldest/l/"), "{tried}");
+    }
+    assert_eq!(keys(&mut client, PREFIX).await.len(), 1, "the candidate's");
+    assert!(leadership.is_valid());
+    drop(leadership);
+    candidate.leave().await?;
+    let guard = acquire(&other).await?;
+    // Whoever reads the queue sees who holds it.
+    assert_eq!(identities(&other.roster().await?), ["b"]);
+    // An election that begins while the name is a lock waits for it, as it does for etcdctl's.
+    let mut late = election.campaign().await?;
+    assert!(late.elected().now_or_never().is_none());
+    soon("release", guard.release()).await?;
+    assert!(soon("elected", late.elected()).await?.is_valid());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_is_that_of_etcds_own_recipe() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -318,7 +349,7 @@ async fn trying_respects_others_that_wait_and_overlooks_deeper_keys() -> Result 
         .put("eldest/l/deeper/key", "not of this lock", None)
         .await?;
     drop(soon("an answer", lock.try_acquire()).await?.expect("free"));
-    let lease = foreign(&mut client, "eldest/l/theirs", "somebody").await?;
+    let lease = foreign(&mut client, "eldest/l/theirs", "").await?;
     assert!(soon("an answer", lock.try_acquire()).await?.is_none());
     client.lease_revoke(lease).await?;
     let again = eventually(SOON, "our own key is gone", async || {

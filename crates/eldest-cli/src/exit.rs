@@ -121,7 +121,8 @@ impl Code {
                 | ErrorKind::Rejected
                 | ErrorKind::Proxied
                 | ErrorKind::CapacityMismatch
-                | ErrorKind::CountMismatch,
+                | ErrorKind::CountMismatch
+                | ErrorKind::NameInUse,
             ) => Code::Usage,
             Some(ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Unguarded) => {
                 Code::Unavailable

@@ -111,6 +111,18 @@ pub(crate) struct Args {
     )]
     own: Vec<(String, u32)>,
 
+    /// Offer only locks whose names begin with one of these; separated by commas [default: all names that no election has]
+    #[arg(
+        long,
+        value_name = "PREFIX,...",
+        value_delimiter = ',',
+        env = "ELDEST_LOCKS",
+        hide_env_values = true,
+        conflicts_with = "observe",
+        help_heading = "HTTP"
+    )]
+    locks: Vec<String>,
+
     /// Only observe: join no election, offer no locks and take no orders
     #[arg(long)]
     observe: bool,
@@ -172,7 +184,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         (node, Vec::new())
     } else {
         let (node, leading) = leads(&elections, &health, &shutdown);
-        (node.locks(&session).evacuations(&session), leading)
+        let node = args.offers_locks(node, &session);
+        (node.evacuations(&session), leading)
     };
     let node = args.observes_partitions(node, &session)?;
     let mut node = args.owns(node, &session, (&health, &shutdown), &mut leading)?;
@@ -261,6 +274,14 @@ fn announce(format: Format, lines: &[String], objects: &[Listening]) -> Result<(
 }
 
 impl Args {
+    fn offers_locks(&self, node: Node, session: &Session) -> Node {
+        let node = node.locks(session);
+        match &self.locks[..] {
+            [] => node,
+            prefixes => node.lock_names(prefixes),
+        }
+    }
+
     fn observes_partitions(&self, mut node: Node, session: &Session) -> Result<Node> {
         for (name, count) in &self.partitions {
             node = node.observes_partitions(&session.partitions(name, *count)?);

@@ -127,6 +127,8 @@ pub struct Admission {
     pub none_after: Option<i64>,
     /// Below this prefix, no key may exist outside of the election's own prefix, which lies in it.
     pub nothing_else_in: Option<Arc<[u8]>>,
+    /// No candidate of an election may stand below the prefix ([`is_elected`](crate::kv::is_elected)).
+    pub only_locks: bool,
 }
 
 /// The answer to an [`Ask`].

@@ -31,6 +31,8 @@ pub enum Class {
     Mismatch,
     /// Others share these partitions under another count; only the core itself reports this.
     Miscount,
+    /// An election has the name of this lock; only the core itself reports this.
+    Elected,
 }
 
 impl Class {

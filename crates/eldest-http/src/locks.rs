@@ -22,7 +22,7 @@ use super::problem::{Problem, not_allowed, shortened};
 use eldest::Error;
 use eldest::Session;
 use eldest::internal::process::Process;
-use eldest::internal::{Inside, SharedEnv};
+use eldest::internal::{self, Inside, SharedEnv};
 
 /// The largest number of callers that wait for a lock, or hold one by their connection.
 const WAITING: usize = 256;
@@ -36,6 +36,8 @@ pub(super) struct Locks {
     session: Session,
     lock_table: Arc<LockTable>,
     waiting: Arc<Semaphore>,
+    /// What names begin with; `None`: with anything.
+    within: Option<Vec<String>>,
 }
 
 impl Locks {
@@ -44,12 +46,39 @@ impl Locks {
             session,
             lock_table: Arc::default(),
             waiting: Arc::new(Semaphore::new(WAITING)),
+            within: None,
         }
+    }
+
+    /// Allows only names that begin with one of these.
+    pub(super) fn within(&mut self, prefixes: Vec<String>) {
+        self.within = Some(prefixes);
+    }
+
+    fn allow(&self, name: &str) -> Result<(), Problem> {
+        let within = |prefixes: &Vec<String>| prefixes.iter().any(|it| name.starts_with(it));
+        if self.within.as_ref().is_none_or(within) {
+            return Ok(());
+        }
+        let detail = format!("this node offers no lock {:?} (--locks)", shortened(name));
+        Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "name_not_allowed",
+            detail,
+        ))
     }
 
     fn env(&self) -> &SharedEnv {
         Inside::from(&self.session).env()
     }
+}
+
+fn is_election(name: &str) -> Problem {
+    let detail = format!(
+        "{:?} is an election, so it cannot be a lock",
+        shortened(name)
+    );
+    Problem::new(StatusCode::CONFLICT, "election", detail)
 }
 
 fn of(app: &App) -> Result<&Locks, Problem> {
@@ -75,7 +104,15 @@ pub(super) async fn one(
     request: Request,
 ) -> Result<Response, Problem> {
     match names::lock(request.method(), request.uri().path())? {
-        LockRequest::Acquire(name) => acquire(of(&app)?, name, request).await,
+        LockRequest::Acquire(name) => {
+            let locks = of(&app)?;
+            let mut shown = app.node.shown.iter();
+            if shown.any(|shown| shown.election.name() == name) {
+                return Err(is_election(&name));
+            }
+            locks.allow(&name)?;
+            acquire(locks, name, request).await
+        }
         LockRequest::Renew(name, id) => renew(&*find(&app, &name, &id)?),
         LockRequest::Release(name, id) => Ok(release(&*find(&app, &name, &id)?).await),
         LockRequest::Other(allow) => Ok(not_allowed(&request, allow)),
@@ -128,6 +165,12 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
         );
         return Err(Problem::new(StatusCode::CONFLICT, "held", detail));
     };
+    // Candidates may have joined behind it while it waited: it must not come before them.
+    if !wait.is_zero()
+        && internal::has_candidates(&lock.roster().await.map_err(|error| refused(&error))?)
+    {
+        return Err(is_election(&name));
+    }
     let kept = locks
         .lock_table
         .keep(&locks.session, guard, (&name, asked.owner), ttl, holder);

@@ -215,6 +215,9 @@ impl Node {
     /// Offers locks of this session to programs in other languages, under `/v1/locks`. Without this option, those paths
     /// are not found.
     ///
+    /// A name is refused with 409 and the code `election` if the node shows an election of that name, or if candidates of one
+    /// stand in etcd. [`Node::lock_names`] limits the names.
+    ///
     /// A caller keeps its lock by renewals, or by the connection of its request. Each answer says how long the caller
     /// may act: `may_act_for_ms` from before it sent the request.
     ///
@@ -233,6 +236,15 @@ impl Node {
     /// nobody may act any longer: after the last promise, and when every process to which a lock was bound has ended.
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
+        self
+    }
+
+    /// Limits the locks of [`Node::locks`] to names that begin with one of these texts, for example `jobs/`. Any other name is
+    /// refused with 403. Without this option, callers may use every name that no election has.
+    pub fn lock_names(mut self, prefixes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        if let Some(locks) = &mut self.locks {
+            locks.within(prefixes.into_iter().map(Into::into).collect());
+        }
         self
     }
 

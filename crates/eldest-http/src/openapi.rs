@@ -397,7 +397,7 @@ fn acquire() -> Op {
         .reads::<contract::AcquireLock>()
         .content("200", CONNECTION, "application/x-ndjson", string().into())
         .response("201", created.build())
-        .refuses("409", "Others held it for the whole wait, or the process to which it was to be bound ended meanwhile.")
+        .refuses("409", "Others held it for the whole wait, an election has the name, or the process to which it was to be bound ended meanwhile.")
         .refuses("410", "It was acquired, but lost at once.")
         .refuses("502", "etcd refused.")
         .refuses(

@@ -47,6 +47,7 @@ impl Problem {
             ErrorKind::Closed => Self::try_again("closed", detail),
             ErrorKind::Unavailable | ErrorKind::Overloaded => Self::try_again("etcd", detail),
             ErrorKind::Unguarded => Self::try_again("unguarded", detail),
+            ErrorKind::NameInUse => Self::new(StatusCode::CONFLICT, "election", detail),
             _ => Self::new(StatusCode::BAD_GATEWAY, "etcd", detail),
         }
     }

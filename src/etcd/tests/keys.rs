@@ -85,6 +85,52 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
 }
 
 #[tokio::test]
+async fn a_lock_joins_where_nothing_but_locks_stands() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant_as(lease, 30).await.unwrap();
+    let join = async |prefix: &str, number: u8, value: &str| {
+        let admission = Admission {
+            only_locks: true,
+            ..Admission::default()
+        };
+        let key = format!("{prefix}{number}");
+        let joined = pool.join(
+            key.as_bytes(),
+            value.as_bytes(),
+            lease,
+            prefix.as_bytes(),
+            admission,
+        );
+        joined.await.unwrap()
+    };
+    assert!(join("ns/l/", 1, " {}").await.created, "nothing stands");
+    let second = join("ns/l/", 2, "").await;
+    assert!(second.created, "behind a lock");
+    assert_eq!(key_names(&second.entries), ["ns/l/1", "ns/l/2"]);
+    assert!(
+        join("ns/l/", 3, " x").await.created,
+        "behind one that writes nothing"
+    );
+    assert!(!join("ns/l/", 3, " x").await.created, "it stands already");
+    for value in ["{}", "node-a", "\u{ff}"] {
+        let name = format!("ns/{value}/");
+        let key = format!("{name}0");
+        pool.txn(Txn::new().and_then([TxnOp::put(key.clone(), value, None)]))
+            .await
+            .unwrap();
+        let refused = join(&name, 1, " {}").await;
+        assert!(!refused.created && refused.other.is_none(), "{value}");
+        assert_eq!(
+            key_names(&refused.entries),
+            [&*key],
+            "it is told what stands"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();

@@ -67,7 +67,8 @@ pub struct Candidacy {
     held: bool,
     /// It stood in etcd once; from then on everything is retried.
     registered: bool,
-    /// With `at_once`: whoever joined up to this revision is known, and leaves a permit free.
+    /// Whoever joined up to this revision is known, and leaves a permit free (with `at_once`), or is no candidate of an
+    /// election (of a lock). 0: nobody is known.
     free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     uncertain: bool,

@@ -48,6 +48,8 @@ pub struct CandidateConfig {
     /// Whether it leads together with others that share, as the holders of a shared lock. The number tells the keys of one
     /// session apart.
     pub shared: Option<u64>,
+    /// Whether it holds a lock instead of leading an election: it does not join where candidates of an election stand.
+    pub lock: bool,
     /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
     /// Whether it joins a group as a member, not to lead. It has no place among the others and watches its own key

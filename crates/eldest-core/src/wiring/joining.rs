@@ -91,7 +91,8 @@ impl Core {
                     }
                     JoinOutcome::NotAdmitted => {
                         let standing = candidate.excluded_by(&entries, lease);
-                        self.not_admitted(slot, header.revision, standing, other, now);
+                        let barred = (other, candidate.elected(&entries));
+                        self.not_admitted(slot, header.revision, standing, barred, now);
                     }
                 }
             }
@@ -140,13 +141,13 @@ impl Core {
         slot: SlotId,
         revision: i64,
         standing: usize,
-        other: Option<Arc<[u8]>>,
+        barred: (Option<Arc<[u8]>>, Option<RequestError>),
         now: Time,
     ) {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.not_admitted(revision, standing, other) {
+        match candidate.not_admitted(revision, standing, barred) {
             NotAdmitted::Refused(error) => {
                 self.out.note(Note::JoinFailed { slot, error });
                 self.leave(now, slot, EndReason::Refused);

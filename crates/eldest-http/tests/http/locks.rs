@@ -193,6 +193,78 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
     stage.stop().await
 }
 
+const SCHEDULER: &str = "/v1/locks/team/scheduler";
+
+/// Fails unless a caller is refused that takes the lock at once, and one that would wait.
+async fn refused(at: SocketAddr, path: &str, status: u16, code: &str) -> Result {
+    for wait in [0, 10_000] {
+        let body = json!({ "owner": "x", "wait_ms": wait }).to_string();
+        let answer = send(at, path, &body).await?;
+        assert_eq!(
+            (answer.status, &*answer.problem()),
+            (status, code),
+            "{path}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_caller_takes_the_name_of_an_election_or_one_that_the_node_does_not_offer() -> Result {
+    let stage = Stage::new().await?;
+    let election = stage.other.election("team/scheduler")?;
+    let mut candidate = election.campaign().await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    refused(stage.at(), SCHEDULER, 409, "election").await?;
+    drop(leadership);
+    candidate.leave().await?;
+
+    let own = stage.session.election("team/own")?;
+    let node = Node::new().observes(&own).locks(&stage.session);
+    let server = Server::plain(node.lock_names(["jobs/", "team/"])).await?;
+    refused(server.at, "/v1/locks/team/own", 409, "election").await?;
+    refused(server.at, "/v1/locks/other", 403, "name_not_allowed").await?;
+    let body = r#"{"owner":"x","ttl_ms":1000}"#;
+    let held = send(server.at, "/v1/locks/jobs/1", body).await?;
+    assert_eq!(held.status, 201, "{held:?}");
+    stage.stop().await?;
+    server.stop().await
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_gives_up_when_candidates_have_joined_behind_it() -> Result {
+    let stage = Stage::new().await?;
+    let held = send(stage.at(), SCHEDULER, r#"{"owner":"first"}"#).await?;
+    assert_eq!(held.status, 201, "{held:?}");
+    let beside = Server::plain(Node::new().locks(&stage.other)).await?;
+    let third = Session::connect([stage.etcd.endpoint()], options("c")).await?;
+    let body = json!({ "owner": "x", "wait_ms": 10_000 }).to_string();
+    let waits = send(beside.at, SCHEDULER, &body);
+    let elected = async {
+        let lock = stage.session.lock("team/scheduler")?;
+        eventually(SOON, "the caller waits", async || {
+            let queue = lock.roster().await.ok()?;
+            (queue.members().len() == 2).then_some(())
+        })
+        .await?;
+        let mut late = third.election("team/scheduler")?.campaign().await?;
+        let id = held.json()["lock"].as_str().ok_or("an id")?.to_owned();
+        let path = format!("{SCHEDULER}/{id}");
+        let released = ask(stage.at(), "DELETE", &path, "").await?;
+        assert_eq!(released.status, 200, "{released:?}");
+        drop(timeout(SOON, late.elected()).await??);
+        late.leave().await?;
+        Ok::<_, eldest::BoxError>(())
+    };
+    let (waited, elected) = tokio::join!(waits, elected);
+    elected?;
+    let waited = waited?;
+    assert_eq!((waited.status, &*waited.problem()), (409, "election"));
+    third.close().await?;
+    stage.stop().await?;
+    beside.stop().await
+}
+
 #[tokio::test]
 async fn the_slashes_of_a_lock_s_name_are_written_as_they_are_or_escaped() -> Result {
     let stage = Stage::new().await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest_core::action::{Admission, Answer, Ask, Class, Join, Joined, Listed, RequestError};
-use eldest_core::kv::{Change, Entry, Header, Reach};
+use eldest_core::kv::{Change, Entry, Header, Reach, is_elected};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
 
@@ -260,7 +260,9 @@ impl Store {
 
     /// Whether the key is absent, and nothing stands below its prefix that is too new.
     pub(super) fn admits(&self, key: &[u8], prefix: &[u8], admission: &Admission) -> bool {
-        !self.keys.contains_key(key) && !self.newer(prefix, admission)
+        let mut below = self.keys.values().filter(|e| e.key.starts_with(prefix));
+        let barred = admission.only_locks && below.any(|e| is_elected(&e.value));
+        !self.keys.contains_key(key) && !barred && !self.newer(prefix, admission)
     }
 
     fn newer(&self, prefix: &[u8], admission: &Admission) -> bool {

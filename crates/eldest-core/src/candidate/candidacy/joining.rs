@@ -7,7 +7,7 @@ use crate::action::{Admission, Class, RequestError};
 use crate::candidate::config::{level_below, miscount};
 use crate::candidate::phase::Phase;
 use crate::ids::RequestId;
-use crate::kv::{Entry, Header};
+use crate::kv::{Entry, Header, is_elected};
 use crate::pause::{LONGEST_PAUSE, Pace, pause};
 use crate::queue::{Own, excludes};
 use crate::reason::EndReason;
@@ -81,9 +81,12 @@ impl Candidacy {
     /// What its join demands.
     pub fn admission(&self) -> Admission {
         let family = self.family().map(|(family, _)| Arc::clone(family));
+        let is_clear = self.config.lock && self.free_at > 0;
+        let at_once = self.config.at_once;
         Admission {
-            none_after: self.config.at_once.then_some(self.free_at),
+            none_after: (at_once || is_clear).then_some(self.free_at),
             nothing_else_in: family,
+            only_locks: self.config.lock && !is_clear,
         }
     }
 
@@ -196,16 +199,32 @@ impl Candidacy {
         excluding.count()
     }
 
+    /// Why a lock may not join where these stand, if it may not.
+    pub(crate) fn elected(&self, entries: &[Entry]) -> Option<RequestError> {
+        let known = entries.iter().any(|entry| is_elected(&entry.value));
+        (self.config.lock && known).then(|| {
+            let prefix = String::from_utf8_lossy(&self.prefix);
+            let message =
+                format!("candidates of an election stand below {prefix}, so it cannot be a lock");
+            RequestError::new(Class::Elected, message, "")
+        })
+    }
+
     /// At `revision` so many stand under the prefix that exclude it, or a key that is not allowed beside it.
     pub(crate) fn not_admitted(
         &mut self,
         revision: i64,
         standing: usize,
-        other: Option<Arc<[u8]>>,
+        (other, elected): (Option<Arc<[u8]>>, Option<RequestError>),
     ) -> NotAdmitted {
-        if let Some(error) = other.and_then(|other| self.mismatch(&other)) {
+        let refused = elected.or_else(|| other.and_then(|other| self.mismatch(&other)));
+        if let Some(error) = refused {
             self.error = Some(error.clone());
             NotAdmitted::Refused(error)
+        } else if self.config.lock && !self.config.at_once {
+            // What keeps it out stands deeper, and counts for nobody; whoever joins before us is seen by the transaction.
+            self.free_at = revision;
+            NotAdmitted::Again
         } else if !self.config.at_once {
             NotAdmitted::Retry
         } else if standing >= self.capacity() {
@@ -238,7 +257,9 @@ impl Candidacy {
     pub(crate) fn is_refused(&mut self, error: &RequestError, accepted: bool) -> bool {
         let waits = self.config.persistent || (accepted && !self.config.at_once);
         let hopeless = match error.class {
-            Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount => true,
+            Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount | Class::Elected => {
+                true
+            }
             Class::Auth | Class::Backoff => !waits,
             Class::Retry
             | Class::Stale
