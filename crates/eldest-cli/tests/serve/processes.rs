@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use crate::caller::{ask, get, post};
-use crate::stage::{Result, SOON, Stage, answers};
+use crate::stage::{ELECTION, Result, SOON, Stage, answers};
 use eldest_fixtures::hang::{closed, idle};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
@@ -150,6 +150,40 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
     for mut node in nodes {
         node.end().await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_offers_only_locks_of_the_names_that_it_was_told_and_none_of_an_election() -> Result
+{
+    let stage = Stage::new().await?;
+    let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;
+    let wanted = r#"{"owner":"x","ttl_ms":60000}"#;
+    let length = wanted.len();
+    let rest =
+        format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{wanted}");
+    let asked_for = async |name: &str| {
+        let path = format!("/v1/locks/{name}");
+        ask(node.at, "POST", &path, &rest).await
+    };
+    for (name, status) in [("jobs/1", 201), ("other", 403), (ELECTION, 409)] {
+        assert_eq!(asked_for(name).await?.status, status, "{name}");
+    }
+    // Another node's election.
+    let other = stage.command(
+        "60s",
+        &[
+            "serve",
+            "team/other",
+            "--id",
+            "b",
+            "--listen",
+            "127.0.0.1:0",
+        ],
+    );
+    let _other = stage.listening("b", other).await?;
+    let refused = asked_for("team/other").await?;
+    assert_eq!((refused.status, &*refused.problem()), (409, "election"));
     Ok(())
 }
 

@@ -64,8 +64,8 @@ impl Core {
         candidate.is_some_and(|c| c.is_movable() && self.evacuation.since(c.value()).is_some())
     }
 
-    /// Gives up the candidate's place, or its term, if others are to lead before it, and if neither has moved lately. A candidate that has to look first knows
-    /// no place until it has looked, so it does not begin to lead.
+    /// Gives up the candidate's place, or its term, if others are to lead before it and the lead has not just moved. A candidate
+    /// that has to look first knows no place until it has looked, so it does not begin to lead.
     pub(super) fn give_way(&mut self, slot: SlotId, now: Time) {
         let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
             return;
