@@ -91,7 +91,7 @@ impl Room {
     }
 
     /// Lets a connection in, if need be in the place of the one that has been idle longest. Returns `None` if its caller has
-    /// too many that all answer a request.
+    /// too many, of which none has been idle for long enough.
     pub(super) async fn enter(self: &Arc<Self>, caller: Option<Caller>) -> Option<Place> {
         loop {
             let changed = self.changed.notified();
@@ -120,8 +120,9 @@ impl Room {
                 Some((since, number)) if settled(since) <= Instant::now() => {
                     inner.open.remove(&number).iter().for_each(Open::cut);
                 }
+                // Others would wait behind it to be accepted.
+                _ if is_greedy => return Entry::Refused,
                 Some((since, _)) => return Entry::Wait(Some(settled(since))),
-                None if is_greedy => return Entry::Refused,
                 None => return Entry::Wait(None),
             }
         }
@@ -282,6 +283,8 @@ mod tests {
             places.push(enter(&room, 1).await);
         }
         places.push(enter(&room, 2).await);
+        let at_once = room.enter(Some(caller(1))).now_or_never();
+        assert!(at_once.expect("nobody waits behind it").is_none());
         tokio::time::advance(SETTLED).await;
         let own = enter(&room, 1).await;
         assert_eq!(

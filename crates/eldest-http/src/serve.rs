@@ -96,7 +96,8 @@ impl Limits {
     }
 
     /// Sets the largest number of connections of one caller, at least one: of one IP address, or of one user over a Unix
-    /// socket. Beyond it, the caller's own connection that has been idle longest is closed, or the new one if there is none.
+    /// socket. Beyond it, the caller's own connection that has been idle longest, for 0.25 s at least, is closed, or the new one if
+    /// there is none.
     /// Default: all connections but the reserve. A proxy in front of the server is one caller.
     pub fn connections_per_caller(mut self, connections: usize) -> Self {
         self.per_caller = Some(connections.max(1));
