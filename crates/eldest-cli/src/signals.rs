@@ -8,13 +8,11 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::{broadcast, mpsc};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Ends a command, whether or not it was started with the signal ignored.
@@ -40,8 +38,6 @@ const OTHERS: [Signal; 5] = [
 ];
 /// More than a program could be sent between two looks of its supervisor.
 const ROOM: usize = 64;
-/// The supervisor stops so long after Ctrl-Z at the latest, though a program may not have been told.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Has all signals delivered that a command may listen for. Before there are other threads, which inherit that.
 pub(crate) fn unblock() {
@@ -147,8 +143,8 @@ impl Signals {
         let before = self.continued.load(Ordering::Relaxed);
         let (told, mut all_told) = mpsc::channel(1);
         self.send(Signal::TSTP, Some(told));
-        // Nothing comes; it ends with the last sender.
-        drop(timeout(PATIENCE, all_told.recv()).await);
+        // Nothing comes; it ends with the last sender, and a program that has ended has none.
+        let _: Option<Infallible> = all_told.recv().await;
         if self.continued.load(Ordering::Relaxed) == before {
             let _ = kill_process(getpid(), Signal::STOP);
         }
