@@ -73,7 +73,7 @@ async fn asked_to_stop() {
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
     let limit = seconds.map_or(Duration::MAX, Duration::from_secs);
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
+        () = eldest::shutdown_signal() => {}
         () = tokio::time::sleep(limit) => {}
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use eldest::{CancellationToken, Election, Session, SessionOptions, Term};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 #[tokio::main]
@@ -64,18 +63,15 @@ async fn leader(State(election): State<Election>) -> (StatusCode, String) {
     }
 }
 
-async fn shutdown_when_asked(shutdown: CancellationToken) -> std::io::Result<()> {
+async fn shutdown_when_asked(shutdown: CancellationToken) {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
     let limit = seconds.map_or(Duration::MAX, Duration::from_secs);
-    let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+        () = eldest::shutdown_signal() => {}
         () = tokio::time::sleep(limit) => {}
     }
     shutdown.cancel();
-    Ok(())
 }
 
 fn endpoints() -> Vec<String> {

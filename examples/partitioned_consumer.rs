@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use eldest::{BoxError, CancellationToken, ErrorKind, Op, Partition, Session, SessionOptions};
+use eldest::{BoxError, ErrorKind, Op, Partition, Session, SessionOptions};
 
 const WHERE: &str = "eldest/example-shards";
 
@@ -22,9 +22,7 @@ async fn main() -> Result<(), BoxError> {
     let of_customer = shards.partition_for("customer-4711");
     println!("{name}: orders of customer-4711 are in shard {of_customer}");
 
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
+    let shutdown = eldest::shutdown_signal();
     shards.run(shutdown, |shard| consume(shard, items)).await?;
     session.close().await?;
     println!("{name}: gone");

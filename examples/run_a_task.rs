@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use eldest::{BoxError, CancellationToken, Leadership, Session, SessionOptions};
+use eldest::{BoxError, Leadership, Session, SessionOptions};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -14,17 +14,10 @@ async fn main() -> anyhow::Result<()> {
     let session = Session::connect(endpoints(), SessionOptions::new(&me)).await?;
     println!("{me}: connected");
 
-    let shutdown = CancellationToken::new();
-    tokio::spawn({
-        let shutdown = shutdown.clone();
-        async move {
-            asked_to_stop().await;
-            shutdown.cancel();
-        }
-    });
     let election = session.election("reports")?;
-    // Returns when `shutdown` is cancelled and the key is gone. Losing a term only means to wait again.
-    election.run(shutdown, |term| report(&me, term)).await?;
+    // Returns when this process was asked to stop and its key is gone. After a lost term, the node only waits again.
+    let work = |term| report(&me, term);
+    election.run(asked_to_stop(), work).await?;
 
     session.close().await?;
     println!("{me}: gone");
@@ -46,13 +39,13 @@ async fn report(me: &str, term: Leadership) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+/// Completes on Ctrl-C, on SIGTERM, or when `EXAMPLE_SECONDS` have passed.
 async fn asked_to_stop() {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
     let limit = seconds.map_or(Duration::MAX, Duration::from_secs);
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
+        () = eldest::shutdown_signal() => {}
         () = tokio::time::sleep(limit) => {}
     }
 }

@@ -102,7 +102,8 @@ impl fmt::Display for ErrorKind {
 /// The error type of this crate. It never contains a password.
 ///
 /// `Display` says what went wrong and at which endpoint. The words of etcd, of the connection or of your own work are
-/// the [`source`](std::error::Error::source), and are not repeated. [`report`](Error::report) writes everything.
+/// the [`source`](std::error::Error::source), and are not repeated. [`report`](Error::report) writes everything, and so
+/// does `Debug`, which prints the error that `main` returns. `{:#?}` lists the fields.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -260,6 +261,9 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(&Report(self), f);
+        }
         f.debug_struct("Error")
             .field("kind", &self.kind)
             .field("message", &self.message)
@@ -290,10 +294,11 @@ mod tests {
         assert_eq!(error.to_string(), "permission denied (at http://a:1)");
         let source = error.source().expect("etcd said something");
         assert_eq!(source.to_string(), "etcdserver: permission denied");
-        assert_eq!(
-            error.report().to_string(),
-            "permission denied (at http://a:1): etcdserver: permission denied"
-        );
+        let report = "permission denied (at http://a:1): etcdserver: permission denied";
+        assert_eq!(error.report().to_string(), report);
+        let returned_by_main: BoxError = error.clone().into();
+        assert_eq!(format!("{returned_by_main:?}"), report);
+        assert!(format!("{error:#?}").contains("kind: PermissionDenied"));
         assert_eq!((error.etcd_code(), error.is_transient()), (Some(7), false));
     }
 

@@ -205,5 +205,4 @@ pub mod guard;
 pub mod process;
 
 /// Terms and clocks that a test sets, and sessions that it abandons.
-#[cfg(feature = "unstable-sim")]
 pub mod scripted;

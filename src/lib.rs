@@ -42,16 +42,20 @@
 //! # }
 //! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let endpoints = [etcd.endpoint()];
-//! use eldest::{BoxError, CancellationToken, Session, SessionOptions};
+//! # use eldest::CancellationToken;
+//! use eldest::{BoxError, Session, SessionOptions};
 //!
 //! // `endpoints` are all members, such as ["http://10.0.0.1:2379", "http://10.0.0.2:2379"].
 //! let session = Session::connect(endpoints, SessionOptions::new("node-a")).await?;
 //! let election = session.election("billing/scheduler")?;
 //!
-//! let shutdown = CancellationToken::new(); // to be cancelled on SIGTERM
+//! # let shutdown = CancellationToken::new();
 //! # let stop = &shutdown;
+//! # #[cfg(any())] // this program stops itself
+//! let shutdown = eldest::shutdown_signal(); // SIGINT or SIGTERM
+//! # let shutdown = shutdown.clone();
 //! election
-//!     .run(shutdown.clone(), |leadership| async move {
+//!     .run(shutdown, |leadership| async move {
 //!         let lost = leadership.lost();
 //!         while !lost.is_cancelled() {
 //!             one_piece_of_work(leadership.fencing_token()).await?;
@@ -190,7 +194,6 @@ mod driver;
 mod election;
 mod error;
 mod etcd;
-#[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
@@ -215,8 +218,8 @@ mod util;
 pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::{
-    Candidate, Election, Following, Heartbeats, Leadership, NoCheck, NoFollower, OnError,
-    OnOverrun, RunHandle, Runner, Shutdown,
+    Candidate, Election, Following, Heartbeats, Leadership, OnError, OnOverrun, RunHandle, Runner,
+    Shutdown, Work, shutdown_signal,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -241,7 +244,6 @@ pub use state::{
 pub use tokio_util::sync::CancellationToken;
 
 /// The seam through which the unchanged library runs in simulated time. Not covered by semver.
-#[cfg(feature = "unstable-sim")]
 #[doc(hidden)]
 pub mod sim {
     pub use crate::runtime::{Env, Scripted, Service, Watched};
@@ -258,6 +260,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/data-centres.md")]
     mod data_centres {}
+    #[doc = include_str!("../docs/do-i-need-a-leader.md")]
+    mod do_i_need_a_leader {}
     #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
     #[doc = include_str!("../docs/followers.md")]

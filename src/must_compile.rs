@@ -1,18 +1,19 @@
 //! Programs that must compile, and programs that must not, as documentation tests. `trybuild` would build every dependency
 //! a second time. Of each pair the first program compiles, so that the second fails for its one difference.
 
-/// A run does not borrow its handle and is `Send`: a task may own it. It stops by a token or by any future, and by
-/// nothing else.
+/// A run does not borrow its handle and is `Send`: a task may own it. It stops by a token or by any future, whatever its
+/// output, and by nothing else.
 ///
 /// ```no_run
 /// # use eldest::{BoxError, CancellationToken, Election, Leadership};
-/// fn start(election: &Election, token: CancellationToken, signal: impl Future<Output = ()> + Send + 'static) {
+/// fn start(election: &Election, token: CancellationToken) {
 ///     let work = |leadership: Leadership| async move {
 ///         leadership.lost().cancelled().await;
 ///         Ok::<_, BoxError>(())
 ///     };
 ///     tokio::spawn(election.run(token.clone(), work));
-///     tokio::spawn(election.run(signal, work));
+///     tokio::spawn(election.run(eldest::shutdown_signal(), work));
+///     tokio::spawn(election.run(tokio::signal::ctrl_c(), work));
 ///     tokio::spawn(election.runner().run(token, work));
 /// }
 /// ```
@@ -28,6 +29,55 @@
 /// }
 /// ```
 pub struct Runs;
+
+/// A runner's follower and health check may borrow, and a closure of either kind learns its argument's type.
+///
+/// ```no_run
+/// # use eldest::{BoxError, Election, Following, Result};
+/// async fn stand(election: &Election, database: &str) -> Result<Option<()>> {
+///     let check = || async move { if database.is_empty() { Err("gone") } else { Ok(()) } };
+///     let (every, limit) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(5));
+///     let runner = election.runner().health_check(every, limit, check);
+///     let runner = runner.follow(|following| async move {
+///         println!("{database} is led by {:?}", following.leader());
+///         Ok::<_, BoxError>(())
+///     });
+///     runner.run(eldest::shutdown_signal(), async |leadership| {
+///         leadership.lost().cancelled().await;
+///         Ok::<_, BoxError>(())
+///     }).await
+/// }
+/// ```
+pub struct Borrows;
+
+/// Work that changes what it captured needs `run_mut`.
+///
+/// ```no_run
+/// # use eldest::{BoxError, Election, Result};
+/// async fn stand(election: &Election) -> Result<Option<()>> {
+///     let mut terms = 0;
+///     election.run_mut(eldest::shutdown_signal(), async |leadership| {
+///         terms += 1;
+///         leadership.lost().cancelled().await;
+///         Ok::<_, BoxError>(())
+///     }).await
+/// }
+/// ```
+///
+/// The compiler's message names it, which a documentation test cannot see.
+///
+/// ```compile_fail,E0277
+/// # use eldest::{BoxError, Election, Result};
+/// async fn stand(election: &Election) -> Result<Option<()>> {
+///     let mut terms = 0;
+///     election.run(eldest::shutdown_signal(), async |leadership| {
+///         terms += 1;
+///         leadership.lost().cancelled().await;
+///         Ok::<_, BoxError>(())
+///     }).await
+/// }
+/// ```
+pub struct Mutates;
 
 /// A guard that was released guards nothing.
 ///

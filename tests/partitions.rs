@@ -10,10 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use eldest::{BoxError, CancellationToken, Partitions, Session, SessionOptions, Term};
+use eldest::{BoxError, Partitions, Session, SessionOptions, Term};
 use eldest_testing::history::{Event, History, Recorder, Rules, What, check};
 use eldest_testing::{Etcd, eventually};
-use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -138,15 +137,8 @@ async fn child(endpoint: &str, name: &str, file: &str) -> Result {
         }
     });
     let session = connect(endpoint, name).await?;
-    let shutdown = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let stop = shutdown.clone();
-    tokio::spawn(async move {
-        terminate.recv().await;
-        stop.cancel();
-    });
     let shards = partitions(&session)?;
-    let run = shards.run(shutdown, |partition| {
+    let run = shards.run(eldest::shutdown_signal(), |partition| {
         let eye = Arc::clone(&eye);
         eye.begin(partition.term());
         async move {

@@ -33,7 +33,10 @@ pub(crate) struct CandidateState {
     pub(crate) prefix: Arc<[u8]>,
     awaiting_end: Vec<oneshot::Sender<()>>,
     status: LazyWatchSender<Status>,
-    registered: Option<oneshot::Sender<Result<()>>>,
+    /// The campaign's answer: that the key stands and its place in the queue is known, or an error.
+    placed: Option<oneshot::Sender<Result<()>>>,
+    /// Whether the key stands.
+    registered: bool,
     /// Kept until the key stands.
     room: Option<OwnedSemaphorePermit>,
     elected: Arc<dyn Winner>,
@@ -73,7 +76,7 @@ impl Won {
 /// The user's side of a candidate.
 pub(crate) struct CandidateChannels {
     pub(crate) status: Arc<LazyWatch<Status>>,
-    pub(crate) registered: oneshot::Receiver<Result<()>>,
+    pub(crate) placed: oneshot::Receiver<Result<()>>,
     /// Why etcd refused it.
     pub(crate) failure: Arc<OnceLock<Error>>,
 }
@@ -89,14 +92,15 @@ impl CandidateState {
     ) -> (Box<Self>, CandidateChannels) {
         let status = LazyWatchSender::new(Status::Joining);
         let status_seen = status.reader();
-        let (registered, registration) = oneshot::channel();
+        let (placed, placement) = oneshot::channel();
         let failure = Arc::new(OnceLock::new());
         let candidate = Self {
             election,
             prefix,
             awaiting_end: Vec::new(),
             status,
-            registered: Some(registered),
+            placed: Some(placed),
+            registered: false,
             room,
             elected,
             term: None,
@@ -109,7 +113,7 @@ impl CandidateState {
         };
         let channels = CandidateChannels {
             status: status_seen,
-            registered: registration,
+            placed: placement,
             failure,
         };
         (Box::new(candidate), channels)
@@ -122,7 +126,8 @@ impl CandidateState {
             prefix: partition_key(&self.prefix, partition),
             awaiting_end: Vec::new(),
             status: LazyWatchSender::new(Status::Joining),
-            registered: None,
+            placed: None,
+            registered: false,
             room: None,
             elected: Arc::clone(&self.elected),
             term: None,
@@ -135,10 +140,24 @@ impl CandidateState {
         }
     }
 
-    pub(super) fn registered(&mut self, result: Result<()>) {
+    /// The key stands, so another candidate may join.
+    pub(super) fn registered(&mut self) {
         self.room = None;
-        if let Some(registered) = self.registered.take() {
-            drop(registered.send(result));
+        self.registered = true;
+        self.answer_if_placed();
+    }
+
+    fn answer_if_placed(&mut self) {
+        if self.registered && self.status.get() != Status::Joining {
+            self.answer(Ok(()));
+        }
+    }
+
+    /// Answers the campaign, once.
+    fn answer(&mut self, result: Result<()>) {
+        self.room = None;
+        if let Some(placed) = self.placed.take() {
+            drop(placed.send(result));
         }
     }
 
@@ -158,7 +177,7 @@ impl CandidateState {
 
     /// It never came to be.
     pub(super) fn refused(mut self, error: Error) {
-        self.registered(Err(error));
+        self.answer(Err(error));
     }
 
     pub(super) fn elected(
@@ -280,6 +299,7 @@ impl CandidateState {
             true
         });
         self.shown(identity, status);
+        self.answer_if_placed();
     }
 
     /// Tells those who look from outside of the candidate.
@@ -314,7 +334,7 @@ impl CandidateState {
         drop(self.campaign.end(reason.as_str()));
         // Whoever is told of the end finds the next one's turn begun.
         drop(self.turn.take());
-        self.registered(Err(error));
+        self.answer(Err(error));
         // LazyWatch already, unless it never came to be; nobody is told twice.
         let ended = Status::ended(reason);
         self.status

@@ -95,7 +95,7 @@ impl Driver {
             }
             CandidateAction::Registered { slot } => {
                 if let Some(candidate) = self.candidates.get_mut(&slot) {
-                    candidate.registered(Ok(()));
+                    candidate.registered();
                 }
             }
             CandidateAction::Status { slot, status } => {

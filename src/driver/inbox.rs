@@ -126,7 +126,6 @@ impl Room {
 /// The driver's end of the command queue.
 pub(crate) struct CommandReceiver(mpsc::UnboundedReceiver<Queued>);
 
-#[cfg(feature = "unstable-sim")]
 impl CommandReceiver {
     /// The next command, for what stands for a driver in a test; `None` when every handle is gone.
     pub(crate) async fn next(&mut self) -> Option<Command> {

@@ -83,7 +83,7 @@ impl Winner for Elected {
 }
 
 impl Candidate {
-    /// Joins the queue with the configuration that `config` makes for its slot, and returns once the key is in etcd.
+    /// Joins the queue with the configuration that `config` makes for its slot, and returns once its place is known.
     /// `turn` is given back when the key is gone; `local` receives the status.
     pub(crate) async fn stand(
         handle: &Handle,
@@ -133,7 +133,7 @@ impl Candidate {
             failure: channels.failure,
             leaves: AtomicBool::new(false),
         };
-        match channels.registered.await {
+        match channels.placed.await {
             Ok(Ok(())) => Ok(candidate),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::closed()),

@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::CatchUnwind;
+use futures::future::{BoxFuture, CatchUnwind};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +66,11 @@ impl Following {
     }
 }
 
+/// A node's work as a follower: called once between two terms.
+pub(crate) type Follow<'a> = Box<dyn FnMut(Following) -> Running<'a> + Send + 'a>;
+/// One call of that work.
+type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
+
 /// The way in which a follower's work failed before it was told to stop.
 pub(crate) enum Fault {
     Failed(Error),
@@ -73,22 +78,22 @@ pub(crate) enum Fault {
 }
 
 /// A follower's work between two terms, and the observer that informs it of the leader.
-pub(crate) struct Follower<F> {
+pub(crate) struct Follower<'a> {
     election: Election,
     /// `None`: there is no work, or it has returned.
-    work: Option<Pin<Box<CatchUnwind<AssertUnwindSafe<F>>>>>,
+    work: Option<CatchUnwind<AssertUnwindSafe<Running<'a>>>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
     /// The term of this node that was the last one: its key may stand for a moment.
     last: Option<Term>,
 }
 
-impl<F: Future<Output = Result<(), BoxError>>> Follower<F> {
+impl<'a> Follower<'a> {
     /// Starts the work, if there is any.
     pub(crate) fn start(
         election: Election,
         last: Option<Term>,
-        work: impl FnOnce(Following) -> Option<F>,
+        work: impl FnOnce(Following) -> Option<Running<'a>>,
     ) -> Self {
         let (leader, seen) = watch::channel(None);
         let stop = CancellationToken::new();
@@ -98,7 +103,7 @@ impl<F: Future<Output = Result<(), BoxError>>> Follower<F> {
         };
         Self {
             election,
-            work: work(following).map(|work| Box::pin(AssertUnwindSafe(work).catch_unwind())),
+            work: work(following).map(|work| AssertUnwindSafe(work).catch_unwind()),
             stop,
             leader,
             last,

@@ -4,33 +4,44 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
 use crate::error::{BoxError, Result};
 use crate::runtime::{SharedEnv, timeout};
 
 /// A health check and its times.
-pub(crate) struct Health<C> {
+pub(crate) struct Health<'a> {
     env: SharedEnv,
     /// The election, or the partitions, of which it decides.
     name: Arc<str>,
     every: Duration,
     limit: Duration,
-    check: C,
+    check: Box<dyn FnMut() -> BoxFuture<'a, Result<(), BoxError>> + Send + 'a>,
     ill: bool,
 }
 
-impl<C> Health<C> {
-    pub(crate) fn new(
+impl<'a> Health<'a> {
+    pub(crate) fn new<C, F, E>(
         env: &SharedEnv,
         name: &str,
         (every, limit): (Duration, Duration),
-        check: C,
-    ) -> Self {
+        mut check: C,
+    ) -> Self
+    where
+        C: FnMut() -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
+        E: Into<BoxError>,
+    {
         Self {
             env: Arc::clone(env),
             name: name.into(),
             every,
             limit,
-            check,
+            check: Box::new(move || {
+                let answer = check();
+                async { answer.await.map_err(Into::into) }.boxed()
+            }),
             ill: false,
         }
     }
@@ -41,16 +52,11 @@ impl<C> Health<C> {
     }
 
     /// Calls the check once.
-    async fn asks<F, E>(&mut self) -> bool
-    where
-        C: FnMut() -> F,
-        F: Future<Output = Result<(), E>>,
-        E: Into<BoxError>,
-    {
+    async fn asks(&mut self) -> bool {
         let answer = timeout(&*self.env, self.limit, (self.check)()).await;
         let why = match answer {
             Some(Ok(())) => None,
-            Some(Err(error)) => Some(error.into().to_string()),
+            Some(Err(error)) => Some(error.to_string()),
             None => Some(format!("no answer within {:?}", self.limit)),
         };
         let was_ill = std::mem::replace(&mut self.ill, why.is_some());
@@ -68,24 +74,14 @@ impl<C> Health<C> {
     }
 
     /// Waits for an `Ok`.
-    pub(crate) async fn wait<F, E>(&mut self)
-    where
-        C: FnMut() -> F,
-        F: Future<Output = Result<(), E>>,
-        E: Into<BoxError>,
-    {
+    pub(crate) async fn wait(&mut self) {
         while !self.asks().await {
             self.env.sleep(self.every).await;
         }
     }
 
     /// Calls the check for as long as it is polled, and reports every `Ok`.
-    pub(crate) async fn beat<F, E>(&mut self, healthy: impl Fn()) -> Infallible
-    where
-        C: FnMut() -> F,
-        F: Future<Output = Result<(), E>>,
-        E: Into<BoxError>,
-    {
+    pub(crate) async fn beat(&mut self, healthy: impl Fn()) -> Infallible {
         loop {
             if self.asks().await {
                 healthy();

@@ -5,10 +5,12 @@ mod following;
 mod health;
 mod leadership;
 mod on_error;
+mod rules;
 mod run;
 mod run_handle;
 mod runner;
 mod shutdown;
+mod work;
 mod work_monitor;
 
 use std::fmt;
@@ -33,12 +35,14 @@ pub(crate) use leadership::Claim;
 pub use leadership::{Heartbeats, Leadership};
 pub(crate) use on_error::warn_of;
 pub use on_error::{OnError, Pause};
+pub use rules::OnOverrun;
+pub(crate) use rules::Rules;
 pub(crate) use run::{end_term, late, span_of, unconfirmed};
 pub use run_handle::{RunHandle, spawn};
-pub(crate) use runner::check_limits;
-pub use runner::{NoCheck, NoFollower, OnOverrun, Runner};
-pub use shutdown::Shutdown;
+pub use runner::Runner;
 pub(crate) use shutdown::cancel_on;
+pub use shutdown::{Shutdown, shutdown_signal};
+pub use work::Work;
 pub(crate) use work_monitor::WorkMonitor;
 
 /// An election: a prefix in etcd under which each candidate has a key. The candidate with the smallest create revision
@@ -187,7 +191,8 @@ impl Election {
         self
     }
 
-    /// Joins the election as a candidate, and returns once its key is in etcd.
+    /// Joins the election as a candidate, and returns once its key is in etcd and its place in the queue is known: its
+    /// [status](Candidate::status) is never [`Status::Joining`] then.
     ///
     /// The call retries while etcd cannot be reached; add a timeout if it should give up. A session can campaign again
     /// right after it dropped a candidate: the new candidate joins at the back when the old key is gone.

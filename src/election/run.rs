@@ -11,10 +11,12 @@ use tracing::Instrument;
 
 use super::Election;
 use super::candidate::Candidate;
-use super::following::{Fault, Follower, Following};
+use super::following::{Fault, Follow, Follower};
 use super::health::Health;
 use super::leadership::{Claim, Leadership};
 use super::on_error::{OnError, Pause, warn_of};
+use super::rules::Rules;
+use super::work::Work;
 use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::state::{Status, Term};
@@ -80,38 +82,29 @@ struct Node {
 }
 
 /// One call of [`Runner::run`](super::Runner::run).
-pub(crate) struct Run<W, F, C> {
+pub(crate) struct Run<'a, W> {
     pub(crate) election: Election,
-    pub(crate) follow: Option<F>,
-    pub(crate) check: Option<Health<C>>,
-    pub(crate) stall_timeout: Option<Duration>,
-    pub(crate) aborts: bool,
-    pub(crate) on_error: OnError,
+    pub(crate) follow: Option<Follow<'a>>,
+    pub(crate) rules: Rules<'a>,
     pub(crate) work: W,
 }
 
-impl<T, E, W, WF, F, FE, FF, C, CE, CF> Run<W, F, C>
-where
-    W: FnMut(Leadership) -> WF,
-    WF: Future<Output = Result<T, E>>,
-    E: Into<BoxError>,
-    F: FnMut(Following) -> FF,
-    FF: Future<Output = Result<(), FE>>,
-    FE: Into<BoxError>,
-    C: FnMut() -> CF,
-    CF: Future<Output = Result<(), CE>>,
-    CE: Into<BoxError>,
-{
+impl<W> Run<'_, W> {
     /// Leads and follows until `shutdown`, or until work of either kind has ended for good. `Some`: what the last work
     /// returned.
-    pub(crate) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
+    pub(crate) async fn until<F, T, E>(mut self, shutdown: &CancellationToken) -> Result<Option<T>>
+    where
+        W: Work<Leadership, F>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
         let mut node = Node::default();
         let mut pauses = Pause::default();
         while !shutdown.is_cancelled() {
             match self.round(&mut node, shutdown).await? {
                 Round::Again => {}
                 Round::Over(value) => return Ok(value),
-                Round::Failed(error, _) if self.on_error == OnError::Leave => {
+                Round::Failed(error, _) if self.rules.on_error == OnError::Leave => {
                     return leave(node.candidate).await.and(Err(error));
                 }
                 Round::Failed(_, ran) => node.pause = Some(pauses.after(ran)),
@@ -121,14 +114,26 @@ where
     }
 
     /// Follows until this node is elected, and leads for one term.
-    async fn round(&mut self, node: &mut Node, shutdown: &CancellationToken) -> Result<Round<T>> {
+    async fn round<F, T, E>(
+        &mut self,
+        node: &mut Node,
+        shutdown: &CancellationToken,
+    ) -> Result<Round<T>>
+    where
+        W: Work<Leadership, F>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
         let grace = self.election.handle.shared.settings.grace;
         let env = Arc::clone(&self.election.handle.shared.env);
         let (begun, follows) = (env.now(), self.follow.is_some());
-        let check = self.check.as_mut().filter(|_| unsure(node.last.as_ref()));
+        let check = self
+            .rules
+            .check
+            .as_mut()
+            .filter(|_| unsure(node.last.as_ref()));
         let mut follower = Follower::start(self.election.clone(), node.last.take(), |following| {
-            let work = self.follow.as_mut()?;
-            Some(async move { work(following).await.map_err(Into::into) })
+            self.follow.as_mut().map(|work| work(following))
         });
         let turn = tokio::select! {
             biased;
@@ -144,7 +149,7 @@ where
                 std::panic::resume_unwind(panic);
             }
             Turn::Fault(Fault::Failed(error)) => {
-                warn_of(&error, self.election.name(), self.on_error);
+                warn_of(&error, self.election.name(), self.rules.on_error);
                 fail(candidate.as_ref());
                 leave(candidate.take()).await?;
                 return Ok(Round::Failed(error, env.now().since(begun)));
@@ -156,11 +161,7 @@ where
             Turn::Refused(error) => {
                 let resigned = has_left(candidate.as_ref());
                 drop(wind_up(candidate.take(), follower, grace).await);
-                return if resigned {
-                    Ok(Round::Over(None))
-                } else {
-                    Err(error)
-                };
+                return resigned.then_some(Round::Over(None)).ok_or(error);
             }
         };
         node.last = Some(leadership.term());
@@ -168,7 +169,12 @@ where
         if let Some(candidate) = candidate {
             drop(candidate.hold_back(true));
         }
-        let monitor = monitor(&self.election, &leadership.claim(), self.aborts, follows);
+        let monitor = monitor(
+            &self.election,
+            &leadership.claim(),
+            self.rules.aborts(),
+            follows,
+        );
         let end = match follower.end(grace).await {
             Some(panic) => End::Panicked(panic),
             None => self.term(leadership, &monitor, shutdown).await,
@@ -177,7 +183,7 @@ where
     }
 
     /// Ends a term whose work has ended or was dropped.
-    async fn end(
+    async fn end<T>(
         &mut self,
         end: End<T>,
         candidate: &mut Option<Candidate>,
@@ -185,9 +191,9 @@ where
     ) -> Result<Round<T>> {
         let claim = monitor.claim();
         if let End::Failed(error, _) = &end {
-            warn_of(error, self.election.name(), self.on_error);
+            warn_of(error, self.election.name(), self.rules.on_error);
             drop(claim.end(LostReason::WorkFailed));
-            if self.on_error == OnError::Leave {
+            if self.rules.on_error == OnError::Leave {
                 fail(candidate.as_ref());
             }
         }
@@ -211,12 +217,17 @@ where
     }
 
     /// One term: until its work has ended or was dropped.
-    async fn term(
+    async fn term<F, T, E>(
         &mut self,
         leadership: Leadership,
         monitor: &WorkMonitor,
         shutdown: &CancellationToken,
-    ) -> End<T> {
+    ) -> End<T>
+    where
+        W: Work<Leadership, F>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
         let (claim, term) = (leadership.claim(), leadership.term());
         let lost = term.lost();
         let ended = |value| match term.lost_reason() {
@@ -230,10 +241,9 @@ where
             return ended(None);
         }
         let span = span_of(&term);
-        let illness = self.check.as_ref().map(|check| check.times().1);
-        monitor.work_begins(self.stall_timeout, illness);
+        monitor.work_begins(self.rules.stall_timeout, self.rules.illness());
         let begun = term.shared.env.now();
-        let (check, work) = (&mut self.check, &mut self.work);
+        let (check, work) = (&mut self.rules.check, &mut self.work);
         let mut running = Box::pin(
             AssertUnwindSafe(async { work(leadership).await.map_err(Into::into) }.instrument(span))
                 .catch_unwind(),
@@ -260,7 +270,7 @@ where
                 return End::Failed(Error::work(error), ran);
             }
             Some(result) => Some(result),
-            None if self.aborts => Some((&mut running).await),
+            None if self.rules.aborts() => Some((&mut running).await),
             None => term.until_cutoff(&mut running).await,
         };
         drop(running);
@@ -290,14 +300,11 @@ fn has_left(candidate: Option<&Candidate>) -> bool {
 }
 
 /// Leaves, and ends the follower's work; a panic of that goes on.
-async fn wind_up<F>(
+async fn wind_up(
     candidate: Option<Candidate>,
-    follower: Follower<F>,
+    follower: Follower<'_>,
     grace: Duration,
-) -> Result<()>
-where
-    F: Future<Output = Result<(), BoxError>>,
-{
+) -> Result<()> {
     // Not one after the other: it might be elected meanwhile, and nobody would work.
     let (left, panic) = tokio::join!(leave(candidate), follower.end(grace));
     if let Some(panic) = panic {
@@ -308,16 +315,11 @@ where
 
 /// Stands, for the first time or again, and waits for its turn; first for the end of the pause and for the check's `Ok`,
 /// if there are any.
-async fn turn<C, CF, CE>(
+async fn turn(
     election: &Election,
     node: &mut Node,
-    check: Option<&mut Health<C>>,
-) -> Result<Leadership>
-where
-    C: FnMut() -> CF,
-    CF: Future<Output = Result<(), CE>>,
-    CE: Into<BoxError>,
-{
+    check: Option<&mut Health<'_>>,
+) -> Result<Leadership> {
     let pause = node.pause.take();
     let unready = async {
         if let Some(pause) = pause {

@@ -1,58 +1,21 @@
 //! Configures a node's work as leader and as follower, and the rules by which that work ends.
 
 use std::fmt;
-use std::future::Pending;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::Mutex;
 
 use super::Election;
-use super::following::Following;
-use super::health::Health;
+use super::following::{Follow, Following};
 use super::leadership::Leadership;
 use super::on_error::OnError;
+use super::rules::{OnOverrun, Rules};
 use super::run::Run;
 use super::run_handle::{RunHandle, spawn};
 use super::shutdown::{Shutdown, cancel_on};
-use crate::error::{BoxError, Error, ErrorKind, Result};
-
-/// The longest limit. A stall would be noticed too late with a longer one.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The type of a follower's work if there is none.
-#[doc(hidden)]
-pub type NoFollower = fn(Following) -> Pending<Result<(), BoxError>>;
-/// The type of a health check if there is none.
-#[doc(hidden)]
-pub type NoCheck = fn() -> Pending<Result<(), BoxError>>;
-
-/// Decides what happens to a leader's work that has not ended by the frozen deadline of its term.
-///
-/// Before that, [`Term::lost`](crate::Term::lost) asked the work to end, in most cases for at least the [grace
-/// period](crate::SessionOptions::grace) ([how a term ends](crate::Term#how-a-term-ends)).
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
-pub enum OnOverrun {
-    /// Drops the work, releases the key and lets the next eldest lead. The process and its other elections continue.
-    ///
-    /// Work that cannot be dropped (because it blocks its thread, or runs on threads that it started) continues *beside
-    /// the next leader*: only [`Term::is_valid`](crate::Term::is_valid) and fencing hold it back.
-    #[default]
-    Release,
-    /// Ends the process with [`std::process::abort`], so that nothing in it continues beside the next leader, not even
-    /// work that blocks every thread of the runtime.
-    ///
-    /// The price: no destructor runs, no other election is resigned and nothing is flushed. The keys of *all* elections
-    /// of the session stay until the lease expires, a TTL later at most. A process that was stopped or suspended beyond
-    /// its deadline aborts when it wakes, unless its work had ended. Nothing is dropped before the abort, so work that
-    /// is merely slow aborts the process too. Let a supervisor restart the process.
-    Abort,
-}
+use super::work::Work;
+use crate::error::{BoxError, Result};
 
 /// The options of a node's part in an election: its work, and the rules that end the work.
 ///
@@ -100,13 +63,10 @@ pub enum OnOverrun {
 /// # }
 /// ```
 #[must_use = "a runner does nothing until it is run"]
-pub struct Runner<F = NoFollower, C = NoCheck> {
+pub struct Runner<'a> {
     election: Election,
-    follow: Option<F>,
-    check: Option<Health<C>>,
-    stall_timeout: Option<Duration>,
-    on_overrun: OnOverrun,
-    on_error: OnError,
+    follow: Option<Follow<'a>>,
+    rules: Rules<'a>,
 }
 
 impl Election {
@@ -184,7 +144,7 @@ impl Election {
     ) -> impl Future<Output = Result<Option<T>>> + use<S, K, W, F, T, E>
     where
         S: Shutdown<K>,
-        W: FnMut(Leadership) -> F,
+        W: Work<Leadership, F>,
         F: Future<Output = Result<T, E>>,
         E: Into<BoxError>,
     {
@@ -201,7 +161,7 @@ impl Election {
     /// # async fn one_piece_of_work(_: i64) -> std::io::Result<()> { Ok(()) }
     /// # async fn example(election: Election) -> Result<()> {
     /// let mut terms = 0;
-    /// let shutdown = std::future::pending();
+    /// let shutdown = eldest::shutdown_signal();
     /// election
     ///     .run_mut(shutdown, async |leadership: Leadership| {
     ///         terms += 1;
@@ -239,7 +199,7 @@ impl Election {
     where
         S: Shutdown<K>,
         S::Signal: Send + 'static,
-        W: FnMut(Leadership) -> F + Send + 'static,
+        W: Work<Leadership, F> + Send + 'static,
         F: Future<Output = Result<T, E>> + Send + 'static,
         T: Send + 'static,
         E: Into<BoxError> + 'static,
@@ -249,25 +209,16 @@ impl Election {
     }
 
     /// Returns a [`Runner`], which has more options than [`Election::run`].
-    pub fn runner(&self) -> Runner {
-        Runner::new(self.clone())
-    }
-}
-
-impl Runner {
-    pub(crate) fn new(election: Election) -> Self {
-        Self {
-            election,
+    pub fn runner<'a>(&self) -> Runner<'a> {
+        Runner {
+            election: self.clone(),
             follow: None,
-            check: None,
-            stall_timeout: None,
-            on_overrun: OnOverrun::default(),
-            on_error: OnError::default(),
+            rules: Rules::default(),
         }
     }
 }
 
-impl<F, C> Runner<F, C> {
+impl<'a> Runner<'a> {
     /// Sets work that runs while this node does not lead.
     ///
     /// The follower's work begins with [`Runner::run`], ends before the leader's work begins, and begins again when the
@@ -282,20 +233,17 @@ impl<F, C> Runner<F, C> {
     /// If the work returns `Ok` before it was told to stop, it is not called again until the node has led once more. An
     /// error before it was told to stop ends [`Runner::run`], after the node's key is gone, unless [`Runner::on_error`]
     /// says to join again; a later error is logged. A panic ends [`Runner::run`] as well.
-    pub fn follow<W, WF, E>(self, work: W) -> Runner<W, C>
+    pub fn follow<W, F, E>(mut self, mut work: W) -> Self
     where
-        W: FnMut(Following) -> WF,
-        WF: Future<Output = Result<(), E>>,
+        W: FnMut(Following) -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
         E: Into<BoxError>,
     {
-        Runner {
-            election: self.election,
-            follow: Some(work),
-            check: self.check,
-            stall_timeout: self.stall_timeout,
-            on_overrun: self.on_overrun,
-            on_error: self.on_error,
-        }
+        self.follow = Some(Box::new(move |following| {
+            let work = work(following);
+            async { work.await.map_err(Into::into) }.boxed()
+        }));
+        self
     }
 
     /// Ends a term as [`Stalled`](crate::LostReason::Stalled) if the leader's work does not call
@@ -313,7 +261,7 @@ impl<F, C> Runner<F, C> {
     ///
     /// Choose a value well above the longest piece of work, and remember pauses of the process: each counts as silence.
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
-        self.stall_timeout = Some(timeout);
+        self.rules.stall_timeout = Some(timeout);
         self
     }
 
@@ -330,34 +278,28 @@ impl<F, C> Runner<F, C> {
     ///
     /// The check runs within the call of [`Runner::run`], beside the work. Work that blocks the thread also blocks the
     /// check, so the limit ends its term too.
-    pub fn health_check<H, HF, E>(self, every: Duration, limit: Duration, check: H) -> Runner<F, H>
+    pub fn health_check<H, F, E>(mut self, every: Duration, limit: Duration, check: H) -> Self
     where
-        H: FnMut() -> HF,
-        HF: Future<Output = Result<(), E>>,
+        H: FnMut() -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
         E: Into<BoxError>,
     {
         let env = &self.election.handle.shared.env;
-        let check = Health::new(env, self.election.name(), (every, limit), check);
-        Runner {
-            check: Some(check),
-            election: self.election,
-            follow: self.follow,
-            stall_timeout: self.stall_timeout,
-            on_overrun: self.on_overrun,
-            on_error: self.on_error,
-        }
+        self.rules
+            .check_by(env, self.election.name(), (every, limit), check);
+        self
     }
 
     /// Sets what happens to work that outlives its term; [`OnOverrun::Release`] by default.
     pub fn on_overrun(mut self, on_overrun: OnOverrun) -> Self {
-        self.on_overrun = on_overrun;
+        self.rules.on_overrun = on_overrun;
         self
     }
 
     /// Sets what the node does when its work, as leader or as follower, returns an error before it was told to stop;
     /// [`OnError::Leave`] by default.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.rules.on_error = on_error;
         self
     }
 
@@ -372,32 +314,19 @@ impl<F, C> Runner<F, C> {
     /// # Cancellation safety
     ///
     /// Dropping the call drops the work and releases the key, in that order.
-    pub async fn run<S, K, W, WF, T, E, FF, FE, CF, CE>(
-        self,
-        shutdown: S,
-        work: W,
-    ) -> Result<Option<T>>
+    pub async fn run<S, K, W, F, T, E>(self, shutdown: S, work: W) -> Result<Option<T>>
     where
         S: Shutdown<K>,
-        W: FnMut(Leadership) -> WF,
-        WF: Future<Output = Result<T, E>>,
+        W: Work<Leadership, F>,
+        F: Future<Output = Result<T, E>>,
         E: Into<BoxError>,
-        F: FnMut(Following) -> FF,
-        FF: Future<Output = Result<(), FE>>,
-        FE: Into<BoxError>,
-        C: FnMut() -> CF,
-        CF: Future<Output = Result<(), CE>>,
-        CE: Into<BoxError>,
     {
-        check_limits(self.stall_timeout, self.check.as_ref())?;
+        self.rules.validate()?;
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             election: self.election,
             follow: self.follow,
-            check: self.check,
-            stall_timeout: self.stall_timeout,
-            aborts: self.on_overrun == OnOverrun::Abort,
-            on_error: self.on_error,
+            rules: self.rules,
             work,
         };
         // Boxed, for it is large, and callers hold it in futures of their own.
@@ -413,21 +342,11 @@ impl<F, C> Runner<F, C> {
     /// # Cancellation safety
     ///
     /// As [`Runner::run`].
-    pub async fn run_mut<S, K, W, T, E, FF, FE, CF, CE>(
-        self,
-        shutdown: S,
-        work: W,
-    ) -> Result<Option<T>>
+    pub async fn run_mut<S, K, W, T, E>(self, shutdown: S, work: W) -> Result<Option<T>>
     where
         S: Shutdown<K>,
         W: AsyncFnMut(Leadership) -> Result<T, E>,
         E: Into<BoxError>,
-        F: FnMut(Following) -> FF,
-        FF: Future<Output = Result<(), FE>>,
-        FE: Into<BoxError>,
-        C: FnMut() -> CF,
-        CF: Future<Output = Result<(), CE>>,
-        CE: Into<BoxError>,
     {
         // Never waited for: no two calls overlap.
         let work = Mutex::new(work);
@@ -440,50 +359,15 @@ impl<F, C> Runner<F, C> {
     }
 
     pub(crate) fn stall_limit(&self) -> Option<Duration> {
-        self.stall_timeout
+        self.rules.stall_timeout
     }
 }
 
-impl<F, C> fmt::Debug for Runner<F, C> {
+impl fmt::Debug for Runner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runner")
             .field("election", &self.election)
-            .field("stall_timeout", &self.stall_timeout)
-            .field("on_overrun", &self.on_overrun)
-            .field("on_error", &self.on_error)
+            .field("rules", &self.rules)
             .finish_non_exhaustive()
     }
-}
-
-/// Refuses limits that cannot be kept.
-pub(crate) fn check_limits<C>(
-    stall_timeout: Option<Duration>,
-    health: Option<&Health<C>>,
-) -> Result<()> {
-    if let Some(timeout) = stall_timeout {
-        check_limit("stall_timeout", timeout)?;
-    }
-    if let Some(health) = health {
-        let (every, limit) = health.times();
-        check_limit("health_check's limit", limit)?;
-        if every.is_zero() || every >= limit {
-            return Err(invalid(format!(
-                "the interval of health_check is {every:?}; it must be more than zero and less than its limit of {limit:?}"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn check_limit(name: &str, limit: Duration) -> Result<()> {
-    if limit.is_zero() || limit > LONGEST {
-        return Err(invalid(format!(
-            "{name} is {limit:?}; it must be more than zero and at most {LONGEST:?}"
-        )));
-    }
-    Ok(())
-}
-
-fn invalid(message: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, message)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::work::Run;
 use super::{Partition, Partitions};
-use crate::election::{Health, NoCheck, OnError, OnOverrun, Shutdown, cancel_on, check_limits};
+use crate::election::{OnError, OnOverrun, Rules, Shutdown, Work, cancel_on};
 use crate::error::{BoxError, Result};
 
 /// The options of a member's work: rules that end the work on one partition, or on all of them.
@@ -52,28 +52,22 @@ use crate::error::{BoxError, Result};
 /// # }
 /// ```
 #[must_use = "a runner does nothing until it is run"]
-pub struct PartitionRunner<C = NoCheck> {
+pub struct PartitionRunner<'a> {
     partitions: Partitions,
-    check: Option<Health<C>>,
-    stall_timeout: Option<Duration>,
-    on_overrun: OnOverrun,
-    on_error: OnError,
+    rules: Rules<'a>,
 }
 
 impl Partitions {
     /// Returns a [`PartitionRunner`], which has more options than [`Partitions::run`].
-    pub fn runner(&self) -> PartitionRunner {
+    pub fn runner<'a>(&self) -> PartitionRunner<'a> {
         PartitionRunner {
             partitions: self.clone(),
-            check: None,
-            stall_timeout: None,
-            on_overrun: OnOverrun::default(),
-            on_error: OnError::default(),
+            rules: Rules::default(),
         }
     }
 }
 
-impl<C> PartitionRunner<C> {
+impl<'a> PartitionRunner<'a> {
     /// Ends the term of a partition as [`Stalled`](crate::LostReason::Stalled) if the work on it does not call
     /// [`Partition::heartbeat`] for `timeout`, which is at most 24 h. The time counts from the beginning of that work.
     /// By default, there is no limit.
@@ -85,7 +79,7 @@ impl<C> PartitionRunner<C> {
     ///
     /// The watchdog's thread notices the stall, as with [`Runner::stall_timeout`](crate::Runner::stall_timeout).
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
-        self.stall_timeout = Some(timeout);
+        self.rules.stall_timeout = Some(timeout);
         self
     }
 
@@ -100,38 +94,28 @@ impl<C> PartitionRunner<C> {
     /// A call that takes longer than `limit` is dropped, and counts as an error. The check runs within the call of
     /// [`PartitionRunner::run`], beside the work. Work that blocks the thread also blocks the check, so the limit ends
     /// the terms too.
-    pub fn health_check<H, HF, E>(
-        self,
-        every: Duration,
-        limit: Duration,
-        check: H,
-    ) -> PartitionRunner<H>
+    pub fn health_check<H, F, E>(mut self, every: Duration, limit: Duration, check: H) -> Self
     where
-        H: FnMut() -> HF,
-        HF: Future<Output = Result<(), E>>,
+        H: FnMut() -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
         E: Into<BoxError>,
     {
         let env = &self.partitions.handle.shared.env;
-        let check = Health::new(env, self.partitions.name(), (every, limit), check);
-        PartitionRunner {
-            check: Some(check),
-            partitions: self.partitions,
-            stall_timeout: self.stall_timeout,
-            on_overrun: self.on_overrun,
-            on_error: self.on_error,
-        }
+        self.rules
+            .check_by(env, self.partitions.name(), (every, limit), check);
+        self
     }
 
     /// Sets what happens to work that outlives the term of its partition; [`OnOverrun::Release`] by default.
     pub fn on_overrun(mut self, on_overrun: OnOverrun) -> Self {
-        self.on_overrun = on_overrun;
+        self.rules.on_overrun = on_overrun;
         self
     }
 
     /// Sets what the node does when the work on a partition returns an error before it was told to stop;
     /// [`OnError::Leave`] by default. If it joins again, it gives up its other partitions meanwhile.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.rules.on_error = on_error;
         self
     }
 
@@ -145,24 +129,18 @@ impl<C> PartitionRunner<C> {
     /// # Cancellation safety
     ///
     /// Dropping the call drops all work and releases the keys, in that order.
-    pub async fn run<S, K, W, F, T, E, CF, CE>(self, shutdown: S, work: W) -> Result<Option<T>>
+    pub async fn run<S, K, W, F, T, E>(self, shutdown: S, work: W) -> Result<Option<T>>
     where
         S: Shutdown<K>,
-        W: FnMut(Partition) -> F,
+        W: Work<Partition, F>,
         F: Future<Output = Result<T, E>>,
         E: Into<BoxError>,
-        C: FnMut() -> CF,
-        CF: Future<Output = Result<(), CE>>,
-        CE: Into<BoxError>,
     {
-        check_limits(self.stall_timeout, self.check.as_ref())?;
+        self.rules.validate()?;
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             partitions: self.partitions,
-            check: self.check,
-            stall_timeout: self.stall_timeout,
-            aborts: self.on_overrun == OnOverrun::Abort,
-            on_error: self.on_error,
+            rules: self.rules,
             work,
         };
         // Boxed, for it is large, and callers hold it in futures of their own.
@@ -170,13 +148,11 @@ impl<C> PartitionRunner<C> {
     }
 }
 
-impl<C> fmt::Debug for PartitionRunner<C> {
+impl fmt::Debug for PartitionRunner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PartitionRunner")
             .field("partitions", &self.partitions)
-            .field("stall_timeout", &self.stall_timeout)
-            .field("on_overrun", &self.on_overrun)
-            .field("on_error", &self.on_error)
+            .field("rules", &self.rules)
             .finish_non_exhaustive()
     }
 }

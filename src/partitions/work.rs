@@ -14,8 +14,8 @@ use tracing::Instrument;
 
 use super::{Partition, PartitionMembership, Partitions};
 use crate::election::{
-    Claim, Health, OnError, Pause, Shutdown, WorkMonitor, end_term, late, span_of, unconfirmed,
-    warn_of,
+    Claim, Health, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, end_term, late, span_of,
+    unconfirmed, warn_of,
 };
 use crate::error::{BoxError, Error, Result};
 use crate::runtime::{Env, SharedEnv};
@@ -97,7 +97,7 @@ impl Partitions {
     ) -> impl Future<Output = Result<Option<T>>> + use<S, K, W, F, T, E>
     where
         S: Shutdown<K>,
-        W: FnMut(Partition) -> F,
+        W: Work<Partition, F>,
         F: Future<Output = Result<T, E>>,
         E: Into<BoxError>,
     {
@@ -106,33 +106,27 @@ impl Partitions {
 }
 
 /// One call of [`PartitionRunner::run`](super::PartitionRunner::run).
-pub(super) struct Run<W, C> {
+pub(super) struct Run<'a, W> {
     pub(super) partitions: Partitions,
-    pub(super) check: Option<Health<C>>,
-    pub(super) stall_timeout: Option<Duration>,
-    pub(super) aborts: bool,
-    pub(super) on_error: OnError,
+    pub(super) rules: Rules<'a>,
     pub(super) work: W,
 }
 
-impl<W, F, T, E, C, CF, CE> Run<W, C>
-where
-    W: FnMut(Partition) -> F,
-    F: Future<Output = Result<T, E>>,
-    E: Into<BoxError>,
-    C: FnMut() -> CF,
-    CF: Future<Output = Result<(), CE>>,
-    CE: Into<BoxError>,
-{
+impl<W> Run<'_, W> {
     /// Works as a member until `shutdown`, or until some work has ended for good, and leaves while the node is ill.
-    pub(super) async fn until(mut self, shutdown: &CancellationToken) -> Result<Option<T>> {
+    pub(super) async fn until<F, T, E>(mut self, shutdown: &CancellationToken) -> Result<Option<T>>
+    where
+        W: Work<Partition, F>,
+        F: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
         let env = Arc::clone(&self.partitions.handle.shared.env);
         let (mut pauses, mut pause) = (Pause::default(), Duration::ZERO);
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(None),
-                () = wait(&*env, std::mem::take(&mut pause), self.check.as_mut()) => {}
+                () = wait(&*env, std::mem::take(&mut pause), self.rules.check.as_mut()) => {}
             }
             let begun = env.now();
             let mut member = tokio::select! {
@@ -142,7 +136,7 @@ where
             };
             let watch = self.watch();
             let mut under_way = FuturesUnordered::new();
-            let mut ill = pin!(falls_ill(self.check.as_mut(), &watch));
+            let mut ill = pin!(falls_ill(self.rules.check.as_mut(), &watch));
             let verdict = loop {
                 tokio::select! {
                     biased;
@@ -175,7 +169,7 @@ where
                 }
                 (Verdict::Failed(error), _) | (Verdict::Ill, Some(End::Failed(error))) => {
                     left?;
-                    if self.on_error == OnError::Leave {
+                    if self.rules.on_error == OnError::Leave {
                         return Err(error);
                     }
                     pause = pauses.after(env.now().since(begun));
@@ -192,10 +186,10 @@ where
         let watch = Watch {
             env: Arc::clone(&shared.env),
             grace: shared.settings.grace,
-            silence: self.stall_timeout,
-            illness: self.check.as_ref().map(|check| check.times().1),
-            aborts: self.aborts,
-            on_error: self.on_error,
+            silence: self.rules.stall_timeout,
+            illness: self.rules.illness(),
+            aborts: self.rules.aborts(),
+            on_error: self.rules.on_error,
             healthy: AtomicU64::new(0),
             monitors: Mutex::default(),
         };
@@ -257,12 +251,7 @@ impl Watch {
 }
 
 /// Waits for the check's `Ok`, if there is a check.
-async fn wait<C, CF, CE>(env: &dyn Env, pause: Duration, check: Option<&mut Health<C>>)
-where
-    C: FnMut() -> CF,
-    CF: Future<Output = Result<(), CE>>,
-    CE: Into<BoxError>,
-{
+async fn wait(env: &dyn Env, pause: Duration, check: Option<&mut Health<'_>>) {
     env.sleep(pause).await;
     if let Some(check) = check {
         check.wait().await;
@@ -270,12 +259,7 @@ where
 }
 
 /// Calls the check, and completes when there was no `Ok` for too long; never without a check.
-async fn falls_ill<C, CF, CE>(check: Option<&mut Health<C>>, watch: &Watch)
-where
-    C: FnMut() -> CF,
-    CF: Future<Output = Result<(), CE>>,
-    CE: Into<BoxError>,
-{
+async fn falls_ill(check: Option<&mut Health<'_>>, watch: &Watch) {
     let Some(check) = check else {
         return std::future::pending().await;
     };
@@ -324,7 +308,7 @@ fn term<W, F, T, E>(
     watch: &Watch,
 ) -> impl Future<Output = End<T>> + use<W, F, T, E>
 where
-    W: FnMut(Partition) -> F,
+    W: Work<Partition, F>,
     F: Future<Output = Result<T, E>>,
     E: Into<BoxError>,
 {

@@ -3,6 +3,14 @@
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 
+#[cfg(feature = "srv")]
+use domain::{
+    base::iana::{Rcode, Rtype},
+    base::name::Name,
+    rdata::Srv,
+    resolv::stub::{StubResolver, conf::ResolvConf},
+};
+
 /// Where a service is, as an SRV record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
@@ -33,37 +41,51 @@ pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
 /// it has the system's present configuration, and that none of its tasks stays.
 #[cfg(feature = "srv")]
 pub(super) async fn services(name: &str) -> io::Result<Vec<Service>> {
-    let resolver = hickory_resolver::TokioResolver::builder_tokio();
-    asked(resolver.map_err(io::Error::other)?, name).await
+    look_up(ResolvConf::default(), name).await
+}
+
+/// Asks for the name as it is, and then below each domain of the search list, until there are records.
+#[cfg(feature = "srv")]
+async fn look_up(config: ResolvConf, name: &str) -> io::Result<Vec<Service>> {
+    let mut domains = vec![String::new()];
+    if !name.ends_with('.') {
+        let search = config.options.search.as_slice().iter();
+        let search = search.filter(|domain| !domain.is_root());
+        domains.extend(search.map(|domain| format!(".{domain}")));
+    }
+    let resolver = StubResolver::from_conf(config);
+    for domain in domains {
+        let found = records(&resolver, &format!("{name}{domain}")).await?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
 }
 
 #[cfg(feature = "srv")]
-async fn asked(
-    resolver: hickory_resolver::ResolverBuilder<
-        hickory_resolver::net::runtime::TokioRuntimeProvider,
-    >,
-    name: &str,
-) -> io::Result<Vec<Service>> {
-    use hickory_resolver::proto::rr::RData;
-    let resolver = resolver.build().map_err(io::Error::other)?;
-    let found = match resolver.srv_lookup(name).await {
-        Ok(found) => found,
-        Err(error) if error.is_no_records_found() => return Ok(Vec::new()),
-        Err(error) => return Err(io::Error::other(error)),
-    };
-    let records = found.answers().iter().filter_map(|record| {
-        let RData::SRV(record) = &record.data else {
-            return None;
-        };
-        let host = record.target.to_utf8();
-        Some(Service {
-            priority: record.priority,
-            host: host.trim_end_matches('.').to_owned(),
-            port: record.port,
-        })
-    });
-    // The target `.` says that there is no such service.
-    Ok(records.filter(|record| !record.host.is_empty()).collect())
+async fn records(resolver: &StubResolver, name: &str) -> io::Result<Vec<Service>> {
+    let name: Name<Vec<u8>> = name.parse().map_err(io::Error::other)?;
+    let answer = resolver.query((name, Rtype::SRV)).await?;
+    match answer.header().rcode() {
+        Rcode::NOERROR => {}
+        Rcode::NXDOMAIN => return Ok(Vec::new()),
+        refused => return Err(io::Error::other(format!("the name server says {refused}"))),
+    }
+    let records = answer.answer().map_err(io::Error::other)?;
+    let mut found = Vec::new();
+    for record in records.limit_to_in::<Srv<_>>() {
+        let record = record.map_err(io::Error::other)?.into_data();
+        // The target `.` says that there is no such service.
+        if !record.target().is_root() {
+            found.push(Service {
+                priority: record.priority(),
+                host: record.target().to_string(),
+                port: record.port(),
+            });
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(all(test, feature = "srv"))]
@@ -71,9 +93,7 @@ async fn asked(
 mod tests {
     use std::net::Ipv4Addr;
 
-    use hickory_resolver::Resolver;
-    use hickory_resolver::config::{NameServerConfig, ResolverConfig};
-    use hickory_resolver::net::runtime::TokioRuntimeProvider;
+    use domain::resolv::stub::conf::{SearchSuffix, ServerConf, Transport};
     use tokio::net::UdpSocket;
     use tokio_util::task::AbortOnDropHandle;
 
@@ -107,32 +127,46 @@ mod tests {
         answer
     }
 
-    /// What a name server that answers this makes of one question.
+    /// Looks a name up at a name server that answers this to the question for `known`, and to all others that there is
+    /// no such name.
     async fn served(
+        known: &str,
         code: u8,
         records: &'static [(u16, u16, &'static str)],
     ) -> io::Result<Vec<Service>> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = socket.local_addr().unwrap().port();
+        let at = socket.local_addr().unwrap();
+        let known = written(known);
         let server = tokio::spawn(async move {
             let mut question = [0; 1500];
             loop {
                 let (length, from) = socket.recv_from(&mut question).await.unwrap();
-                let answer = answer(&question[..length], code, records);
+                let question = &question[..length];
+                let answer = if question[12..].starts_with(&known) {
+                    answer(question, code, records)
+                } else {
+                    answer(question, NO_SUCH_NAME, &[])
+                };
                 socket.send_to(&answer, from).await.unwrap();
             }
         });
         let _server = AbortOnDropHandle::new(server);
-        let mut at = NameServerConfig::udp(Ipv4Addr::LOCALHOST.into());
-        at.connections[0].port = port;
-        let config = ResolverConfig::from_name_servers(vec![at]);
-        let resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default());
-        asked(resolver, "_etcd-client._tcp.example.com.").await
+        let mut config = ResolvConf::new();
+        config.servers = vec![ServerConf::new(at, Transport::UdpTcp)];
+        config.options.search = "example.com".parse::<SearchSuffix>().unwrap().into();
+        look_up(config, "_etcd-client._tcp.cluster").await
     }
+
+    const AS_IT_IS: &str = "_etcd-client._tcp.cluster";
 
     #[tokio::test]
     async fn services_are_read_from_the_name_server_s_answer() {
-        let found = served(0, &[(20, 2379, "a.example.com"), (10, 1, "b.example.com")]).await;
+        let found = served(
+            AS_IT_IS,
+            0,
+            &[(20, 2379, "a.example.com"), (10, 1, "b.example.com")],
+        )
+        .await;
         let service = |priority, host: &str, port| Service {
             priority,
             host: host.to_owned(),
@@ -144,13 +178,22 @@ mod tests {
         ];
         assert_eq!(found.unwrap(), expected);
         // The root says that there is no such service.
-        assert_eq!(served(0, &[(0, 0, "")]).await.unwrap(), []);
+        assert_eq!(served(AS_IT_IS, 0, &[(0, 0, "")]).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_below_the_domains_of_the_search_list_too() {
+        let below = "_etcd-client._tcp.cluster.example.com";
+        let found = served(below, 0, &[(10, 2379, "a.example.com")])
+            .await
+            .unwrap();
+        assert_eq!(found[0].host, "a.example.com");
     }
 
     #[tokio::test]
     async fn a_name_without_records_has_none_and_a_refusal_is_an_error() {
-        assert_eq!(served(0, &[]).await.unwrap(), []);
-        assert_eq!(served(NO_SUCH_NAME, &[]).await.unwrap(), []);
-        served(REFUSED, &[]).await.unwrap_err();
+        assert_eq!(served(AS_IT_IS, 0, &[]).await.unwrap(), []);
+        assert_eq!(served(AS_IT_IS, NO_SUCH_NAME, &[]).await.unwrap(), []);
+        served(AS_IT_IS, REFUSED, &[]).await.unwrap_err();
     }
 }

@@ -3,10 +3,8 @@
 
 mod alarm;
 mod boottime;
-#[cfg(any(test, feature = "unstable-sim"))]
 mod clock;
 mod dns;
-#[cfg(any(test, feature = "unstable-sim"))]
 mod scripted;
 mod system;
 mod watchdog;
@@ -23,11 +21,8 @@ use futures::future::{BoxFuture, Either, select};
 
 use eldest_core::time::Time;
 
-#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 pub use dns::Service;
 pub use system::System;
-#[cfg(any(test, feature = "unstable-sim"))]
-#[cfg_attr(not(feature = "unstable-sim"), allow(unreachable_pub))]
 pub use {clock::Clock, scripted::Scripted};
 
 /// Everything the library takes from its surroundings.
@@ -70,7 +65,6 @@ pub trait Env: Send + Sync + 'static {
     fn rewatch(&self);
     /// Stops all tasks where they stand and makes no more connections, as the end of the process would. False: this
     /// environment cannot.
-    #[cfg(feature = "unstable-sim")]
     fn crash(&self) -> bool {
         false
     }

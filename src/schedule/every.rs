@@ -12,7 +12,7 @@ use super::moment::{Moment, invalid};
 use super::plan::{CatchUp, Delivery, Plan, Step};
 use super::record::{Progress, Record};
 use super::times::Schedule;
-use crate::election::{Election, Following, Leadership, NoCheck, NoFollower, Runner, Shutdown};
+use crate::election::{Election, Leadership, Runner, Shutdown, Work};
 use crate::error::{BoxError, Error, Result};
 
 /// The longest time between two looks at the wall clock, which may be set meanwhile.
@@ -47,8 +47,8 @@ const MOST: usize = 1000;
 ///
 /// Leadership does not depend on wall clocks.
 #[must_use = "a schedule does nothing until it is run"]
-pub struct Every<F = NoFollower, C = NoCheck> {
-    runner: Runner<F, C>,
+pub struct Every<'a> {
+    runner: Runner<'a>,
     plan: Plan,
 }
 
@@ -79,17 +79,17 @@ impl Election {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn every(&self, schedule: Schedule) -> Every {
+    pub fn every<'a>(&self, schedule: Schedule) -> Every<'a> {
         self.runner().every(schedule)
     }
 }
 
-impl<F, C> Runner<F, C> {
+impl<'a> Runner<'a> {
     /// Returns a schedule as [`Election::every`] does, with this runner's options.
     ///
     /// While the leader waits for a due time, the schedule sends the heartbeats of a [stall
     /// timeout](Runner::stall_timeout). While the work of a due time runs, the work sends them.
-    pub fn every(self, schedule: Schedule) -> Every<F, C> {
+    pub fn every(self, schedule: Schedule) -> Every<'a> {
         let plan = Plan {
             schedule,
             delivery: Delivery::default(),
@@ -99,7 +99,7 @@ impl<F, C> Runner<F, C> {
     }
 }
 
-impl<F, C> Every<F, C> {
+impl Every<'_> {
     /// Sets what happens to a due time whose run was interrupted; [`Delivery::AtMostOnce`] by default.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.plan.delivery = delivery;
@@ -135,18 +135,12 @@ impl<F, C> Every<F, C> {
     ///
     /// Dropping the call drops the work and releases the key, in that order. A due time whose work was dropped is
     /// interrupted.
-    pub async fn run<S, K, W, WF, E, FF, FE, CF, CE>(self, shutdown: S, work: W) -> Result<()>
+    pub async fn run<S, K, W, F, E>(self, shutdown: S, work: W) -> Result<()>
     where
         S: Shutdown<K>,
-        W: FnMut(Due) -> WF,
-        WF: Future<Output = Result<(), E>>,
+        W: Work<Due, F>,
+        F: Future<Output = Result<(), E>>,
         E: Into<BoxError>,
-        F: FnMut(Following) -> FF,
-        FF: Future<Output = Result<(), FE>>,
-        FE: Into<BoxError>,
-        C: FnMut() -> CF,
-        CF: Future<Output = Result<(), CE>>,
-        CE: Into<BoxError>,
     {
         let Self { runner, plan } = self;
         if let CatchUp::All(most) = plan.catch_up
@@ -179,7 +173,7 @@ impl<F, C> Every<F, C> {
     }
 }
 
-impl<F, C> fmt::Debug for Every<F, C> {
+impl fmt::Debug for Every<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Every")
             .field("election", self.runner.election())

@@ -228,12 +228,8 @@ impl Session {
     ) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
         let settings = options.settle()?;
-        #[cfg(feature = "unstable-sim")]
-        let given = settings.env.clone();
-        #[cfg(not(feature = "unstable-sim"))]
-        let given: Option<SharedEnv> = None;
-        let env = match given {
-            Some(env) => env,
+        let env = match &settings.env {
+            Some(env) => Arc::clone(env),
             None => Arc::new(System::new().map_err(|e| invalid(e.to_string()))?),
         };
         let pool = Pool::new(

@@ -91,7 +91,6 @@ pub struct SessionOptions {
     guard: Option<Guard>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
-    #[cfg(feature = "unstable-sim")]
     env: Option<crate::runtime::SharedEnv>,
 }
 
@@ -116,7 +115,6 @@ impl SessionOptions {
             guard: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: None,
-            #[cfg(feature = "unstable-sim")]
             env: None,
         }
     }
@@ -295,7 +293,6 @@ impl SessionOptions {
     }
 
     /// Runs the session in a simulated environment.
-    #[cfg(feature = "unstable-sim")]
     #[doc(hidden)]
     pub fn env(mut self, env: crate::runtime::SharedEnv) -> Self {
         self.env = Some(env);
@@ -396,7 +393,6 @@ impl SessionOptions {
             access,
             guard: self.guard,
             spare,
-            #[cfg(feature = "unstable-sim")]
             env: self.env,
         })
     }
@@ -429,7 +425,6 @@ pub(crate) struct Settings {
     pub(crate) guard: Option<Guard>,
     /// How long after a renewal was due another one may still arrive.
     spare: Duration,
-    #[cfg(feature = "unstable-sim")]
     pub(crate) env: Option<crate::runtime::SharedEnv>,
 }
 

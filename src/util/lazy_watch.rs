@@ -73,6 +73,10 @@ impl<T: Clone> LazyWatchSender<T> {
         Arc::clone(&self.0)
     }
 
+    pub(crate) fn get(&self) -> T {
+        self.0.get()
+    }
+
     pub(crate) fn change(&self, change: impl FnOnce(&mut T) -> bool) {
         self.0.change(change);
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eldest::{
-    BoxError, CancellationToken, Candidate, Election, Following, Heartbeats, Leadership, Member,
-    Roster, Runner, Session, SessionOptions, Status, Term,
+    BoxError, CancellationToken, Candidate, Election, Heartbeats, Leadership, Member, Roster,
+    Runner, Session, SessionOptions, Status, Term,
 };
 use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use etcd_client::{Client, GetOptions, PutOptions};
@@ -277,12 +277,8 @@ impl Running {
         Self::with(election.runner(), work)
     }
 
-    pub(crate) fn with<F, FF, C, CF, W, WF>(runner: Runner<F, C>, work: W) -> Self
+    pub(crate) fn with<W, WF>(runner: Runner<'static>, work: W) -> Self
     where
-        F: FnMut(Following) -> FF + Send + 'static,
-        FF: Future<Output = Result> + Send + 'static,
-        C: FnMut() -> CF + Send + 'static,
-        CF: Future<Output = Result> + Send + 'static,
         W: FnMut(Leadership) -> WF + Send + 'static,
         WF: Future<Output = Result> + Send + 'static,
     {
@@ -290,16 +286,8 @@ impl Running {
     }
 
     /// On another runtime than the test's.
-    pub(crate) fn on<F, FF, C, CF, W, WF>(
-        runtime: &Handle,
-        runner: Runner<F, C>,
-        mut work: W,
-    ) -> Self
+    pub(crate) fn on<W, WF>(runtime: &Handle, runner: Runner<'static>, mut work: W) -> Self
     where
-        F: FnMut(Following) -> FF + Send + 'static,
-        FF: Future<Output = Result> + Send + 'static,
-        C: FnMut() -> CF + Send + 'static,
-        CF: Future<Output = Result> + Send + 'static,
         W: FnMut(Leadership) -> WF + Send + 'static,
         WF: Future<Output = Result> + Send + 'static,
     {

@@ -73,7 +73,7 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
                 client.get("something to wait for", None).await?;
             }
             following.ends();
-            Ok(())
+            Result::Ok(())
         }
     });
     let slowly = client.clone();
@@ -128,7 +128,7 @@ async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -
                 let address = leader.map(|l| l.announcement().address().map(str::to_owned));
                 let _ = told.send(address.flatten());
             }
-            Ok(())
+            Result::Ok(())
         }
     });
     let mut running = Running::with(runner, until_lost);
@@ -158,7 +158,7 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
         let held = CountOnDrop(Arc::clone(&follower));
         async move {
             let _held = held;
-            std::future::pending().await
+            std::future::pending::<Result>().await
         }
     });
     let (told, mut tells) = mpsc::unbounded_channel();
@@ -191,7 +191,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
             f.stopped().cancelled().await;
             // Returns at once, for ever, once the other side is gone.
             let _ = blocked.lock().expect("no panic").recv();
-            Ok(())
+            Result::Ok(())
         }
     });
     let thread = Thread::start()?;
@@ -291,7 +291,7 @@ async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result 
             async move {
                 until_stopped(f).await?;
                 counter.fetch_add(1, Ordering::SeqCst);
-                Ok(())
+                Result::Ok(())
             }
         });
         let running = Running::with(runner, until_lost);
@@ -323,7 +323,7 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
             f.stopped().cancelled().await;
             let _ = told.send(());
             finished.cancelled().await;
-            Ok(())
+            Result::Ok(())
         }
     });
     let mut running = Running::with(runner, until_lost);

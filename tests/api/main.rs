@@ -2,7 +2,6 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod candidates;
-#[cfg(feature = "unstable-sim")]
 mod clones;
 mod common;
 mod denied_observer;
@@ -27,14 +26,12 @@ mod partitions;
 mod released_terms;
 mod requests;
 mod running;
-#[cfg(feature = "unstable-sim")]
 mod schedules;
 mod semaphores;
 mod sessions;
 mod shared_locks;
 mod stalls;
 mod stepping_down;
-#[cfg(feature = "unstable-sim")]
 mod suspends;
 mod term_tasks;
 mod transactions;

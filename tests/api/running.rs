@@ -97,7 +97,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
-    let token = soon("run", election.run(pending(), work)).await?;
+    let token = soon("run", election.run(pending::<()>(), work)).await?;
     assert_eq!(token, election.term().map(|term| term.fencing_token()));
     // So is that of work which ended because it was told to, or after it resigned.
     let shutdown = CancellationToken::new();
@@ -107,7 +107,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
         Ok::<_, BoxError>("told")
     });
     assert_eq!(soon("run", told).await?, Some("told"));
-    let resigned = election.run(pending(), async |leadership| {
+    let resigned = election.run(pending::<()>(), async |leadership| {
         leadership.resign().await?;
         Ok::<_, BoxError>("resigned")
     });
@@ -128,8 +128,9 @@ async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result 
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
     let (mut tokens, key) = (Vec::new(), election.prefix().to_owned());
-    let task = tokio::spawn(
-        election.run_mut(pending(), async move |leadership: Leadership| {
+    let task = tokio::spawn(election.run_mut(
+        pending::<()>(),
+        async move |leadership: Leadership| {
             tokens.push(leadership.fencing_token());
             if tokens.len() < 3 {
                 client.delete(leadership.key(), None).await?;
@@ -137,8 +138,8 @@ async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result 
             }
             let left = keys(&mut client, &key).await.len();
             Ok::<_, BoxError>((tokens.clone(), left))
-        }),
-    );
+        },
+    ));
     let (tokens, left) = soon("run", task).await??.expect("it ended by itself");
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert_eq!((tokens.len(), left), (3, 1));
@@ -276,7 +277,7 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
         });
         term.await
     };
-    let run = election.spawn(pending(), until_lost);
+    let run = election.spawn(pending::<()>(), until_lost);
     leads().await?;
     run.stop();
     assert_eq!(soon("run", run).await?, Some(()));
@@ -288,9 +289,10 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
     shutdown.cancel();
     soon("the term ends", term.lost().cancelled()).await;
 
-    let fails = election.spawn(pending(), async |_| -> std::result::Result<(), Broken> {
-        panic!("broken")
-    });
+    let fails = election.spawn(
+        pending::<()>(),
+        async |_| -> std::result::Result<(), Broken> { panic!("broken") },
+    );
     let panic = soon("run", AssertUnwindSafe(fails).catch_unwind()).await;
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"broken"));
     Ok(())

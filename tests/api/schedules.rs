@@ -67,7 +67,7 @@ impl Node {
         etcd: &Etcd,
         identity: &str,
         wall: &Wall,
-        rules: impl FnOnce(Every) -> Every,
+        rules: impl FnOnce(Every<'static>) -> Every<'static>,
     ) -> Result<Self> {
         let proxy = Proxy::start(etcd.endpoint()).await?;
         let options = short(identity).env(Arc::new(wall.env()));
@@ -158,7 +158,10 @@ async fn record(client: &mut Client) -> Option<String> {
 }
 
 /// Two nodes, of which the first leads, at hour 100.
-async fn two(etcd: &Etcd, rules: impl Fn(Every) -> Every) -> Result<(Wall, Client, Node, Node)> {
+async fn two(
+    etcd: &Etcd,
+    rules: impl Fn(Every<'static>) -> Every<'static>,
+) -> Result<(Wall, Client, Node, Node)> {
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let a = Node::start(etcd, "a", &wall, &rules).await?;
     recorded(&mut client, 100, "finished").await?;
@@ -345,7 +348,7 @@ async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced(
 #[tokio::test]
 async fn work_that_is_told_to_stop_has_not_finished_its_due_time() -> Result {
     let etcd = Etcd::start().await?;
-    let rules = |every: Every| every.delivery(Delivery::AtLeastOnce);
+    let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let (wall, _, mut a, mut b) = two(&etcd, rules).await?;
     wall.set(101);
     let began = soon("a due time begins", a.begins.recv()).await;
@@ -365,7 +368,7 @@ async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let options = short("a").env(Arc::new(wall.env()));
     let session = Session::connect([etcd.endpoint()], options).await?;
-    let rules = |every: Every| every.delivery(Delivery::AtLeastOnce);
+    let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let every = rules(session.election("e")?.every(Schedule::interval(HOUR)?));
     let run = every.run(CancellationToken::new(), async |_due| {
         Err::<(), _>(Broken(7))
@@ -426,7 +429,7 @@ async fn what_no_schedule_can_be_is_refused_with_the_rule_and_leaves_nothing() -
     let every = |election: eldest::Election| -> Result<Every> {
         Ok(election.every(Schedule::interval(HOUR)?))
     };
-    let refused = async |every: Every, rule: &str| -> Result {
+    let refused = async |every: Every<'static>, rule: &str| -> Result {
         let work = async |_due: Due| Ok::<_, BoxError>(());
         let run = every.run(CancellationToken::new(), work);
         let error = soon("run returns", run).await.unwrap_err();

@@ -271,7 +271,7 @@ async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result 
                 if hangs {
                     std::future::pending::<()>().await;
                 }
-                Ok(())
+                Result::Ok(())
             }
         });
     let mut running = Running::with(runner, until_lost);
@@ -305,7 +305,7 @@ async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be
             following.cancel();
             async move {
                 f.stopped().cancelled().await;
-                Ok(())
+                Result::Ok(())
             }
         });
         let mut running = Running::with(runner, until_lost);

@@ -194,7 +194,7 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
         let _ = told.send(following.stopped());
         async move {
             let _work = work;
-            std::future::pending().await
+            std::future::pending::<Result>().await
         }
     });
     let run = Running::with(runner, crate::common::until_lost);

@@ -24,7 +24,7 @@ async fn thousands_of_elections_of_a_user_come_up_and_the_lease_is_never_lost() 
     let work = async |_leadership: Leadership| pending::<Result>().await;
     let runs: Vec<_> = elections
         .iter()
-        .map(|election| election.spawn(pending(), work))
+        .map(|election| election.spawn(pending::<()>(), work))
         .collect();
     eventually(3 * LONG, "all lead", async || {
         elections

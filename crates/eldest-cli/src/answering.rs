@@ -3,28 +3,24 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use eldest::CancellationToken;
-use eldest::metrics::{RELEASE_BUCKETS, RENEWAL_BUCKETS, describe};
 use eldest_http::contract::command as contract;
 use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve, serve_tls};
 use futures::future::try_join_all;
 use futures::{FutureExt, TryFutureExt};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::connection::Secret;
 use crate::exit::{Code, fault};
+use crate::metrics::{self, Page};
 use crate::socket::SocketFile;
 use crate::variables::HTTP_TOKEN;
 
 const FILE: &str = "--http-token-file";
 const HEADING: &str = "HTTP";
-/// What is measured is summed up that often, so that it takes no more room where nobody asks for it.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The names by which requests may call an HTTP server.
 #[derive(Debug, clap::Args)]
@@ -105,14 +101,13 @@ pub(crate) struct Listening {
     auth: Auth,
     certificate: Option<ServerCertificate>,
     limits: Limits,
-    page: PrometheusHandle,
+    page: Page,
 }
 
 /// What answers.
 pub(crate) struct Server {
     shutdown: CancellationToken,
     task: JoinHandle<io::Result<()>>,
-    upkeep: JoinHandle<()>,
     /// Its file is removed with the server.
     _socket: Option<SocketFile>,
 }
@@ -156,7 +151,7 @@ impl Args {
             auth,
             certificate,
             limits: self.limits(),
-            page: measure()?,
+            page: metrics::measure()?,
         })
     }
 
@@ -190,27 +185,6 @@ impl Args {
             return Err(fault(Code::Usage, message));
         }
         Ok(Some(token))
-    }
-}
-
-/// Begins to collect what is measured.
-pub(crate) fn measure() -> Result<PrometheusHandle> {
-    let named = |name: &str| Matcher::Full(name.to_owned());
-    let renewals = named("eldest_renewal_duration_seconds");
-    let releases = named("eldest_agent_release_duration_seconds");
-    let page = PrometheusBuilder::new()
-        .set_buckets_for_metric(renewals, &RENEWAL_BUCKETS)?
-        .set_buckets_for_metric(releases, &RELEASE_BUCKETS)?
-        .install_recorder()?;
-    describe();
-    Ok(page)
-}
-
-/// Sums up what is measured, for as long as the program runs.
-async fn keep_up(page: PrometheusHandle) {
-    loop {
-        tokio::time::sleep(UPKEEP).await;
-        page.run_upkeep();
     }
 }
 
@@ -269,23 +243,21 @@ impl Listening {
         let at_socket = None;
         // If one of them fails, the node is no longer answering everybody who relies on it.
         let served = try_join_all(at_port.into_iter().chain(at_socket));
-        Server::start(shutdown, socket, served.map_ok(drop), self.page)
+        Server::start(shutdown, socket, served.map_ok(drop))
     }
 }
 
 impl Server {
-    /// Runs `served`, which ends with `shutdown`, and keeps up what is measured.
+    /// Runs `served`, which ends with `shutdown`.
     pub(crate) fn start(
         shutdown: CancellationToken,
         socket: Option<SocketFile>,
         served: impl Future<Output = io::Result<()>> + Send + 'static,
-        page: PrometheusHandle,
     ) -> Self {
         Self {
             shutdown,
             _socket: socket,
             task: tokio::spawn(served),
-            upkeep: tokio::spawn(keep_up(page)),
         }
     }
 
@@ -300,7 +272,6 @@ impl Server {
 
     /// Answers what is under way, and no more.
     pub(crate) async fn stop(self) {
-        self.upkeep.abort();
         self.shutdown.cancel();
         if !self.task.is_finished() {
             let _ = self.task.await;

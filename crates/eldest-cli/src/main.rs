@@ -32,11 +32,11 @@ mod health;
 mod lock;
 mod log;
 mod member;
+mod metrics;
 mod output;
 mod owners;
 #[cfg(unix)]
 mod partitions;
-#[cfg(unix)]
 #[cfg(unix)]
 mod resource;
 #[cfg(unix)]

@@ -190,28 +190,15 @@ async fn stand(
         let shell = ["/bin/sh", "-c", command].map(OsString::from);
         supervisor.spec_for(shell.to_vec())
     });
-    let ask = |check: &Check| check.clone().ask(Arc::clone(&supervisor.child_registry));
-    let runner = election.runner();
-    let standing = async {
-        match (spec, check) {
-            (None, None) => runner.run(shutdown.clone(), work).await,
-            (None, Some(check)) => {
-                let (every, limit) = (check.every, check.limit);
-                let runner = runner.health_check(every, limit, || ask(check));
-                runner.run(shutdown.clone(), work).await
-            }
-            (Some(spec), None) => {
-                let runner = runner.follow(|following| follow(following, supervisor, &spec));
-                runner.run(shutdown.clone(), work).await
-            }
-            (Some(spec), Some(check)) => {
-                let (every, limit) = (check.every, check.limit);
-                let runner = runner.follow(|following| follow(following, supervisor, &spec));
-                let runner = runner.health_check(every, limit, || ask(check));
-                runner.run(shutdown.clone(), work).await
-            }
-        }
-    };
+    let mut runner = election.runner();
+    if let Some(spec) = &spec {
+        runner = runner.follow(|following| follow(following, supervisor, spec));
+    }
+    if let Some(check) = check {
+        let ask = || check.clone().ask(Arc::clone(&supervisor.child_registry));
+        runner = runner.health_check(check.every, check.limit, ask);
+    }
+    let standing = runner.run(shutdown.clone(), work);
     // While the program runs, it is told to end, and our place is kept until it has: its work returns then.
     let stopping = async {
         supervisor.signals.stop.cancelled().await;

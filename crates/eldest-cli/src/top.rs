@@ -6,10 +6,11 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::{cursor, execute, terminal};
 use eldest::Session;
 use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::Queue;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
 use self::screen::Screen;
@@ -90,8 +91,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 
     let mut stop = Stop::new()?;
     let (pressed, mut keys) = mpsc::channel(16);
-    let mut terminal = ratatui::try_init()?;
-    let _restored = Restored;
+    let _restored = Restored::take()?;
     // It blocks in the terminal, so it has a thread of its own, which ends with the program.
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
@@ -102,7 +102,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     });
     let mut next = Box::pin(later(&session, &args, args.interval));
     loop {
-        terminal.draw(|frame| screen.draw(frame, Instant::now()))?;
+        screen::print(&screen.lines(terminal::size()?, Instant::now()))?;
         tokio::select! {
             looked = &mut next => {
                 screen.update(looked, Instant::now());
@@ -179,11 +179,30 @@ fn asked(event: &Event) -> Asked {
     }
 }
 
-/// Gives the terminal back, however the view ends; after a panic ratatui does.
+/// The terminal, taken for the view. Dropping the value gives it back, and so does a panic, before its message.
 struct Restored;
+
+impl Restored {
+    fn take() -> io::Result<Self> {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            give_back();
+            report(panic);
+        }));
+        terminal::enable_raw_mode()?;
+        let restored = Self;
+        execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        Ok(restored)
+    }
+}
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        ratatui::restore();
+        give_back();
     }
+}
+
+fn give_back() {
+    let _ = execute!(io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
+    let _ = terminal::disable_raw_mode();
 }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::RequestExt;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode};
 
@@ -31,7 +30,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Respons
 pub(super) async fn one(
     State(app): State<Arc<App>>,
     caller: Caller,
-    mut request: Request,
+    request: Request,
 ) -> Result<Response, Problem> {
     let (name, part) = names::election(request.uri().path())?;
     match (part, request.method()) {
@@ -45,7 +44,7 @@ pub(super) async fn one(
             events::follow(&app, caller, shown)
         }
         (Part::StepDown, &Method::POST) => {
-            let asked = request.extract_parts::<Query<_>>().await;
+            let asked = Asked::of(request.uri());
             step_down(app.node.find(Some(&name))?, asked).await
         }
         (Part::Heartbeat, &Method::POST) => heartbeat(app.node.find(Some(&name))?),

@@ -64,7 +64,6 @@ pub mod contract;
 mod evacuations;
 mod events;
 mod forward;
-#[cfg(feature = "unstable-fuzz")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;

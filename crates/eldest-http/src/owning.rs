@@ -137,16 +137,12 @@ impl Owning {
                 .map(|_| Ok::<_, Error>(()))
         };
         let env = Inside::from(partitions).env();
-        let runner = partitions.runner();
-        let run = match self.fitness.times() {
-            None => internal::spawn(env, shutdown.clone(), |token| runner.run(token, work)),
-            Some((every, limit)) => {
-                let fitness = Arc::clone(&self.fitness);
-                let ask = move || Arc::clone(&fitness).ask();
-                let runner = runner.health_check(every, limit, ask);
-                internal::spawn(env, shutdown.clone(), |token| runner.run(token, work))
-            }
-        };
+        let mut runner = partitions.runner();
+        if let Some((every, limit)) = self.fitness.times() {
+            let fitness = Arc::clone(&self.fitness);
+            runner = runner.health_check(every, limit, move || Arc::clone(&fitness).ask());
+        }
+        let run = internal::spawn(env, shutdown.clone(), |token| runner.run(token, work));
         let end = || {
             orphaned.cancel();
             self.kept.end();

@@ -3,15 +3,13 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::RequestExt;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use eldest::internal::process::Process;
 use eldest::{PartitionMap, Partitions, Shutdown};
 use futures::stream;
 use http::{Method, StatusCode};
-use percent_encoding::percent_decode;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::answer::{json as answer, text};
@@ -25,7 +23,7 @@ use super::owning::Owning;
 use super::partitions::{LARGEST, Listed, ObservedPartitions, View};
 use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
-use super::query::{Asked, parameter};
+use super::query::{Asked, bad_query, parameter};
 use super::sidecar::Leading;
 use super::{App, events};
 
@@ -109,7 +107,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
 pub(super) async fn one(
     State(app): State<Arc<App>>,
     caller: Caller,
-    mut request: Request,
+    request: Request,
 ) -> Result<Response, Problem> {
     let (name, part) = names::partitions(request.uri().path())?;
     let fits = match part {
@@ -122,7 +120,7 @@ pub(super) async fn one(
     let observed = app.node.find_partitions(&name)?;
     match part {
         PartitionsPart::State => {
-            let asked = request.extract_parts::<Query<_>>().await;
+            let asked = Asked::of(request.uri());
             let from = first(&asked, observed.partitions.count())?;
             let view = observed.view.borrow().clone();
             let listed = view.map.as_ref().map(|map| Listed::of(map, from, None));
@@ -131,14 +129,14 @@ pub(super) async fn one(
             Ok(answer(StatusCode::OK, &state))
         }
         PartitionsPart::Owner => {
-            let key = asked_key(request.uri().query().unwrap_or_default())?;
-            Ok(answer(
-                StatusCode::OK,
-                &observed.owner(app.node.stale_after, &key)?,
-            ))
+            let asked = Asked::of(request.uri());
+            let key = asked.bytes("key")?;
+            let key = key.ok_or_else(|| bad_query("name a key with `?key=`"))?;
+            let owner = observed.owner(app.node.stale_after, key)?;
+            Ok(answer(StatusCode::OK, &owner))
         }
         PartitionsPart::Own => {
-            let asked = request.extract_parts::<Query<_>>().await;
+            let asked = Asked::of(request.uri());
             let from = first(&asked, observed.partitions.count())?;
             let owning = owning(observed)?;
             let holder = caller.asks_for(&asked)?;
@@ -182,10 +180,6 @@ fn own(
     }
 }
 
-fn bad_query(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "bad_query", detail.into())
-}
-
 /// Returns the value of `?from=`, or 0.
 fn first(asked: &Asked, count: u32) -> Result<u32, Problem> {
     let Some(from) = parameter(asked, "from")? else {
@@ -196,21 +190,6 @@ fn first(asked: &Asked, count: u32) -> Result<u32, Problem> {
         let from = shortened(&from);
         bad_query(format!("`from` is {from:?}, not a number below {count}"))
     })
-}
-
-/// Returns the bytes of `?key=`. They need not be UTF-8, and the framework would replace those that are not.
-fn asked_key(query: &str) -> Result<Vec<u8>, Problem> {
-    let bytes =
-        |text: &str| -> Vec<u8> { percent_decode(text.replace('+', " ").as_bytes()).collect() };
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let mut values = pairs.filter(|(name, _)| bytes(name) == b"key");
-    let (_, key) = values
-        .next()
-        .ok_or_else(|| bad_query("name a key with `?key=`"))?;
-    if values.next().is_some() {
-        return Err(bad_query("`key` is given twice"));
-    }
-    Ok(bytes(key))
 }
 
 /// One caller's stream of one set of partitions.
@@ -294,26 +273,5 @@ async fn ages(app: &App, name: &str, was_stale: bool) {
         }
         let least = observed.inside().request_timeout();
         observed.env().sleep(age.left().max(least)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bytes_of_a_key_are_kept_as_they_are() {
-        for (query, key) in [
-            ("key=a", &b"a"[..]),
-            ("x=1&key=a%2Fb+c", b"a/b c"),
-            ("key=%ff%00", b"\xff\0"),
-            ("key=", b""),
-            ("k%65y=a%3Db=c", b"a=b=c"),
-        ] {
-            assert_eq!(asked_key(query).expect(query), key, "{query}");
-        }
-        for query in ["", "key", "keys=a", "key=a&key=b"] {
-            assert_eq!(asked_key(query).expect_err(query).code, "bad_query");
-        }
     }
 }

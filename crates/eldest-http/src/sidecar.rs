@@ -186,14 +186,11 @@ async fn stand(
         runner = runner.stall_timeout(timeout);
     }
     let env = Inside::from(election).env();
-    let run = match fitness.times() {
-        None => internal::spawn(env, shutdown.clone(), |token| runner.run(token, work)),
-        Some((every, limit)) => {
-            let fitness = Arc::clone(fitness);
-            let runner = runner.health_check(every, limit, move || Arc::clone(&fitness).ask());
-            internal::spawn(env, shutdown.clone(), |token| runner.run(token, work))
-        }
-    };
+    if let Some((every, limit)) = fitness.times() {
+        let fitness = Arc::clone(fitness);
+        runner = runner.health_check(every, limit, move || Arc::clone(&fitness).ask());
+    }
+    let run = internal::spawn(env, shutdown.clone(), |token| runner.run(token, work));
     until_orphaned(run, programs_end(programs, kept, &orphaned)).await
 }
 

@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use eldest::{CancellationToken, SessionOptions};
 use eldest_failover_example::{Witness, serve};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -23,11 +22,10 @@ async fn main() -> Result<()> {
 
     let witness = witness(&name)?;
     let shutdown = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn({
         let (witness, shutdown) = (witness.clone(), shutdown.clone());
         async move {
-            terminate.recv().await;
+            eldest::shutdown_signal().await;
             witness.leaves();
             shutdown.cancel();
         }

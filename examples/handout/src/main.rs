@@ -32,7 +32,10 @@ async fn main() -> Result<()> {
 
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
+    tokio::spawn(async move {
+        eldest::shutdown_signal().await;
+        stop.cancel();
+    });
     let split = NUMBERS / PIECES;
     let pieces: Vec<_> = (0..PIECES).map(|n| n * split..(n + 1) * split).collect();
     let (election, workers) = (session.election(ELECTION)?, session.group(WORKERS)?);

@@ -21,7 +21,10 @@ async fn main() -> Result<()> {
 
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
+    tokio::spawn(async move {
+        eldest::shutdown_signal().await;
+        stop.cancel();
+    });
     let endpoints = setting("ETCD_ENDPOINTS", "http://127.0.0.1:2379");
     let ttl: u64 = setting("TTL_SECONDS", "10").parse()?;
     let options = SessionOptions::new(&name).ttl(Duration::from_secs(ttl));

@@ -34,7 +34,7 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
         (left, member)
     });
     soon("told", again.lost().cancelled()).await;
-    let refused = again.spawn(std::future::pending()).unwrap_err();
+    let refused = again.spawn(std::future::pending::<()>()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
     drop(again);
     drop(two);

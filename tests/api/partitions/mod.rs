@@ -43,12 +43,10 @@ impl Running {
         Self::with(partitions.runner(), work)
     }
 
-    fn with<W, F, C, CF>(runner: PartitionRunner<C>, mut work: W) -> Self
+    fn with<W, F>(runner: PartitionRunner<'static>, mut work: W) -> Self
     where
         W: FnMut(Partition) -> F + Send + 'static,
         F: Future<Output = Result> + Send + 'static,
-        C: FnMut() -> CF + Send + 'static,
-        CF: Future<Output = Result> + Send + 'static,
     {
         let (told, begun) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();

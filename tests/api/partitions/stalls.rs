@@ -64,7 +64,7 @@ async fn an_ill_member_leaves_all_partitions_to_others_until_it_is_well() -> Res
         let well = asked.load(Ordering::SeqCst);
         async move {
             if well {
-                Ok(())
+                Result::Ok(())
             } else {
                 Err("the disk is full".into())
             }
@@ -107,7 +107,7 @@ async fn a_member_whose_check_hangs_leaves_when_the_limit_is_over() -> Result {
         let answers = times == 1;
         async move {
             if answers {
-                Ok(())
+                Result::Ok(())
             } else {
                 std::future::pending().await
             }

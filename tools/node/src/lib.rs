@@ -18,7 +18,6 @@ use anyhow::{Context, Result};
 use eldest::guard::Guard;
 use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
@@ -61,7 +60,7 @@ async fn node(config: Config) -> Result<()> {
     let history = History::open(&config).await?;
     history.record(Event::Baseline);
     let shutdown = CancellationToken::new();
-    stop_when_told(shutdown.clone(), voice.clone(), history.clone())?;
+    stop_when_told(shutdown.clone(), voice.clone(), history.clone());
 
     let listener = TcpListener::bind(&config.listen)
         .await
@@ -155,13 +154,10 @@ fn announcement(config: &Config) -> Announcement {
     }
 }
 
-fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) {
     tokio::spawn(async move {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = eldest::shutdown_signal() => {}
             // It ends by itself.
             () = shutdown.cancelled() => return,
         }
@@ -169,5 +165,4 @@ fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) -
         history.record(Event::Left);
         shutdown.cancel();
     });
-    Ok(())
 }

@@ -10,21 +10,18 @@ use eldest::CancellationToken;
 use eldest::internal::agent::Agent;
 use eldest_http::{Auth, Limits, serve};
 use http::{StatusCode, header};
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::answering::{Names, Server, measure};
+use crate::answering::{Names, Server};
+use crate::metrics::{self, CONTENT_TYPE, Page};
 use crate::output::Format;
-
-/// What Prometheus asks for.
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A port that is ours, at which nobody is answered yet.
 pub(super) struct Http {
     listener: TcpListener,
     address: SocketAddr,
     auth: Auth,
-    page: PrometheusHandle,
+    page: Page,
 }
 
 /// Listens, and begins to measure.
@@ -36,7 +33,7 @@ pub(super) async fn listen(at: SocketAddr, names: &Names) -> Result<Http> {
         address,
         auth: names.added_to(Auth::at(address))?,
         listener,
-        page: measure()?,
+        page: metrics::measure()?,
     })
 }
 
@@ -53,7 +50,7 @@ impl Http {
     pub(super) fn serve(self, agent: Arc<Agent>) -> Server {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
-        let metrics = async move || ([(header::CONTENT_TYPE, METRICS)], page.render());
+        let metrics = async move || ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.render());
         let healthz = async move || match agent.problem() {
             None => (StatusCode::OK, "ok\n".to_owned()),
             Some(problem) => {
@@ -66,6 +63,6 @@ impl Http {
             .route("/healthz", get(healthz));
         let app = self.auth.around(app);
         let served = serve(self.listener, app, Limits::default(), shutdown.clone());
-        Server::start(shutdown, None, served, self.page)
+        Server::start(shutdown, None, served)
     }
 }

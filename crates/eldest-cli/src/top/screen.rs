@@ -1,27 +1,53 @@
 //! Draws the live view of `eldest top`.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use eldest_http::contract::Evacuation;
-use eldest_http::contract::command::Queue;
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use crossterm::style::{Attribute, Attributes, Print, SetAttribute, SetAttributes};
+use crossterm::terminal::{Clear, ClearType};
+use crossterm::{cursor, queue};
 
 use super::{Look, Seen};
 use crate::evacuate;
 use crate::output::one_line;
 use crate::view::{self, length};
+use eldest_http::contract::Evacuation;
+use eldest_http::contract::command::Queue;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How long a change is shown as one.
 const FRESH: Duration = Duration::from_secs(5);
 /// So many orders are shown; the candidates need room as well.
-const MOST_ORDERS: u16 = 4;
-const HEAD: Style = Style::new().add_modifier(Modifier::REVERSED);
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const MOST_ORDERS: usize = 4;
+/// The widths of the columns for an election's name, and for the number of its candidates.
+const NAME: (usize, usize) = (8, 60);
+const COUNT: usize = 8;
+
+/// One line of the screen, and how it stands out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    text: String,
+    style: Attributes,
+}
+
+/// Replaces the terminal's content with these lines, in one write.
+pub(super) fn print(lines: &[Shown]) -> io::Result<()> {
+    let mut frame = Vec::new();
+    for (row, line) in (0..).zip(lines) {
+        queue!(
+            frame,
+            cursor::MoveTo(0, row),
+            SetAttributes(line.style),
+            Print(&line.text),
+            SetAttribute(Attribute::Reset),
+            Clear(ClearType::UntilNewLine)
+        )?;
+    }
+    let mut terminal = io::stdout().lock();
+    terminal.write_all(&frame)?;
+    terminal.flush()
+}
 
 /// What is shown.
 pub(super) struct Screen {
@@ -94,37 +120,31 @@ impl Screen {
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
-    pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
-        let lines = self.queues.len() as u16;
-        let upper = (frame.area().height / 2)
-            .min(lines.saturating_add(1))
-            .max(2);
-        let orders = (self.evacuations.len() as u16).min(MOST_ORDERS);
-        let parts = [
-            Constraint::Length(1),
-            Constraint::Length(orders),
-            Constraint::Length(upper),
-            Constraint::Length(1),
-            Constraint::Min(0),
-            Constraint::Length(1),
-        ];
-        let [title, evacuated, list, gap, members, foot] =
-            Layout::vertical(parts).areas(frame.area());
-        frame.render_widget(self.title(now), title);
-        let orders = self.evacuations.iter().map(|order| {
+    /// Returns the lines of a terminal of that size: columns and rows.
+    pub(super) fn lines(&self, (columns, rows): (u16, u16), now: Instant) -> Vec<Shown> {
+        let rows = usize::from(rows);
+        let mut lines = vec![self.title(now)];
+        let orders = self.evacuations.iter().take(MOST_ORDERS).map(|order| {
             let order = format!("evacuated: {}", evacuate::described(order));
-            Line::styled(order, BOLD)
+            styled(order, Attribute::Bold)
         });
-        frame.render_widget(Paragraph::new(orders.collect::<Vec<_>>()), evacuated);
-        self.draw_list(frame, list, now);
+        lines.extend(orders);
+        let upper = (rows / 2).min(self.queues.len() + 1).max(2);
+        lines.extend(self.list(upper, now));
         if let Some(queue) = self.queues.get(self.selected) {
-            frame.render_widget(Line::styled(view::title(queue), BOLD), gap);
-            frame.render_widget(Paragraph::new(view::roster(queue)), members);
+            lines.push(styled(view::title(queue), Attribute::Bold));
+            lines.extend(view::roster(queue).lines().map(plain));
         }
-        frame.render_widget(Line::raw("arrows select   r asks now   q quits"), foot);
+        lines.resize_with(rows.saturating_sub(1), || plain(""));
+        lines.push(plain("arrows select   r asks now   q quits"));
+        lines.truncate(rows);
+        for line in &mut lines {
+            line.text = cut(&line.text, usize::from(columns));
+        }
+        lines
     }
 
-    fn title(&self, now: Instant) -> Line<'_> {
+    fn title(&self, now: Instant) -> Shown {
         let place = if self.place.is_empty() {
             "all keys"
         } else {
@@ -146,52 +166,80 @@ impl Screen {
                 one_line(error)
             );
         }
-        Line::styled(text, HEAD)
+        styled(text, Attribute::Reverse)
     }
 
-    fn draw_list(&self, frame: &mut Frame<'_>, area: Rect, now: Instant) {
+    /// Returns the head of the list, and as many elections around the selected one as fit.
+    fn list(&self, rows: usize, now: Instant) -> Vec<Shown> {
         if self.queues.is_empty() {
-            frame.render_widget(Line::raw("no candidates"), area);
-            return;
+            return vec![plain("no candidates")];
         }
-        let rows = self.queues.iter().map(|queue| {
+        let room = rows - 1;
+        let first = (self.selected + 1).saturating_sub(room);
+        let widest = self.queues.iter().map(|queue| view::title(queue).width());
+        let name = widest.max().unwrap_or_default().clamp(NAME.0, NAME.1);
+        let row = |title: &str, count: &str, summary: &str| {
+            let (title, count) = (padded(title, name), padded(count, COUNT));
+            format!("{title}  {count}  {summary}")
+        };
+        let head = styled(row("ELECTION", "STANDING", "HOW"), Attribute::Underlined);
+        let elections = self.queues.iter().enumerate().skip(first).take(room);
+        let elections = elections.map(|(number, queue)| {
             let title = view::title(queue);
             let changed = self.changed.get(&title).and_then(|(_, when)| *when);
             let fresh = changed.is_some_and(|when| now.saturating_duration_since(when) < FRESH);
-            let row = Row::new([
-                Cell::from(title),
-                Cell::from(queue.roster.len().to_string()),
-                Cell::from(view::summary(queue)),
-            ]);
-            row.style(if fresh { BOLD } else { Style::new() })
+            let text = row(
+                &title,
+                &queue.roster.len().to_string(),
+                &view::summary(queue),
+            );
+            let mut style = Attributes::none();
+            if number == self.selected {
+                style.set(Attribute::Reverse);
+            }
+            if fresh {
+                style.set(Attribute::Bold);
+            }
+            Shown { text, style }
         });
-        let widest = self
-            .queues
-            .iter()
-            .map(|s| Line::raw(view::title(s)).width());
-        let widest = widest.max().unwrap_or(0).clamp(8, 60) as u16;
-        let widths = [
-            Constraint::Length(widest),
-            Constraint::Length(8),
-            Constraint::Min(10),
-        ];
-        let table = Table::new(rows, widths)
-            .header(
-                Row::new(["ELECTION", "STANDING", "HOW"])
-                    .style(Style::new().add_modifier(Modifier::UNDERLINED)),
-            )
-            .column_spacing(2)
-            .row_highlight_style(HEAD);
-        let mut state = TableState::new().with_selected(self.selected);
-        frame.render_stateful_widget(table, area, &mut state);
+        std::iter::once(head).chain(elections).collect()
     }
+}
+
+fn plain(text: &str) -> Shown {
+    Shown {
+        text: text.to_owned(),
+        style: Attributes::none(),
+    }
+}
+
+fn styled(text: String, attribute: Attribute) -> Shown {
+    Shown {
+        text,
+        style: attribute.into(),
+    }
+}
+
+/// Cuts text to that many columns, and leaves out what would move the cursor.
+fn cut(text: &str, columns: usize) -> String {
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or_default();
+        used <= columns
+    };
+    let printed = text.chars().filter(|c| !c.is_control());
+    printed.take_while(fits).collect()
+}
+
+/// Cuts or fills text to exactly that many columns.
+fn padded(text: &str, columns: usize) -> String {
+    let text = cut(text, columns);
+    let missing = columns - text.width();
+    text + &" ".repeat(missing)
 }
 
 #[cfg(test)]
 mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
     use super::*;
     use crate::view::samples::{election, vacant};
 
@@ -203,24 +251,19 @@ mod tests {
         }
     }
 
-    fn drawn(screen: &Screen, now: Instant) -> Terminal<TestBackend> {
-        let mut terminal = Terminal::new(TestBackend::new(70, 12)).unwrap();
-        terminal.draw(|frame| screen.draw(frame, now)).unwrap();
-        terminal
+    const SIZE: (u16, u16) = (70, 12);
+
+    fn drawn(screen: &Screen, now: Instant) -> Vec<Shown> {
+        screen.lines(SIZE, now)
     }
 
-    fn lines(terminal: &Terminal<TestBackend>) -> Vec<String> {
-        let buffer = terminal.backend().buffer();
-        let line = |y| {
-            let cells = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol().to_owned());
-            cells.collect::<String>().trim_end().to_owned()
-        };
-        (0..buffer.area.height).map(line).collect()
+    fn lines(shown: &[Shown]) -> Vec<String> {
+        let text = |line: &Shown| line.text.trim_end().to_owned();
+        shown.iter().map(text).collect()
     }
 
-    fn is_bold(terminal: &Terminal<TestBackend>, line: u16) -> bool {
-        let cell = &terminal.backend().buffer()[(0, line)];
-        cell.modifier.contains(Modifier::BOLD)
+    fn is_bold(shown: &[Shown], line: usize) -> bool {
+        shown[line].style.has(Attribute::Bold)
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Node {
             self.session.group(WORKERS)?,
         );
         let pieces = pieces();
-        let led = election.run(std::future::pending(), async |leadership| {
+        let led = election.run(std::future::pending::<()>(), async |leadership| {
             leader::lead(leadership, &workers, self.etcd.clone(), &pieces).await
         });
         Ok(timeout(LONG, led).await??.ok_or("no sum")?)

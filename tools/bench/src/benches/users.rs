@@ -71,7 +71,7 @@ async fn lead(n: usize) -> Result<Duration> {
     let work = async |_leadership: Leadership| pending::<Result<()>>().await;
     let runs: Vec<_> = elections
         .iter()
-        .map(|election| election.spawn(pending(), work))
+        .map(|election| election.spawn(pending::<()>(), work))
         .collect();
     while !elections.iter().all(Election::is_leader) {
         if begun.elapsed() > PATIENCE {
