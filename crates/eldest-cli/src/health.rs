@@ -7,21 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use eldest::BoxError;
-use http::uri::{Authority, Scheme};
-use http::{StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use http::Uri;
+use http::uri::Scheme;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::contain::ChildRegistry;
 use crate::exit::{Code, fault};
 use crate::trust;
 use crate::variables::SECRETS;
+use crate::web;
 
 /// The options of the health check, which decides whether the node may lead.
 #[derive(Debug, clap::Args)]
@@ -167,35 +164,10 @@ impl Drop for Running {
 }
 
 async fn get(url: &Uri, connector: Option<&TlsConnector>) -> Result<()> {
-    let authority = url.authority().context("the URL names no host")?;
-    let host = authority.host().trim_matches(['[', ']']);
-    let usual = if connector.is_some() { 443 } else { 80 };
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(usual))).await?;
-    let status = match connector {
-        Some(connector) => {
-            let name = ServerName::try_from(host.to_owned())?;
-            ask(connector.connect(name, stream).await?, url, authority).await?
-        }
-        None => ask(stream, url, authority).await?,
-    };
+    let request = http::Request::get(url).body(String::new())?;
+    let status = web::send(request, connector).await?;
     ensure!(status.is_success(), "{url} answered {status}");
     Ok(())
-}
-
-async fn ask(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    url: &Uri,
-    authority: &Authority,
-) -> Result<StatusCode> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let path = url.path_and_query().map_or("/", |path| path.as_str());
-    let request = http::Request::get(path)
-        .header(http::header::HOST, authority.as_str())
-        .body(String::new())?;
-    // Ends with the sender, at the end of this function.
-    tokio::spawn(connection);
-    Ok(sender.send_request(request).await?.status())
 }
 
 fn url(text: &str) -> Result<Uri, String> {

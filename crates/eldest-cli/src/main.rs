@@ -37,6 +37,7 @@ mod output;
 mod owners;
 #[cfg(unix)]
 mod partitions;
+mod pod;
 #[cfg(unix)]
 mod resource;
 #[cfg(unix)]
@@ -54,6 +55,7 @@ mod trust;
 mod variables;
 mod view;
 mod watch;
+mod web;
 
 use std::process::ExitCode;
 

@@ -25,7 +25,7 @@ use crate::global::Global;
 use crate::health;
 use crate::output::{self, Format};
 use crate::stop::Stop;
-use crate::{answering, forwarding, guard, member};
+use crate::{answering, forwarding, guard, member, pod};
 
 /// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
@@ -131,6 +131,9 @@ pub(crate) struct Args {
     member: member::Args,
 
     #[command(flatten)]
+    pod: pod::Args,
+
+    #[command(flatten)]
     guard: guard::Args,
 
     #[cfg(unix)]
@@ -159,22 +162,14 @@ pub(crate) struct Args {
 
 /// Answers until it is told to stop, or cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    if let Some(twice) = twice(&args.elections) {
-        let message = format!("ELECTION {twice:?} is given twice");
-        return Err(fault(Code::Usage, message));
-    }
-    for (option, given) in [("--partitions", &args.partitions), ("--own", &args.own)] {
-        if let Some(twice) = twice(given.iter().map(|(name, _)| name)) {
-            let message = format!("{option} names {twice:?} twice");
-            return Err(fault(Code::Usage, message));
-        }
-    }
+    args.check_names()?;
     let mut stop = Stop::new()?;
     let program = args.program()?;
     let health = args.health()?;
     let listening = args.answering.listen(args.places()).await?;
     let announced = args.member.announcement(&global.connection);
     let (port, announced) = args.forwarding.listen(&args.elections, announced).await?;
+    let (label, announced) = args.pod.label(&args.elections, announced)?;
     let session = session(global, &args, announced).await?;
     let named = args.elections.iter().map(|name| session.election(name));
     let elections: Vec<Election> = named.collect::<Result<_, _>>()?;
@@ -196,6 +191,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let passing = forwarding::serve(port, &elections).await?;
     let mut server = listening.serve(node);
     announce(global.output, &said.0, &said.1)?;
+    let label = label.map(|label| label.keep(elections[0].clone()));
     let program = program.as_deref();
     let ended = stand(&mut leading, &shutdown, &mut server, &mut stop, program).await;
     let haste = async {
@@ -205,8 +201,14 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             stop.asked().await;
         }
     };
+    let unlabelled = async {
+        if let Some(label) = label {
+            label.stop().await;
+        }
+    };
+    let closed = async { tokio::join!(session.close(), unlabelled).0 };
     tokio::select! {
-        closed = session.close() => if let Err(error) = closed {
+        closed = closed => if let Err(error) = closed {
             tracing::warn!(error = %error.report(), "etcd did not confirm the end of the session; its keys expire with the lease");
         },
         () = haste => {}
@@ -274,6 +276,21 @@ fn announce(format: Format, lines: &[String], objects: &[Listening]) -> Result<(
 }
 
 impl Args {
+    /// Refuses a name that is given twice.
+    fn check_names(&self) -> Result<()> {
+        if let Some(twice) = twice(&self.elections) {
+            let message = format!("ELECTION {twice:?} is given twice");
+            return Err(fault(Code::Usage, message));
+        }
+        for (option, given) in [("--partitions", &self.partitions), ("--own", &self.own)] {
+            if let Some(twice) = twice(given.iter().map(|(name, _)| name)) {
+                let message = format!("{option} names {twice:?} twice");
+                return Err(fault(Code::Usage, message));
+            }
+        }
+        Ok(())
+    }
+
     fn offers_locks(&self, node: Node, session: &Session) -> Node {
         let node = node.locks(session);
         match &self.locks[..] {

@@ -15,6 +15,7 @@ mod health;
 mod monitoring;
 mod options;
 mod partitions;
+mod pods;
 mod processes;
 #[cfg(target_os = "linux")]
 mod programs;

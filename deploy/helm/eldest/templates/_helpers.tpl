@@ -161,6 +161,11 @@ volumes:
       valueFrom: { fieldRef: { fieldPath: status.podIP } }
     - name: ELDEST_ANNOUNCE
       value: address=http://$(POD_IP):{{ $sidecar.programPort }}
+    {{- with $sidecar.podLabel }}
+    - { name: ELDEST_POD_LABEL, value: {{ . }} }
+    - name: ELDEST_POD
+      valueFrom: { fieldRef: { fieldPath: metadata.name } }
+    {{- end }}
   ports:
     - { name: eldest, containerPort: {{ $sidecar.port }} }
   {{- include "eldest.probes" "eldest" | nindent 2 }}
@@ -169,4 +174,9 @@ volumes:
   {{- include "eldest.security" . | nindent 2 }}
   {{- with include "eldest.volumeMounts" . }}{{ . | nindent 2 }}{{ end }}
 - {{ toYaml $sidecar.program | indent 2 | trim }}
+{{- end }}
+
+{{- /* Whether the pods label themselves. */}}
+{{- define "eldest.labelled" -}}
+{{- if and (eq .Values.mode "sidecar") .Values.sidecar.podLabel }}yes{{ end }}
 {{- end }}

@@ -44,21 +44,28 @@ pub(super) const BASES: [Base; 2] = [
     },
 ];
 
-/// Values that the bases leave at their defaults, each with a name: with an agent on each machine, and in each pod.
-const OTHERS: [(&str, &str); 2] = [
+/// Values that the bases leave at their defaults, each with a name: with an agent on each machine, and in each pod, and with
+/// a label on the leader's pod.
+const OTHERS: [(&str, &str); 3] = [
     (
         "host",
         "agent.mode=host,etcd.secretName=access,etcd.certificateSecretName=certificates,ttlSeconds=20,replicas=5,\
          imagePullSecrets[0].name=registry,nodeSelector.disk=ssd,tolerations[0].operator=Exists",
     ),
     ("pod", "agent.mode=pod"),
+    ("label", "sidecar.podLabel=eldest.dev/role"),
 ];
 /// Values that the chart refuses, and a word of the reason.
-const REFUSED: [(&str, &str); 5] = [
+const REFUSED: [(&str, &str); 7] = [
     ("mode=agent", "mode"),
     ("agent.mode=machine", "mode"),
     ("agent.hostDirectory=run", "hostDirectory"),
     ("ttlseconds=7", "ttlseconds"),
+    ("sidecar.podLabel=a/b/c", "podLabel"),
+    (
+        "mode=sidecar,sidecar.podLabel=eldest.dev/role,sidecar.elections={a,b}",
+        "exactly one election",
+    ),
     ("etcd.endpoints[0]=10.0.0.1:2379", "endpoints"),
 ];
 

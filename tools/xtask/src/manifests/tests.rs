@@ -90,6 +90,99 @@ fn probes_have_routes(kubernetes: &str, web: &str) {
     }
 }
 
+/// A Deployment whose pods are all to be replaced, by the rules of its controller.
+struct Rollout {
+    replicas: usize,
+    max_unavailable: usize,
+    max_surge: usize,
+    /// The path of the readiness probe.
+    probe: &'static str,
+}
+
+impl Rollout {
+    /// A pod is ready as its probe says: each that is in the queue, or only the eldest, which leads.
+    fn is_ready(&self, place: usize) -> bool {
+        self.probe == "/ready" || place == 0
+    }
+
+    /// Counts the ready pods of a version.
+    fn ready(&self, queue: &[bool], of: bool) -> usize {
+        let pods = queue.iter().enumerate();
+        pods.filter(|(place, new)| **new == of && self.is_ready(*place))
+            .count()
+    }
+
+    /// Emulates the controller until nothing changes. Returns true if only new pods are left, and all of them.
+    fn finishes(&self) -> bool {
+        let least = self.replicas - self.max_unavailable;
+        // In the order in which the pods joined; true: of the new version.
+        let mut queue = vec![false; self.replicas];
+        loop {
+            let before = queue.clone();
+            let new = queue.iter().filter(|new| **new).count();
+            let room = (self.replicas + self.max_surge).saturating_sub(queue.len());
+            queue.resize(queue.len() + room.min(self.replicas - new), true);
+            let new = queue.iter().filter(|new| **new).count();
+            let unready = new - self.ready(&queue, true);
+            let mut surplus = queue.len().saturating_sub(least + unready);
+            // Old pods that are not ready go first: nobody misses them.
+            for place in (0..queue.len()).rev() {
+                if surplus > 0 && !queue[place] && !self.is_ready(place) {
+                    queue.remove(place);
+                    surplus -= 1;
+                }
+            }
+            let available = self.ready(&queue, true) + self.ready(&queue, false);
+            for _ in least..available {
+                if let Some(place) = queue.iter().rposition(|new| !new) {
+                    queue.remove(place);
+                }
+            }
+            if queue == before {
+                return queue == vec![true; self.replicas];
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rollout_of_the_manifests_finishes_and_one_that_probes_for_the_leader_hangs() {
+    for manifest in [MANIFEST, SIDECAR].map(read) {
+        let count = |key| usize::try_from(number(&manifest, key)).unwrap();
+        let (replicas, max_unavailable) = (count("replicas"), count("maxUnavailable"));
+        let (_, probe) = manifest.split_once("readinessProbe:").unwrap();
+        assert!(probe.trim().starts_with("httpGet: { path: /ready,"));
+        let rollout = |probe| Rollout {
+            replicas,
+            max_unavailable,
+            max_surge: count("maxSurge"),
+            probe,
+        };
+        assert!(rollout("/ready").finishes());
+        assert!(!rollout("/leader").finishes());
+    }
+    // What docs/kubernetes.md says of all of them.
+    for replicas in 2..6 {
+        for (max_unavailable, max_surge) in
+            [(0, 1), (1, 0), (1, 1), (replicas - 1, 0), (replicas, 0)]
+        {
+            let rollout = |probe| Rollout {
+                replicas,
+                max_unavailable,
+                max_surge,
+                probe,
+            };
+            assert!(rollout("/ready").finishes());
+            let finishes = rollout("/leader").finishes();
+            assert_eq!(
+                finishes,
+                max_unavailable == replicas,
+                "{replicas} {max_unavailable} {max_surge}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_units_of_systemd_wait_for_the_default_ttl_and_name_variables_of_the_command() {
     let options = read("crates/eldest-cli/src/connection.rs");
