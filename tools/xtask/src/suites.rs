@@ -18,9 +18,8 @@ use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 const CONTAINERS: &str = "containers";
 /// The test file that is enough for old versions of etcd.
 const SMOKE: &str = "smoke";
-/// The tests of the whole stack: in virtual time, and of its etcd beside a real one.
+/// The tests of the whole stack in virtual time.
 const STACK: &str = "cluster";
-const CONFORMANCE: &str = "conformance";
 /// The example of a team's own failover tests, which builds its image by itself.
 const FAILOVER: &str = "failover";
 /// Their ten thousand cycles run only when they are asked for.
@@ -28,7 +27,7 @@ const CYCLES: &str = "cycles";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 14] = [
+const ON_ONE_VERSION: [&str; 15] = [
     "burst",
     "cli",
     "cycles",
@@ -36,6 +35,7 @@ const ON_ONE_VERSION: [&str; 14] = [
     "fuzzing",
     "http",
     "logs",
+    "memory",
     "page",
     "partitions",
     "route",
@@ -245,7 +245,7 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
 }
 
 /// What depends on etcd's version, to be run with the one given: everything in the folders `tests` of the published packages
-/// that needs no containers and no minutes, and the etcd of simulated time.
+/// that needs no containers and no minutes.
 pub(crate) fn on_version(
     stage: &Stage,
     built: &Built,
@@ -258,7 +258,7 @@ pub(crate) fn on_version(
     let depends = |program: &Program| {
         let name = program.name.as_str();
         let published = PUBLISHED.contains(&program.package.as_str());
-        (published || name == CONFORMANCE) && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
+        published && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
     };
     let cases = cases(stage, built, depends, &settings)?;
     let waits = "faults::moving::";

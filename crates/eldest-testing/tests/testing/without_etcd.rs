@@ -1,5 +1,4 @@
-//! Leaderships that a test makes up, and the etcd in memory at a port. Its tests under a paused clock are in `tools/stack`,
-//! where tokio is built with such a clock.
+//! Leaderships that a test makes up, and the etcd in memory at a port. Its tests under a paused clock are in `memory.rs`.
 
 use std::time::Duration;
 

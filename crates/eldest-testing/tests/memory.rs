@@ -1,4 +1,5 @@
 //! Tests the etcd in memory as users' tests have it: within one process, under tokio's paused clock.
+#![allow(clippy::disallowed_methods)] // tokio's clock is the one that is paused
 
 use std::time::Duration;
 

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use eldest_sim_stack::server::{Cluster, ClusterOptions, serve};
 use eldest_testing::Etcd;
+use eldest_testing::internal::{Cluster, ClusterOptions, serve};
 use etcd_client::proto::{PbDeleteRequest, PbPutRequest};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
