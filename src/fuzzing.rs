@@ -1,5 +1,5 @@
 //! Feeds arbitrary bytes to the code that reads foreign input: each function panics if that code returns an impossible
-//! result. Not covered by semver; the programs in `tools/fuzz/` and `tests/fuzzing.rs` call it.
+//! result. Not covered by semver; the programs in `lab/fuzz/` and `tests/fuzzing.rs` call it.
 //!
 //! Each function returns whether the bytes were of the kind that it reads, so that a run can count the inputs that got
 //! that far.
@@ -18,7 +18,7 @@ use eldest_core::queue::Roster as Queue;
 
 /// One thing that is read.
 pub struct Target {
-    /// As the programs in `tools/fuzz/` are called.
+    /// As the programs in `lab/fuzz/` are called.
     pub name: &'static str,
     /// Reads these bytes so.
     pub read: fn(&[u8]) -> bool,

@@ -1,4 +1,4 @@
-//! The targets of `tools/fuzz/` for a few seconds, on the stable compiler: examples, examples that were damaged, and noise.
+//! The targets of `lab/fuzz/` for a few seconds, on the stable compiler: examples, examples that were damaged, and noise.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,5 +1,5 @@
 //! Feeds arbitrary bytes to the router as requests, and panics if it answers 500. Not covered by semver; the programs in
-//! `tools/fuzz/` and `tests/fuzzing.rs` call it.
+//! `lab/fuzz/` and `tests/fuzzing.rs` call it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

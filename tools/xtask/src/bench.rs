@@ -11,6 +11,7 @@ use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::together::BENCH;
+use crate::workspaces::Workspace;
 use crate::{consumer, packages, process, python, setup, tools};
 
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if args.iter().any(|arg| *arg == PROFILE) {
         what.extend(["--features", "profile"]);
     }
-    let program = build(&stage, BENCH, &what)?;
+    let program = build(&stage, (Workspace::Lab, BENCH), &what)?;
     let mut bench = Command::new(&program);
     let needs = stage.output(Command::new(&program).args(&args).arg("--needs"))?;
     for name in needs.lines() {
@@ -65,22 +66,27 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
 /// The stage `bench`: what is counted, and a few ratios that are far from what has to be reached if something is wrong. Without
 /// the features that the other tests have: with metrics, the library allocates more.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut setup::cargo(["test", "--package", BENCH])?)?;
-    let mut bench = Command::new(build(stage, BENCH, &["--package", BENCH])?);
+    stage.tests(&mut Workspace::Lab.cargo(["test", "--package", BENCH])?)?;
+    let mut bench = Command::new(build(
+        stage,
+        (Workspace::Lab, BENCH),
+        &["--package", BENCH],
+    )?);
     stage.step(bench.arg("--check"))?;
     Ok(())
 }
 
-fn build(stage: &Stage, name: &str, what: &[&str]) -> Result<PathBuf> {
+fn build(stage: &Stage, (workspace, name): (Workspace, &str), what: &[&str]) -> Result<PathBuf> {
     let json = "--message-format=json-render-diagnostics";
-    let mut cargo = setup::cargo(["build", json])?;
+    let mut cargo = workspace.cargo(["build", json])?;
     Built::read(&stage.output(cargo.args(what))?).program(name)
 }
 
 /// The command `eldest`, built as it is given to users, but for this machine's libraries.
 fn command(stage: &Stage) -> Result<PathBuf> {
     eprintln!("==> bench: building the command, which takes minutes the first time");
-    build(stage, COMMAND, &["--release", "--package", CLI])
+    let command = (Workspace::Product, COMMAND);
+    build(stage, command, &["--release", "--package", CLI])
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
@@ -95,7 +101,7 @@ fn go_peer(stage: &Stage) -> Result<PathBuf> {
     let program = target.join("go-peer");
     let mut build = Command::new(fs::canonicalize(&compiler)?);
     build
-        .current_dir(setup::root().join("tools/bench/go"))
+        .current_dir(setup::root().join("lab/bench/go"))
         .env("GOROOT", usr.join("lib/go"))
         // What is installed is not downloaded.
         .env("GOPATH", format!("{path}:/usr/share/gocode"))

@@ -1,4 +1,4 @@
-//! Builds a program of this workspace and replaces this process with it.
+//! Builds a program of a workspace and replaces this process with it.
 
 use std::ffi::OsStr;
 use std::io::BufRead;
@@ -8,16 +8,20 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{metadata, setup};
+use crate::metadata;
+use crate::workspaces::Workspace;
 
 /// Builds the program of that package and becomes it: its exit code and its signals are ours.
-pub(crate) fn become_it<A: AsRef<OsStr>>(package: &str, args: &[A]) -> Result<ExitCode> {
-    become_it_with(package, args, None)
+pub(crate) fn become_it<A: AsRef<OsStr>>(
+    program: (Workspace, &str),
+    args: &[A],
+) -> Result<ExitCode> {
+    become_it_with(program, args, None)
 }
 
 /// The same, with one more variable in its environment.
 pub(crate) fn become_it_with<A: AsRef<OsStr>>(
-    package: &str,
+    (workspace, package): (Workspace, &str),
     args: &[A],
     variable: Option<(&str, PathBuf)>,
 ) -> Result<ExitCode> {
@@ -27,7 +31,7 @@ pub(crate) fn become_it_with<A: AsRef<OsStr>>(
     };
     println!("==> {package}: building (dev profile)");
     let started = Instant::now();
-    let binary = build(package)?;
+    let binary = build(workspace, package)?;
     println!(
         "==> {package}: built in {:.1} s",
         started.elapsed().as_secs_f64()
@@ -38,16 +42,13 @@ pub(crate) fn become_it_with<A: AsRef<OsStr>>(
 }
 
 /// Builds the program of that package. Asks cargo where it put the binary, for the place depends on the user's settings.
-fn build(package: &str) -> Result<PathBuf> {
-    let mut child = setup::cargo([
-        "build",
-        "--package",
-        package,
-        "--message-format=json-render-diagnostics",
-    ])?
-    .stdout(Stdio::piped())
-    .spawn()
-    .context("starting cargo")?;
+fn build(workspace: Workspace, package: &str) -> Result<PathBuf> {
+    let json = "--message-format=json-render-diagnostics";
+    let mut child = workspace
+        .cargo(["build", "--package", package, json])?
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo")?;
     let stdout = child.stdout.take().context("cargo's output")?;
     let mut binary = None;
     for line in std::io::BufReader::new(stdout).lines() {

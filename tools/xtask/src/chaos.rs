@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::workspaces::Workspace;
 use crate::{built, releases, tools};
 
 pub(crate) const PACKAGE: &str = "eldest-chaos";
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         None
     };
     let variable = library.map(|library| (tools::FAKETIME, library));
-    built::become_it_with(PACKAGE, &args, variable)
+    built::become_it_with((Workspace::Lab, PACKAGE), &args, variable)
 }
 
 /// Whether faults of wall clocks are among those that are asked for.

@@ -7,12 +7,13 @@ use anyhow::Result;
 use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
+use crate::workspaces::Workspace;
 use crate::{imports, pages, runbooks, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// What somebody builds by itself, and with what options; the library has a list of its own.
-const ALONE: [(&str, &[&str]); 5] = [
+const ALONE: [(&str, &[&str]); 6] = [
     // Clients of their own need none of ours.
     (ROUTE, &["--no-default-features"]),
     (HTTP, &[]),
@@ -20,15 +21,17 @@ const ALONE: [(&str, &[&str]); 5] = [
     (TESTING, &["--no-default-features"]),
     // The image is built without features.
     ("eldest-node", &[]),
-    // `cargo xtask demo` and `cargo xtask chaos` build no more.
-    ("eldest-demo", &["--package", "eldest-chaos"]),
+    // What the fault harness has it built with.
+    ("eldest-node", &["--all-features"]),
+    // `cargo xtask demo` builds no more.
+    ("eldest-demo", &[]),
 ];
 
 /// `cargo xtask check`: cargo lints again only what has changed, and what builds on it.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     source(stage)?;
     let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
-    clippy.arg(together::features(stage, &[])?.join(","));
+    clippy.arg(together::features(stage)?);
     stage.step(clippy.args(DENY_WARNINGS))?;
     suites::unit(stage)?;
     simulate::short(stage)
@@ -36,7 +39,9 @@ pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
 
 /// The stage `source`.
 pub(crate) fn source(stage: &mut Stage) -> Result<()> {
-    stage.step(&mut setup::cargo(["fmt", "--all", "--check"])?)?;
+    for workspace in Workspace::ALL {
+        stage.step(&mut workspace.cargo(["fmt", "--all", "--check"])?)?;
+    }
     imports::stage(stage)?;
     pages::stage(stage)?;
     runbooks::stage(stage)
@@ -56,7 +61,7 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
         stage.step(alone.args(DENY_WARNINGS))?;
     }
     // Apart from what is built together, and so from its lints.
-    let mut apart = setup::cargo(["clippy", "--all-targets"])?;
+    let mut apart = Workspace::Lab.cargo(["clippy", "--all-targets"])?;
     apart.args(["--package", together::MODEL, "--package", together::BENCH]);
     stage.step(apart.args(DENY_WARNINGS))?;
     for (package, options) in ALONE {
@@ -68,14 +73,17 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
 
 /// The stage `docs`: the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
-    stage.step(documenting(stage)?.env("RUSTDOCFLAGS", "-D warnings"))?;
+    let mut lab = Workspace::Lab.cargo(["doc", "--workspace", "--no-deps", "--lib"])?;
+    for cargo in [&mut documenting(stage)?, &mut lab] {
+        stage.step(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+    }
     Ok(())
 }
 
-/// `cargo doc` of all libraries, with the features that `build` has compiled them with.
+/// `cargo doc` of the product's libraries, with the features that `build` has compiled them with.
 pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
-    cargo.arg(together::features(stage, &[])?.join(","));
+    cargo.arg(together::features(stage)?);
     cargo.args(together::EXAMPLE);
     Ok(cargo)
 }
@@ -83,7 +91,7 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
 /// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
 pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
-    let metadata = Metadata::with_dependencies(stage)?;
+    let metadata = Metadata::with_dependencies(stage, Workspace::Product)?;
     let ours = metadata.rust_version()?;
     stage.say(&format!("we declare Rust {ours}; this is {}", rustc.trim()));
     let needed = metadata.needed()?;

@@ -14,6 +14,7 @@ use toml::{Table, Value};
 use crate::install::Tool;
 use crate::metadata::Metadata;
 use crate::stage::Stage;
+use crate::workspaces::Workspace;
 use crate::{process, setup};
 
 const TOOL: Tool = Tool {
@@ -34,17 +35,19 @@ struct Rules {
 /// The stage `deny`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let rules = Rules::read(&std::fs::read_to_string(setup::root().join("deny.toml"))?)?;
-    let metadata = Metadata::with_dependencies(stage)?;
-    let packages = metadata.packages();
-    // The library alone has more than this.
-    ensure!(packages.len() > 50, "only {} packages", packages.len());
-    let broken = rules.broken(packages);
-    if broken.is_empty() {
-        let what = "packages: licences, bans and sources as deny.toml wants them";
-        stage.pass(&format!("{} {what}", packages.len()));
-    }
-    for why in broken {
-        stage.fail(why);
+    for workspace in Workspace::ALL {
+        let metadata = Metadata::with_dependencies(stage, workspace)?;
+        let packages = metadata.packages();
+        // The library alone has more than this.
+        ensure!(packages.len() > 50, "only {} packages", packages.len());
+        let broken = rules.broken(packages);
+        if broken.is_empty() {
+            let what = "packages: licences, bans and sources as deny.toml wants them";
+            stage.pass(&format!("{workspace:?}: {} {what}", packages.len()));
+        }
+        for why in broken {
+            stage.fail(why);
+        }
     }
     advisories(stage)
 }
@@ -56,14 +59,18 @@ fn advisories(stage: &mut Stage) -> Result<()> {
         );
         return Ok(());
     };
-    let fetched = stage.output(&mut deny(&tool, &["fetch", "db"])?);
+    let fetched = stage.output(&mut deny(&tool, Workspace::Product, &["fetch", "db"])?);
     if let Err(error) = fetched {
         stage.skip(format!(
             "advisories are not checked: no database: {error:#}"
         ));
         return Ok(());
     }
-    if stage.step(&mut deny(&tool, &["check", "advisories"])?)? {
+    let mut affected = false;
+    for workspace in Workspace::ALL {
+        affected |= !stage.step(&mut deny(&tool, workspace, &["check", "advisories"])?)?;
+    }
+    if !affected {
         stage.pass("no advisory is about what we depend on");
     }
     Ok(())
@@ -76,16 +83,20 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         [] => vec!["check"],
         args => args.iter().map(String::as_str).collect(),
     };
-    let status = deny(&tool, &args)?
-        .status()
-        .context("starting cargo-deny")?;
-    Ok(process::exit_code(status))
+    for workspace in Workspace::ALL {
+        let status = deny(&tool, workspace, &args)?.status();
+        let status = status.context("starting cargo-deny")?;
+        if !status.success() {
+            return Ok(process::exit_code(status));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// cargo-deny, in the workspace.
-fn deny(tool: &Path, args: &[&str]) -> Result<Command> {
+/// cargo-deny, in that workspace. It looks for deny.toml in the folders above, too.
+fn deny(tool: &Path, workspace: Workspace, args: &[&str]) -> Result<Command> {
     let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
-    command.args(args);
+    command.args(args).current_dir(workspace.folder());
     Ok(command)
 }
 

@@ -50,10 +50,10 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The root file of every library and program of this workspace.
+/// The root file of every library and program of both workspaces.
 fn roots() -> Result<Vec<PathBuf>> {
     let mut packages = vec![setup::root().to_owned()];
-    for folder in ["crates", "tools"] {
+    for folder in ["crates", "tools", "lab"] {
         for package in fs::read_dir(setup::root().join(folder))? {
             packages.push(package?.path());
         }

@@ -53,6 +53,7 @@ mod verify;
 mod version;
 #[cfg(test)]
 mod workflows;
+mod workspaces;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use stages::Tier;
+use workspaces::Workspace;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -82,7 +84,7 @@ struct Entry {
 
 const COMMANDS: &[Entry] = &[
     command("demo", "[-- ARGS]", "build the demo and run it", |args| {
-        built::become_it("eldest-demo", args)
+        built::become_it((Workspace::Product, "eldest-demo"), args)
     }),
     command(
         "bench",

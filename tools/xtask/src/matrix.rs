@@ -11,10 +11,10 @@ use crate::{chaos, pool, suites};
 
 /// The stage `versions`. A version that cannot be tested does not keep the others from it.
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
-    let harness = together::build_harness(stage)?;
+    let lab = together::build_lab(stage)?;
     let built = together::build(stage, &EVERYTHING)?;
     // The upgrade takes longest.
-    let mut cases = vec![upgrade(stage, &harness)?];
+    let mut cases = vec![upgrade(stage, &lab)?];
     let tools = suites::with_tools(stage)?;
     for series in SUPPORTED {
         let (etcd, _) = vendored(stage, series)?;

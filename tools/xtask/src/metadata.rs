@@ -10,6 +10,7 @@ use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package}
 use crate::published::LIBRARY;
 use crate::setup;
 use crate::stage::Stage;
+use crate::workspaces::Workspace;
 
 /// The workspace as cargo sees it.
 pub(crate) struct Metadata(cargo_metadata::Metadata);
@@ -17,20 +18,21 @@ pub(crate) struct Metadata(cargo_metadata::Metadata);
 impl Metadata {
     /// The library alone; downloads nothing.
     pub(crate) fn of_workspace(stage: &Stage) -> Result<Self> {
-        Self::read(stage, &["--no-deps"])
+        Self::read(stage, Workspace::Product, &["--no-deps"])
     }
 
-    /// With every dependency of this machine's platform. Without that filter cargo downloads the
+    /// That workspace with every dependency of this machine's platform. Without that filter cargo downloads the
     /// binaries of etcd for all platforms.
-    pub(crate) fn with_dependencies(stage: &Stage) -> Result<Self> {
+    pub(crate) fn with_dependencies(stage: &Stage, workspace: Workspace) -> Result<Self> {
         Self::read(
             stage,
+            workspace,
             &["--all-features", "--filter-platform", &host(stage)?],
         )
     }
 
-    fn read(stage: &Stage, args: &[&str]) -> Result<Self> {
-        let mut cargo = setup::cargo(["metadata", "--format-version", "1"])?;
+    fn read(stage: &Stage, workspace: Workspace, args: &[&str]) -> Result<Self> {
+        let mut cargo = workspace.cargo(["metadata", "--format-version", "1"])?;
         let text = stage.output(cargo.args(args))?;
         let metadata = MetadataCommand::parse(text).context("reading cargo's metadata")?;
         Ok(Self(metadata))

@@ -4,21 +4,22 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use crate::process;
 use crate::stage::Stage;
 use crate::together::MODEL;
-use crate::{process, setup};
+use crate::workspaces::Workspace;
 
 /// The stage `model`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     // The figures and the counterexamples are worth reading although nothing failed.
-    let mut tests = setup::cargo(["test", "--package", MODEL, "--", "--show-output"])?;
+    let mut tests = Workspace::Lab.cargo(["test", "--package", MODEL, "--", "--show-output"])?;
     stage.tests(&mut tests)?;
     Ok(())
 }
 
 /// The command `model`: its options are the model's.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let mut cargo = setup::cargo(["run", "--quiet", "--package", MODEL, "--"])?;
+    let mut cargo = Workspace::Lab.cargo(["run", "--quiet", "--package", MODEL, "--"])?;
     let status = cargo.args(args).status().context("starting cargo")?;
     Ok(process::exit_code(status))
 }

@@ -104,6 +104,11 @@ pub(crate) const STAGES: &[Entry] = &[
         suites::stack,
     ),
     thorough(
+        "examples",
+        "the examples that bring a client of their own: fenced writes to PostgreSQL, spans for OpenTelemetry",
+        suites::examples,
+    ),
+    thorough(
         "long",
         "tests of minutes: every member replaced, a restored etcd, a thousand partitions, what hundreds of cycles leave",
         suites::long,

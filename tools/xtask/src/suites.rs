@@ -22,6 +22,8 @@ const SMOKE: &str = "smoke";
 const STACK: &str = "cluster";
 /// The example of a team's own failover tests, which builds its image by itself.
 const FAILOVER: &str = "failover";
+/// How the names of packages end that are examples.
+const EXAMPLE: &str = "-example";
 /// Their ten thousand cycles run only when they are asked for.
 const CYCLES: &str = "cycles";
 
@@ -102,14 +104,19 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
     let xtask = together::build_xtask(stage)?;
     for built in [built, xtask] {
-        for program in built.tests(Kind::UnitTests, |it| it.package != simulate::PACKAGE) {
-            let mut tests = program.command();
-            for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
-                tests.args(["--skip", skipped]);
-            }
-            // Not every program has any.
-            stage.unit_tests(&program.name, &mut tests)?;
+        unit_tests(stage, &built, |it| it.package != simulate::PACKAGE)?;
+    }
+    Ok(())
+}
+
+fn unit_tests(stage: &mut Stage, built: &Built, of: impl Fn(&Program) -> bool) -> Result<()> {
+    for program in built.tests(Kind::UnitTests, of) {
+        let mut tests = program.command();
+        for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
+            tests.args(["--skip", skipped]);
         }
+        // Not every program has any.
+        stage.unit_tests(&program.name, &mut tests)?;
     }
     Ok(())
 }
@@ -191,7 +198,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         found = search(&together::build_xtask(stage)?)?;
     }
     if found.is_empty() {
-        found = search(&together::build_harness(stage)?)?;
+        found = search(&together::build_lab(stage)?)?;
     }
     ensure!(
         !found.is_empty(),
@@ -294,23 +301,35 @@ pub(crate) fn with_tools(stage: &Stage) -> Result<Command> {
     Ok(settings)
 }
 
+/// The stage `examples`: those with a client of their own, which the first tier does not build.
+pub(crate) fn examples(stage: &mut Stage) -> Result<()> {
+    let built = together::build_lab(stage)?;
+    let mut settings = setup::program("settings");
+    tools::add_postgres(stage, &mut settings);
+    let is_example = |program: &Program| program.package.ends_with(EXAMPLE);
+    unit_tests(stage, &built, is_example)?;
+    let cases = cases(stage, &built, is_example, &settings)?;
+    pool::run(stage, cases)
+}
+
 /// The stage `chaos`.
 pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     // Data centres are network namespaces.
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
-    let built = together::build_harness(stage)?;
+    let built = together::build_lab(stage)?;
     let mut settings = setup::program("settings");
     tools::add_faketime(stage, &mut settings);
     let harness = |program: &Program| program.package == chaos::PACKAGE;
+    unit_tests(stage, &built, harness)?;
     let cases = cases(stage, &built, harness, &settings)?;
     pool::run(stage, cases)
 }
 
 /// The stage `stack`.
 pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
-    let built = together::build(stage, &["--test", STACK])?;
+    let built = together::build_lab(stage)?;
     for program in built.tests(Kind::Tests, |program| program.name == STACK) {
         stage.tests(&mut program.command())?;
     }

@@ -1,4 +1,4 @@
-//! Builds the tests and programs of all packages at once, by clippy's driver and with one set of features: each package is
+//! Builds the tests and programs of a workspace at once, by clippy's driver and with one set of features: each package is
 //! compiled once, and linted as it is compiled.
 
 use std::path::{Path, PathBuf};
@@ -9,13 +9,10 @@ use anyhow::{Context, Result};
 use crate::metadata::Metadata;
 use crate::programs::Built;
 use crate::stage::Stage;
-use crate::{chaos, packages, setup};
+use crate::workspaces::Workspace;
+use crate::{packages, setup};
 
-/// Not among the packages that are built together: the model has a compiler's options of its own, the benchmarks count what
-/// the library does without features, and this program is built already.
-const APART: [&str; 3] = [MODEL, BENCH, "xtask"];
-/// Nor is the fault harness, in the first tier, and what other packages have for it.
-const HARNESS: &str = chaos::PACKAGE;
+/// What packages of the product have for the fault harness, which builds it in its own workspace.
 const FOR_HARNESS: [&str; 2] = ["eldest-node/orders", "eldest-node/register"];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
@@ -34,30 +31,34 @@ const LINTS: (&str, &str) = (
 
 /// Every package but those apart, whichever of their tests run, and every feature: cargo builds a dependency once for each set
 /// of features that the packages it was asked for need.
-fn together(stage: &Stage, with_harness: bool) -> Result<Vec<String>> {
+fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
     let mut selected = vec!["--workspace".to_owned()];
-    let harness = (!with_harness).then_some(HARNESS);
-    for package in APART.into_iter().chain(harness) {
-        selected.extend(["--exclude".to_owned(), package.to_owned()]);
+    let apart: &[&str] = match workspace {
+        // This program is built already.
+        Workspace::Product => &["xtask"],
+        // The model has a compiler's options of its own, and the benchmarks count what the library does without features.
+        Workspace::Lab => &[MODEL, BENCH],
+    };
+    for package in apart {
+        selected.extend(["--exclude".to_owned(), (*package).to_owned()]);
     }
-    let mut features = features(stage, &APART)?;
-    features.retain(|feature| with_harness || !FOR_HARNESS.contains(&feature.as_str()));
-    selected.extend(["--features".to_owned(), features.join(",")]);
+    if workspace == Workspace::Product {
+        selected.extend(["--features".to_owned(), features(stage)?]);
+    }
     Ok(selected)
 }
 
-/// The features of all packages but those, each with its package.
-pub(crate) fn features(stage: &Stage, apart: &[&str]) -> Result<Vec<String>> {
+/// The features of the product's packages, each with its package, as cargo wants them.
+pub(crate) fn features(stage: &Stage) -> Result<String> {
     let metadata = Metadata::of_workspace(stage)?;
     let mut all = Vec::new();
     for package in metadata.packages() {
         let features = package.features.keys();
         let tested = features.filter(|name| *name != "default" && *name != OTHER_CRYPTOGRAPHY);
-        if !apart.contains(&package.name.as_str()) {
-            all.extend(tested.map(|feature| format!("{}/{feature}", package.name)));
-        }
+        all.extend(tested.map(|feature| format!("{}/{feature}", package.name)));
     }
-    Ok(all)
+    all.retain(|feature| !FOR_HARNESS.contains(&feature.as_str()));
+    Ok(all.join(","))
 }
 
 /// Cargo takes the features that tests need into account only if it builds something that may use them.
@@ -66,23 +67,25 @@ pub(crate) const EXAMPLE: [&str; 2] = ["--example", "run_a_task"];
 /// Everything that is built together.
 pub(crate) const EVERYTHING: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
-/// Builds those targets, with warnings denied, and tells what there is.
+/// Builds those targets of the product, with warnings denied, and tells what there is.
 pub(crate) fn build(stage: &Stage, targets: &[&str]) -> Result<Built> {
-    let mut cargo = linting(stage, "build")?;
-    cargo.args(together(stage, false)?).args(targets);
-    messages(stage, &mut cargo)
+    build_in(Workspace::Product, stage, targets)
 }
 
-/// The same with the fault harness, and with what other packages have for it.
-pub(crate) fn build_harness(stage: &Stage) -> Result<Built> {
-    let mut cargo = linting(stage, "build")?;
-    cargo.args(together(stage, true)?);
-    messages(stage, cargo.args(["--bins", "--tests"]))
+/// The same of the lab: its programs and tests.
+pub(crate) fn build_lab(stage: &Stage) -> Result<Built> {
+    build_in(Workspace::Lab, stage, &["--bins", "--tests"])
+}
+
+fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Built> {
+    let mut cargo = linting(stage, workspace, "build")?;
+    cargo.args(together(stage, workspace)?).args(targets);
+    messages(stage, &mut cargo)
 }
 
 /// The same of this very program and its tests.
 pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
-    let mut cargo = linting(stage, "build")?;
+    let mut cargo = linting(stage, Workspace::Product, "build")?;
     messages(
         stage,
         cargo.args(["--package", "xtask", "--bins", "--tests"]),
@@ -96,16 +99,16 @@ fn messages(stage: &Stage, cargo: &mut Command) -> Result<Built> {
 
 /// `cargo test` of the examples in the documentation.
 pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
-    let mut cargo = linting(stage, "test")?;
+    let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo
         .args(["--no-fail-fast", "--doc"])
-        .args(together(stage, false)?);
+        .args(together(stage, Workspace::Product)?);
     Ok(cargo)
 }
 
 /// Cargo, with clippy's driver in the compiler's place.
-fn linting(stage: &Stage, command: &str) -> Result<Command> {
-    let mut cargo = setup::cargo([command])?;
+fn linting(stage: &Stage, workspace: Workspace, command: &str) -> Result<Command> {
+    let mut cargo = workspace.cargo([command])?;
     cargo.env("RUSTC_WORKSPACE_WRAPPER", driver(stage)?);
     let (name, arguments) = LINTS;
     cargo.env(name, arguments);

@@ -24,13 +24,12 @@ const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
 /// Names libfaketime.
 pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 
-/// Tells the tests where the programs of others are. Each is fetched once.
+/// Tells the tests of the product where the programs of others are. Each is fetched once.
 pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
     add_etcdctl(stage, cargo);
     add_etcdutl(stage, cargo);
     add_haproxy(stage, cargo);
     add_faketime(stage, cargo);
-    add_postgres(stage, cargo);
     add_others(stage, cargo);
 }
 
@@ -80,7 +79,7 @@ fn add_haproxy(stage: &Stage, cargo: &mut Command) {
 }
 
 /// Tells the tests where `PostgreSQL` is, if this machine has none. Without it they fail and name the remedy.
-fn add_postgres(stage: &Stage, cargo: &mut Command) {
+pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
     if is_wanted("postgres", "POSTGRES") && postgres_in(Path::new("/usr")).is_none() {
         match postgres(stage) {
             Ok((program, libraries)) => {

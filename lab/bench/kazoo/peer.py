@@ -1,5 +1,5 @@
 """The peer in Python: kazoo's recipes on ZooKeeper. It is asked by lines on stdin and answers on stdout, as the processes of
-tools/bench/src/peer.rs do."""
+lab/bench/src/peer.rs do."""
 
 import sys
 import threading

@@ -13,7 +13,7 @@ const PAGE: &str = "docs/faults.md";
 const RENEW: &str = "ELDEST_RENEW";
 #[cfg(unix)]
 const BEGIN: &str =
-    "<!-- `ELDEST_RENEW=1 cargo test -p eldest-chaos --test table` writes this -->\n";
+    "<!-- `ELDEST_RENEW=1 cargo test -p eldest-chaos --test table` in lab/ writes this -->\n";
 #[cfg(unix)]
 const END: &str = "<!-- end -->\n";
 
@@ -117,7 +117,7 @@ fn page_names_only_tests_that_exist() {
     let rows = rows(&fs::read_to_string(root.join(PAGE)).expect(PAGE));
     assert!(!rows.is_empty());
     let mut there = BTreeSet::new();
-    for folder in ["src", "crates", "tests", "tools"] {
+    for folder in ["src", "crates", "tests", "tools", "lab"] {
         functions(&root.join(folder), &mut there);
     }
     for [fault, tests, _] in &rows {

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/clientv3/concurrency"
 )
 
-// Leases live that many seconds; tools/bench/src/standing.rs says why.
+// Leases live that many seconds; lab/bench/src/standing.rs says why.
 const ttl = 60
 
 // What stands in a queue: a candidate of an election, or who waits for a mutex.
@@ -24,7 +24,7 @@ type standing struct {
 	at      time.Time
 }
 
-// The queue of this process, and the questions about it; those of tools/bench/src/standing.rs.
+// The queue of this process, and the questions about it; those of lab/bench/src/standing.rs.
 type queue struct {
 	contest  func(session *concurrency.Session, name string) contest
 	name     string

@@ -1,5 +1,5 @@
 // The peer in Go: etcd's own clientv3/concurrency. It is asked by lines on stdin and answers on stdout, as the
-// processes of tools/bench/src/peer.rs do.
+// processes of lab/bench/src/peer.rs do.
 package main
 
 import (
