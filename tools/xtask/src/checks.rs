@@ -12,6 +12,9 @@ use crate::{imports, pages, runbooks, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
+/// So many stories of the simulator are enough for `cargo xtask check`.
+const FEW_SEEDS: &str = "1000";
+
 /// What somebody builds by itself, and with what options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [
     // Clients of their own need none of ours.
@@ -27,14 +30,16 @@ const ALONE: [(&str, &[&str]); 6] = [
     ("eldest-demo", &[]),
 ];
 
-/// `cargo xtask check`: cargo lints again only what has changed, and what builds on it.
+/// `cargo xtask check`: all is linted; of the tests, those in libraries, the simulator and this program are built and run.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     source(stage)?;
-    let mut clippy = setup::cargo(["clippy", "--workspace", "--all-targets", "--features"])?;
-    clippy.arg(together::features(stage)?);
-    stage.step(clippy.args(DENY_WARNINGS))?;
-    suites::unit(stage)?;
-    simulate::short(stage)
+    let product = together::build_unit_tests(stage, simulate::PACKAGE)?;
+    stage.step(&mut together::lint(stage)?)?;
+    for built in [product, together::build_xtask(stage)?] {
+        suites::unit_tests(stage, &built, |_| true)?;
+    }
+    let built = together::build(stage, &["--bin", simulate::PACKAGE])?;
+    simulate::seeds(stage, &built, FEW_SEEDS)
 }
 
 /// The stage `source`.

@@ -55,8 +55,13 @@ pub(crate) fn short(stage: &mut Stage) -> Result<()> {
     for program in built.tests(Kind::UnitTests, |it| it.package == PACKAGE) {
         stage.unit_tests(&program.name, &mut program.command())?;
     }
+    seeds(stage, &built, SEEDS)
+}
+
+/// Runs so many stories.
+pub(crate) fn seeds(stage: &mut Stage, built: &Built, number: &str) -> Result<()> {
     let mut seeds = Command::new(built.program(PACKAGE)?);
-    stage.step(seeds.args(["--seeds", SEEDS]))?;
+    stage.step(seeds.args(["--seeds", number]))?;
     Ok(())
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn build(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `unit`: the unit tests that need nothing but a processor.
+/// The stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
     let xtask = together::build_xtask(stage)?;
@@ -109,7 +109,12 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-fn unit_tests(stage: &mut Stage, built: &Built, of: impl Fn(&Program) -> bool) -> Result<()> {
+/// The unit tests of the chosen programs that need nothing but a processor.
+pub(crate) fn unit_tests(
+    stage: &mut Stage,
+    built: &Built,
+    of: impl Fn(&Program) -> bool,
+) -> Result<()> {
     for program in built.tests(Kind::UnitTests, of) {
         let mut tests = program.command();
         for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {

@@ -83,6 +83,22 @@ fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Bui
     messages(stage, &mut cargo)
 }
 
+/// Cargo, to lint what [`build_unit_tests`] does not build: programs, examples, and the folders `tests`.
+pub(crate) fn lint(stage: &Stage) -> Result<Command> {
+    let mut cargo = linting(stage, Workspace::Product, "check")?;
+    cargo.args(together(stage, Workspace::Product)?);
+    cargo.args(["--bins", "--examples", "--test", "*"]);
+    Ok(cargo)
+}
+
+/// Builds the unit tests of the product's libraries, and those of that program.
+pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
+    let mut cargo = linting(stage, Workspace::Product, "test")?;
+    cargo.args(["--no-run", "--lib", "--bin", program]);
+    cargo.args(together(stage, Workspace::Product)?);
+    messages(stage, &mut cargo)
+}
+
 /// The same of this very program and its tests.
 pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "build")?;
