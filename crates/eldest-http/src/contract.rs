@@ -160,8 +160,17 @@ pub struct Term {
     pub identity: String,
     /// When it began, by the wall clock of the answering node; null: before that node observed the election.
     pub began_unix_ms: Option<u64>,
-    /// When it ended, by the same clock; null: it continues.
+    /// When it ended, by the same clock; null: it continues, as far as that node knows. It is the time at which the node saw
+    /// the end, or its own clock ended its own term. After a silence of etcd, it is the time at which etcd last confirmed the
+    /// term.
     pub ended_unix_ms: Option<u64>,
+    /// Whether it was a term of the answering node, which ended by the node's own clock before etcd reported an end.
+    pub ended_by_own_clock: bool,
+    /// The beginning of a time after the term of which the answering node knows nothing, because etcd was silent for longer
+    /// than a TTL; null: there is none. In this time, another node may have led.
+    pub unknown_since_unix_ms: Option<u64>,
+    /// The end of that time.
+    pub unknown_until_unix_ms: Option<u64>,
 }
 
 /// An endpoint of etcd, as a node's session knows it. `lease`, `onlookers` and `data` are lanes: requests that share a
@@ -212,7 +221,9 @@ pub struct ElectionState {
     pub now_unix_ms: u64,
     /// The state of the answering node.
     pub own: OwnState,
-    /// The leader, as etcd last reported; null: there is none.
+    /// The leader, as etcd last reported, or the answering node itself while its own term is valid. null: there is none, or
+    /// etcd last reported the answering node, whose term has ended by its own clock. While `stale` is true, it is the last
+    /// known leader only, unless the answering node leads.
     pub leader: Option<Member>,
     /// All candidates, eldest first; null: etcd has not answered yet.
     pub roster: Option<Vec<Member>>,

@@ -39,8 +39,8 @@ impl Orders {
             let session = observed.clone();
             async move { internal::observe_evacuations(&session).await }
         };
-        let env = Inside::from(session).env();
-        let (view, looking) = view::follow(env, AFTER_A_REFUSAL, observe);
+        let inside = Inside::from(session);
+        let (view, looking) = view::follow(inside, AFTER_A_REFUSAL, None, observe);
         Self {
             session: session.clone(),
             view,

@@ -371,7 +371,8 @@ impl Shown {
             let election = observed.clone();
             async move { election.observe().await }
         };
-        let (view, looking) = view::follow(session.env(), pause, observe);
+        let own = Some(internal::watch_local_state(&election));
+        let (view, looking) = view::follow(session, pause, own, observe);
         Self {
             session_state: election.session().state(),
             endpoints: election.session().endpoints(),
@@ -510,14 +511,23 @@ impl Shown {
     }
 
     pub(super) fn state(&self, age: Age, caller: Option<&Process>) -> ElectionState {
-        let view = self.view.borrow().clone();
+        let mut view = self.view.borrow().clone();
+        let held = internal::local_state(&self.election).held;
+        let own_term = held.as_ref().map(|held| &held.term);
+        // The clock may have ended a term this moment.
+        if let Some(over) = own_term.filter(|term| !term.is_valid()) {
+            let now = millis(self.inside().env().unix_time());
+            view.term_history.end_own(over.fencing_token(), now);
+        }
         let roster = view.roster.as_ref();
         let blocker = roster.and_then(Roster::blocker);
         ElectionState {
             election: self.election.name().to_owned(),
             now_unix_ms: millis(self.inside().env().unix_time()),
             own: self.own(caller),
-            leader: roster.and_then(Roster::leader).map(Member::from),
+            leader: roster
+                .and_then(|roster| leader(roster, own_term))
+                .map(Member::from),
             roster: roster.map(|roster| roster.members().iter().map(Member::from).collect()),
             revision: roster.map(Roster::revision),
             age_ms: age.confirmed_ms(),
@@ -542,4 +552,21 @@ impl Shown {
     pub(super) fn identity(&self) -> &str {
         self.inside().identity()
     }
+}
+
+/// Returns the leader as a node with that last term of its own knows it. Of its own term the node's clock knows more than
+/// etcd, from which the node may hear late or nothing.
+fn leader<'a>(roster: &'a Roster, own: Option<&Term>) -> Option<&'a eldest::Member> {
+    let Some(term) = own else {
+        return roster.leader();
+    };
+    let is_own = |member: &&eldest::Member| {
+        member.create_revision() == term.fencing_token() && member.key() == term.key()
+    };
+    let seen = || roster.leader().filter(|leader| !is_own(leader));
+    if !term.is_valid() {
+        return seen();
+    }
+    let mut members = roster.members().iter();
+    members.find(is_own).or_else(seen)
 }

@@ -96,12 +96,30 @@ function order({ data_center, by, reason, since_unix_ms: since, until_unix_ms: u
   return made;
 }
 
+// The node has not heard from etcd for too long to say who leads, unless it leads itself.
+function unsure({ stale, own }) {
+  return stale && own.role !== "leader" && own.role !== "ending";
+}
+
+// The time, by the node's clock, until which it knew who led.
+function known_until(state, now) {
+  return unsure(state) ? Math.max(state.terms.at(-1)?.ended_unix_ms ?? 0, state.now_unix_ms - (state.age_ms ?? 0)) : now;
+}
+
+// The name of the leader, and what is known of it.
+function headline(state) {
+  const last = state.terms.at(-1);
+  const known = state.leader ?? (unsure(state) && last?.ended_by_own_clock ? last : null);
+  if (known === null) return ["", unsure(state) ? "no leader is known" : "nobody leads"];
+  return [known.identity || "(no name)", unsure(state) ? "is the last known leader" : "leads"];
+}
+
 function row(member, state, now) {
   const made = element("tr");
-  const leads = state.leader?.fencing_token === member.fencing_token;
-  made.classList.toggle("leads", leads);
+  const leads = state.leader?.fencing_token === member.fencing_token, known = !unsure(state);
+  made.classList.toggle("leads", leads && known);
   const node = cell(name(member.identity));
-  if (leads) node.append(element("span", "leads", "badge lead"));
+  if (leads) node.append(known ? element("span", "leads", "badge lead") : element("span", "last known leader", "badge"));
   if (member.identity === state.own.identity) node.append(element("span", "this node", "badge"));
   const metadata = Object.entries(member.metadata).map(([key, value]) => `${key}=${value}`);
   if (evacuated(state).has(member.data_center)) node.append(element("span", "evacuated", "badge away"));
@@ -118,14 +136,19 @@ function row(member, state, now) {
   return made;
 }
 
-function term(seen, now) {
+function term(seen, state, now) {
   const made = element("tr");
-  made.classList.toggle("leads", seen.ended_unix_ms === null);
-  const { began_unix_ms: began, ended_unix_ms: ended } = seen;
-  const lasted = began === null ? "" : duration((ended ?? now) - began);
+  const { began_unix_ms: began, ended_unix_ms: ended, unknown_until_unix_ms: known } = seen;
+  const last = seen === state.terms.at(-1), sure = !(last && unsure(state));
+  made.classList.toggle("leads", ended === null && sure);
+  const until = cell(time(ended, sure ? "now" : "unknown"));
+  if (ended !== null && (known !== null || !sure)) {
+    if (seen.ended_by_own_clock) until.append(", by its own clock");
+    until.append(...(known === null ? ["; unknown since"] : ["; then unknown until ", time(known, "")]));
+  }
+  const lasted = began === null ? "" : duration((ended ?? known_until(state, now)) - began);
   made.append(
-    element("td", seen.fencing_token), cell(name(seen.identity)), cell(time(began, "earlier")), cell(time(ended, "now")),
-    element("td", lasted),
+    element("td", seen.fencing_token), cell(name(seen.identity)), cell(time(began, "earlier")), until, element("td", lasted),
   );
   return made;
 }
@@ -164,7 +187,7 @@ function bar(kind, from, to, start, width) {
   return made;
 }
 
-// One lane for each node that led; all lanes show the times without a leader.
+// One lane for each node that led; all lanes show the times without a leader, and those of which nothing is known.
 function draw(place, state, now) {
   const terms = state.terms;
   const oldest = terms.at(-DRAWN)?.began_unix_ms ?? terms.find((seen) => seen.began_unix_ms !== null)?.began_unix_ms ?? now;
@@ -172,15 +195,20 @@ function draw(place, state, now) {
   const start = now - width;
   const visible = terms.filter((seen) => (seen.ended_unix_ms ?? now) > start);
   const gaps = terms.map((seen, i) => [seen.ended_unix_ms ?? now, terms[i + 1]?.began_unix_ms ?? now]);
+  const known = known_until(state, now);
+  const blanks = terms.map((seen) => [seen.unknown_since_unix_ms, seen.unknown_until_unix_ms]);
+  const unknown = [...blanks.filter(([since]) => since !== null), [known, now]];
+  const bars = (kind, all) => all.filter(([from, to]) => to > start && to > from).map(([from, to]) => bar(kind, from, to, start, width));
   const places = (state.roster ?? []).map((member) => member.identity);
   const place_of = (who) => (places.indexOf(who) + 1 || Infinity);
   const latest = [...new Set(visible.map((seen) => seen.identity).reverse())].slice(0, LANES);
   const lanes = latest.sort((a, b) => place_of(a) - place_of(b) || 0).map((identity) => {
     const lane = element("div", "", "lane"), track = element("div", "", "track");
-    track.append(...gaps.filter(([, to]) => to > start).map(([from, to]) => bar("gap", from, to, start, width)));
+    track.append(...bars("gap", gaps), ...bars("unknown", unknown));
     for (const seen of visible.filter((seen) => seen.identity === identity)) {
       const ended = seen.ended_unix_ms;
-      const made = bar(ended === null ? "now" : "", seen.began_unix_ms ?? start, ended ?? now, start, width);
+      const kind = ended === null && known === now ? "now" : "";
+      const made = bar(kind, seen.began_unix_ms ?? start, ended ?? known, start, width);
       made.title = `token ${seen.fencing_token}`;
       track.append(made);
     }
@@ -235,10 +263,11 @@ function now_of(view) {
 
 function show(view) {
   const { place, state } = view, now = now_of(view);
-  const { leader, terms } = state;
-  place.classList.toggle("vacant", leader === null);
-  say(place.querySelector(".leader .name"), leader === null ? "" : leader.identity || "(no name)");
-  say(place.querySelector(".verb"), leader === null ? "nobody leads" : "leads");
+  const { leader, terms } = state, [who, verb] = headline(state);
+  place.classList.toggle("vacant", leader === null && !unsure(state));
+  place.classList.toggle("unsure", unsure(state));
+  say(place.querySelector(".leader .name"), who);
+  say(place.querySelector(".verb"), verb);
   say(place.querySelector(".own"), own(state));
   const told = notices(state), notice = place.querySelector(".notice");
   say(notice, told);
@@ -251,18 +280,20 @@ function show(view) {
   more.hidden = terms.length <= ROWS;
   say(more, all ? "show only the last terms" : `show all ${terms.length} terms`);
   const listed = terms.toReversed().slice(0, all ? terms.length : ROWS);
-  place.querySelector(".terms tbody").replaceChildren(...each(listed, "tr", (seen) => term(seen, now)));
-  place.querySelector(".endpoints tbody").replaceChildren(...each(state.endpoints, "tr", endpoint));
+  place.querySelector(".terms tbody").replaceChildren(...each(listed, "tr", (seen) => term(seen, state, now)));
   tick(view);
 }
 
 // Updates what changes with time alone.
 function tick(view) {
   const { place, state } = view, now = now_of(view);
-  const last = state.terms.at(-1), { leader } = state;
-  say(place.querySelector(".token"), leader === null ? "" : `token ${leader.fencing_token},`);
+  const last = state.terms.at(-1), { leader } = state, own_ended = leader === null && unsure(state) && last?.ended_by_own_clock;
+  const token = own_ended ? last.fencing_token : leader?.fencing_token;
+  say(place.querySelector(".token"), token === undefined ? "" : `token ${token},`);
   let since = "";
-  if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last leader was ${last.identity}, token ${last.fencing_token}`;
+  if (own_ended) since = `until ${clock(last.ended_unix_ms)}, by its own clock; unknown since`;
+  else if (unsure(state)) since = state.age_ms === null ? "" : `known until ${clock(known_until(state, now))}; unknown since`;
+  else if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last leader was ${last.identity}, token ${last.fencing_token}`;
   else if (last?.began_unix_ms === null) since = "since before this node observed the election";
   else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
   say(place.querySelector(".since"), since);
@@ -274,7 +305,7 @@ function tick(view) {
     const age = member.since_unix_ms === null ? "" : duration(now - member.since_unix_ms);
     say(place.querySelector(".roster tbody").rows[i].lastElementChild, age);
   });
-  if (leader !== null && last && last.began_unix_ms !== null) {
+  if (leader !== null && !unsure(state) && last && last.began_unix_ms !== null) {
     say(place.querySelector(".terms tbody").rows[0].lastElementChild, duration(now - last.began_unix_ms));
   }
   draw(place, state, now);
@@ -287,8 +318,28 @@ let events, heard = performance.now(), gone = new Set(), since_when = null, wait
 function alive() {
   heard = performance.now();
   since_when = null;
-  document.body.dataset.connection = "live";
-  say(connection, "live");
+}
+
+// What the title, the line about the connection and the table of endpoints say of all elections.
+function sum_up() {
+  const states = [...shown.values()].map(({ state }) => state);
+  const silent = states.some(unsure);
+  document.body.dataset.connection = silent ? "silent" : "live";
+  say(connection, silent ? "connected to the node, which does not hear from etcd" : "live");
+  const all = states.map(({ leader, election }) => (silent ? election : `${leader?.identity ?? "nobody"} leads ${election}`));
+  document.title = `${silent ? "? " : ""}${all.length === 1 ? all[0] : `eldest: ${all.length} elections`}`;
+  show_endpoints();
+}
+
+// The endpoints of each session once: elections of one session have the same, as of their last states.
+function show_endpoints() {
+  const newest = new Map();
+  for (const { state } of [...shown.values()].sort((a, b) => a.heard - b.heard)) {
+    newest.set(JSON.stringify(state.endpoints.map((known) => known.endpoint)), state.endpoints);
+  }
+  const all = [...newest.values()].flat(), place = document.getElementById("etcd");
+  place.hidden = all.length === 0;
+  place.querySelector("tbody").replaceChildren(...each(all, "tr", endpoint));
 }
 
 function lost() {
@@ -313,28 +364,23 @@ function follow() {
     eyes.hidden = false;
     say(eyes.querySelector("bdi"), state.own.identity);
     attempt(view, show);
-    title();
+    sum_up();
   });
   events.addEventListener("alive", () => {
     alive();
-    title();
     // Elections that the node has not sent since it answered again are no longer shown.
     for (const election of gone) {
       shown.get(election).place.remove();
       shown.delete(election);
     }
     gone.clear();
+    sum_up();
   });
   events.addEventListener("error", () => {
     events.close();
     lost();
     waiting = setTimeout(follow, AGAIN);
   });
-}
-
-function title() {
-  const all = [...shown.values()].map(({ state }) => `${state.leader?.identity ?? "nobody"} leads ${state.election}`);
-  document.title = all.length === 1 ? all[0] : `eldest: ${all.length} elections`;
 }
 
 follow();

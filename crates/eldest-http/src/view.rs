@@ -1,9 +1,9 @@
-//! Keeps what an observer has seen, and tells how old that is.
+//! Keeps what an observer has seen and what the node knows of its own terms, and tells how old that is.
 
 use std::time::Duration;
 
-use eldest::internal::{Freshness, Inside, SharedEnv};
-use eldest::{AsOf, Observer, Roster};
+use eldest::internal::{Freshness, Held, Inside, LocalState, SharedEnv};
+use eldest::{AsOf, Observer, Roster, Term};
 use eldest_core::time::Time;
 use eldest_core::watch::stall_bound;
 use futures::FutureExt;
@@ -59,6 +59,11 @@ impl Confirmed {
         let (source, taken) = self.source.as_ref()?;
         Some(fixed.max(source.as_of_all(*taken).unwrap_or(fixed)))
     }
+
+    /// Returns how long ago that was.
+    fn age(&self, now: Time) -> Option<Duration> {
+        self.as_of().map(|as_of| now.since(as_of))
+    }
 }
 
 /// The age of a view.
@@ -73,12 +78,9 @@ pub(super) struct Age {
 impl Age {
     /// Returns the age of a view at this moment, by the clock of its session.
     pub(super) fn of(session: Inside<'_>, view: &Confirmed, stale_after: Option<Duration>) -> Self {
-        // Between two probes, and until a stream that does not answer counts as stalled.
-        let least = session.ttl() / 3 + stall_bound(session.request_timeout());
-        let as_of = view.as_of();
         Self {
-            confirmed: as_of.map(|as_of| session.env().now().since(as_of)),
-            bound: stale_after.unwrap_or(session.ttl()).max(least),
+            confirmed: view.age(session.env().now()),
+            bound: bound(session, stale_after),
         }
     }
 
@@ -101,11 +103,23 @@ impl Age {
     }
 }
 
+/// Returns the age beyond which a view of that session is stale.
+fn bound(session: Inside<'_>, stale_after: Option<Duration>) -> Duration {
+    // Between two probes, and until a stream that does not answer counts as stalled.
+    let least = session.ttl() / 3 + stall_bound(session.request_timeout());
+    stale_after.unwrap_or(session.ttl()).max(least)
+}
+
+/// The longest time after which a silent view is looked at again.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Keeps a view up to date by the observers that `observe` starts, until the session closes or the guard is dropped. After
-/// a refusal, the next observer starts when that pause is over.
+/// a refusal, the next observer starts when that pause is over. `own` is the state of the session's own candidate, if the
+/// view is one of an election.
 pub(super) fn follow<O, F>(
-    env: &SharedEnv,
+    session: Inside<'_>,
     pause: Duration,
+    own: Option<watch::Receiver<LocalState>>,
     observe: O,
 ) -> (watch::Receiver<View>, DropGuard)
 where
@@ -114,41 +128,108 @@ where
 {
     let (seen, view) = watch::channel(View::default());
     let stop = CancellationToken::new();
+    let (env, bound) = (session.env().clone(), bound(session, None));
     let timer = env.clone();
-    let looking = async move {
-        while let Ok(changes) = observe().await {
-            look(&timer, changes, &seen).await;
-            // etcd refused to let us look, which it may do for a while only.
-            timer.sleep(pause).await;
+    let following = async move {
+        let (env, seen) = (&timer, &seen);
+        let looking = async move {
+            while let Ok(changes) = observe().await {
+                look(env, bound, changes, seen).await;
+                // etcd refused to let us look, which it may do for a while only.
+                env.sleep(pause).await;
+            }
+        };
+        tokio::select! {
+            () = looking => {}
+            () = record_own_terms(env, own, seen) => {}
         }
     };
-    let until = stop.clone().run_until_cancelled_owned(looking);
+    let until = stop.clone().run_until_cancelled_owned(following);
     env.spawn(until.map(drop).boxed());
     (view, stop.drop_guard())
 }
 
-/// Shows what one observer sees.
-async fn look(env: &SharedEnv, mut changes: Observer, view: &watch::Sender<View>) {
+/// Shows what one observer sees, and notes since when it hears nothing.
+async fn look(env: &SharedEnv, bound: Duration, mut changes: Observer, view: &watch::Sender<View>) {
     // Nothing that anybody has to be told.
     view.send_if_modified(|view| {
         view.confirmed.begin(Freshness::of(&changes));
         false
     });
-    while let Some(change) = changes.next().await {
-        let now = millis(env.unix_time());
-        view.send_modify(|view| {
-            view.confirmed.take();
-            match change {
-                Ok(roster) => {
-                    let leader = roster.leader();
-                    let leader = leader.map(|it| (it.create_revision(), it.identity()));
-                    view.term_history.see(leader, now);
-                    view.confirmed.fix(roster.as_of());
-                    view.roster = Some(roster);
-                    view.refused = None;
-                }
-                Err(error) => view.refused = Some(error.report().to_string()),
+    loop {
+        tokio::select! {
+            biased;
+            change = changes.next() => match change {
+                Some(change) => view.send_modify(|view| view.take(change, millis(env.unix_time()))),
+                None => return,
+            },
+            () = env.sleep(LOOK.min(bound)) => {
+                view.send_if_modified(|view| {
+                    view.note_silence(env, bound);
+                    false
+                });
             }
-        });
+        }
+    }
+}
+
+impl View {
+    /// Takes a change, which arrived at that time in milliseconds since 1970.
+    fn take(&mut self, change: eldest::Result<Roster>, now: u64) {
+        self.confirmed.take();
+        match change {
+            Ok(roster) => {
+                let leader = roster.leader();
+                let leader = leader.map(|it| (it.create_revision(), it.identity()));
+                self.term_history.see(leader, now);
+                self.confirmed.fix(roster.as_of());
+                self.roster = Some(roster);
+                self.refused = None;
+            }
+            Err(error) => self.refused = Some(error.report().to_string()),
+        }
+    }
+
+    /// Notes since when nobody has confirmed the view, if that is longer than the bound.
+    fn note_silence(&mut self, env: &SharedEnv, bound: Duration) {
+        let age = self.confirmed.age(env.now()).filter(|age| *age > bound);
+        let since = age.map(|age| millis(env.unix_time().saturating_sub(age)));
+        self.term_history.silent_since(since);
+    }
+}
+
+/// Records the end of each of the node's own terms when its clock ends it, whether or not etcd answers. It never completes.
+async fn record_own_terms(
+    env: &SharedEnv,
+    own: Option<watch::Receiver<LocalState>>,
+    view: &watch::Sender<View>,
+) {
+    if let Some(mut own) = own {
+        let mut recorded = None;
+        loop {
+            let held = own.borrow_and_update().held.clone();
+            let held = held.filter(|Held { term, .. }| recorded != Some(term.fencing_token()));
+            if let Some(Held { term, .. }) = held {
+                ends(env, &term, &mut own).await;
+                let (token, now) = (term.fencing_token(), millis(env.unix_time()));
+                view.send_if_modified(|view| view.term_history.end_own(token, now));
+                recorded = Some(token);
+            } else if own.changed().await.is_err() {
+                break;
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Completes when the term is no longer valid.
+async fn ends(env: &SharedEnv, term: &Term, own: &mut watch::Receiver<LocalState>) {
+    term.lost().cancelled().await;
+    // Its deadline is frozen, and its holder may give it back before.
+    while term.is_valid() {
+        tokio::select! {
+            () = env.sleep(term.valid_until().time_left()) => {}
+            Ok(()) = own.changed() => {}
+        }
     }
 }

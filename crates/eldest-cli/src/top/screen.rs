@@ -183,16 +183,18 @@ impl Screen {
             format!("{title}  {count}  {summary}")
         };
         let head = styled(row("ELECTION", "STANDING", "HOW"), Attribute::Underlined);
+        let old = if self.error.is_some() {
+            "last known: "
+        } else {
+            ""
+        };
         let elections = self.queues.iter().enumerate().skip(first).take(room);
         let elections = elections.map(|(number, queue)| {
             let title = view::title(queue);
             let changed = self.changed.get(&title).and_then(|(_, when)| *when);
             let fresh = changed.is_some_and(|when| now.saturating_duration_since(when) < FRESH);
-            let text = row(
-                &title,
-                &queue.roster.len().to_string(),
-                &view::summary(queue),
-            );
+            let summary = format!("{old}{}", view::summary(queue));
+            let text = row(&title, &queue.roster.len().to_string(), &summary);
             let mut style = Attributes::none();
             if number == self.selected {
                 style.set(Attribute::Reverse);
@@ -357,7 +359,7 @@ mod tests {
             shown[0],
             "NO ANSWER, this is 1m15s old: etcd is unavailable"
         );
-        assert!(shown[2].contains("x leads"), "{shown:?}");
+        assert!(shown[2].contains("last known: x leads"), "{shown:?}");
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Browser {
     pub(crate) async fn open(&mut self, at: SocketAddr) -> Result {
         let url = json!({ "url": format!("http://{at}/") });
         self.call("Page.navigate", url).await?;
-        self.until("document.querySelectorAll('section').length > 0")
+        self.until("document.querySelectorAll('section[data-election]').length > 0")
             .await?;
         // Gone as soon as the page is loaded anew.
         self.tell("window.stillTheSame = true").await?;

@@ -5,7 +5,8 @@ use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 
 use crate::browser::Browser;
-use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
+use crate::caller::get;
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, free_port};
 use eldest_fixtures::hang::idle;
 
 const LOST: &str = "document.body.dataset.connection === 'lost' && \
@@ -36,7 +37,7 @@ async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> R
     browser.until(LOST).await?;
     assert_eq!(browser.tell("document.title").await?, "? eldest");
     assert_eq!(
-        browser.texts("h2").await?,
+        browser.texts("[data-election] h2").await?,
         ["kept", "dropped"],
         "what was known is kept"
     );
@@ -171,5 +172,59 @@ async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result
         (heard.is_empty() && notice.is_empty()).then_some(())
     })
     .await?;
+    node.stop().await
+}
+
+/// The page contradicts neither `/leader` nor the log of its node, and afterwards the terms show the time without a leader.
+#[tokio::test]
+async fn page_of_a_node_whose_own_clock_ended_its_term_calls_it_the_last_known_leader() -> Result {
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let node = stage.node("3s", "a", &["--grace", "400ms"]).await?;
+    answers(node.at, "/leader", 200).await?;
+    browser.open(node.at).await?;
+    browser.until_leads(ELECTION, "a").await?;
+    let colour = "getComputedStyle(document.querySelector('.leader strong')).color";
+    let green = browser.tell(colour).await?;
+    stage.etcd.pause();
+    let known = "document.querySelector('.leader')?.textContent === 'a is the last known leader'";
+    browser.until(known).await?;
+    answers(node.at, "/leader", 503).await?;
+    assert_ne!(browser.tell(colour).await?, green);
+    for green in [".vacant", "tr.leads", ".badge.lead", ".track .now"] {
+        assert_eq!(browser.texts(green).await?, [""; 0], "{green}");
+    }
+    let silent = "document.body.dataset.connection === 'silent' && document.title === '? team/e'";
+    browser.until(silent).await?;
+    let since = browser.texts(".since").await?.concat();
+    let until = browser.texts(".terms td:nth-child(4)").await?.concat();
+    for said in [&since, &until] {
+        assert!(
+            said.ends_with(", by its own clock; unknown since"),
+            "{said}"
+        );
+    }
+    assert!(since.starts_with("until "), "{since}");
+    let width = |kind: &str| format!("document.querySelector('.track .{kind}')?.offsetWidth > 0");
+    browser.until(&width("unknown")).await?;
+    stage.etcd.resume();
+    browser.until_leads(ELECTION, "a").await?;
+    browser.until(LIVE).await?;
+    let ended = browser.texts(".terms td:nth-child(4)").await?;
+    assert_eq!(ended[0], "now");
+    browser.until(&width("gap")).await?;
+    let gaps = get(node.at, "/v1/elections/team%2Fe").await?.json();
+    let terms = gaps["terms"].as_array().ok_or("terms")?;
+    let [.., before, now] = &terms[..] else {
+        panic!("{gaps}")
+    };
+    let vacant = now["began_unix_ms"]
+        .as_u64()
+        .zip(before["ended_unix_ms"].as_u64());
+    let vacant = vacant.map(|(began, ended)| began - ended);
+    assert!(vacant > Some(100), "{gaps}");
+    assert_eq!(browser.complaints(), [""; 0]);
     node.stop().await
 }

@@ -67,7 +67,10 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     let said = browser.texts(".roster tr.leads .said bdi").await?;
     assert_eq!(said[1], format!("javascript:{RUNS}"));
     assert_eq!(said.len(), 3, "{said:?}");
-    assert_eq!(browser.texts("h2").await?, ["team/e", "<img src=x>"]);
+    assert_eq!(
+        browser.texts("[data-election] h2").await?,
+        ["team/e", "<img src=x>"]
+    );
 
     // A key in the way, whose name is text as well.
     let path = format!("eldest/{ELECTION}2/<img src=x onerror={RUNS}>");

@@ -156,15 +156,15 @@ async fn is_heard(browser: &mut Browser) -> Result {
     let headings = of("heading").join(", ");
     assert_eq!(
         headings,
-        "eldest, as seen by onlooker, team/e, Candidates, Terms, etcd"
+        "eldest, as seen by onlooker, etcd, team/e, Candidates, Terms"
     );
     let tables = [
+        "Endpoints of etcd that this node knows",
         "Candidates, eldest first",
         "Last terms, newest first",
-        "Endpoints of etcd that this node knows",
     ];
     assert_eq!(of("table"), tables);
-    let headers = "# node token age token node from until lasted endpoint used for round trip";
+    let headers = "endpoint used for round trip # node token age token node from until lasted";
     assert_eq!(of("columnheader").join(" "), headers);
     assert_eq!(of("region"), ["Election team/e"]);
     assert_eq!(

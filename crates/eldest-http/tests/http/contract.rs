@@ -156,8 +156,10 @@ pub(crate) fn holds(name: &str, value: &Value, told: &str) {
 
 #[test]
 fn the_check_of_the_contract_finds_what_is_wrong() {
-    let good =
-        json!({ "fencing_token": 1, "identity": "a", "began_unix_ms": null, "ended_unix_ms": 3 });
+    let good = json!({
+        "fencing_token": 1, "identity": "a", "began_unix_ms": null, "ended_unix_ms": 3,
+        "ended_by_own_clock": true, "unknown_since_unix_ms": null, "unknown_until_unix_ms": null,
+    });
     let term = validator("Term");
     assert!(term.is_valid(&good));
     for (name, value) in [

@@ -7,7 +7,7 @@ use eldest_http::Node;
 use eldest_testing::{Etcd, eventually};
 
 use crate::caller::{Events, get};
-use crate::stage::{Result, SOON, Server, answers};
+use crate::stage::{Result, SOON, Server, Standing, answers};
 
 /// A probe is sent three times within it.
 const TTL: Duration = Duration::from_secs(2);
@@ -58,6 +58,52 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
     }
     session.close().await?;
     server.stop().await
+}
+
+/// The state and its history contradict neither `/leader` nor the log of the node.
+#[tokio::test]
+async fn node_shows_the_end_of_its_own_term_by_its_own_clock_while_etcd_does_not_answer() -> Result
+{
+    let etcd = Etcd::start().await?;
+    let a = Standing::with(&etcd, SessionOptions::new("a").ttl(TTL)).await?;
+    let mut events = Events::follow(a.server.at, "/v1/elections/team%2Fe/events").await?;
+    let led = events
+        .until("a leads", |state| state["leader"]["identity"] == "a")
+        .await?;
+    let token = &led["leader"]["fencing_token"];
+    etcd.pause();
+    let over = events
+        .until("its term is over", |state| {
+            state["own"]["role"] == "follower"
+        })
+        .await?;
+    answers(a.server.at, "/leader", 503).await?;
+    assert_eq!(over["roster"][0]["fencing_token"], *token, "etcd is silent");
+    assert!(over["leader"].is_null(), "{over}");
+    let stale = events
+        .until("it is stale", |state| state["stale"] == true)
+        .await?;
+    for state in [&over, &stale] {
+        let last = state["terms"].as_array().and_then(|terms| terms.last());
+        let last = last.expect("a term");
+        assert_eq!(last["fencing_token"], *token);
+        assert_eq!(last["ended_by_own_clock"], true, "{state}");
+        assert!(last["ended_unix_ms"].is_u64(), "{state}");
+    }
+    etcd.resume();
+    let again = events
+        .until("a leads again", |state| {
+            let leader = &state["leader"];
+            leader["identity"] == "a" && leader["fencing_token"] != *token
+        })
+        .await?;
+    let terms = again["terms"].as_array().expect("terms");
+    let [.., before, now] = &terms[..] else {
+        panic!("{again}")
+    };
+    assert_eq!(before["ended_by_own_clock"], true, "{again}");
+    assert!(before["ended_unix_ms"].as_u64() < now["began_unix_ms"].as_u64());
+    a.stop().await
 }
 
 #[tokio::test]
