@@ -142,6 +142,12 @@ pub fn check_socket_path(path: &Path) -> std::result::Result<(), String> {
     crate::guard::check_path(path)
 }
 
+/// Declares that the work of a term has nothing to finish when the term ends, so that neither its drop at the frozen deadline nor a
+/// late error is logged as a fault of it.
+pub fn interruptible(term: &Term) {
+    term.shared.interruptible();
+}
+
 /// Until when the work of a term may go on; far away while the term is not over.
 pub fn cutoff(term: &Term) -> Time {
     term.shared.cutoff()

@@ -165,9 +165,13 @@ impl Driver {
 
     fn session_state(&mut self, state: action::SessionState) {
         let identity = &*self.identity;
+        if let action::SessionState::Lost { reason, .. } = &state {
+            metrics::lease_lost(identity, *reason);
+        }
+        // A lease that is trusted no longer may be found to be gone later: that is the same loss.
+        let was_lost = matches!(*self.state.borrow(), SessionState::Lost { .. });
         match state {
-            action::SessionState::Lost { reason, .. } => {
-                metrics::lease_lost(identity, reason);
+            action::SessionState::Lost { reason, .. } if !was_lost => {
                 tracing::warn!(target: "eldest::session", identity, reason = reason.as_str(), "lease lost");
             }
             action::SessionState::Closed => {

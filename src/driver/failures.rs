@@ -73,13 +73,11 @@ struct Outage {
     last: Time,
     told: Time,
     count: u64,
-    untold: bool,
 }
 
 impl Outage {
     fn line(&mut self, step: Step, now: Time) -> Line {
         self.told = now;
-        self.untold = false;
         Line {
             what: self.what,
             class: self.class,
@@ -122,7 +120,7 @@ impl Line {
             }
             (Step::Over(failures, lasted), what) => {
                 let what = what.name();
-                tracing::info!(target: "eldest::session", identity, what, class, elections, failures, ?lasted, "no longer failing");
+                tracing::warn!(target: "eldest::session", identity, what, class, elections, failures, ?lasted, "no longer failing");
             }
         }
     }
@@ -194,8 +192,8 @@ impl Failures {
         }
     }
 
-    /// Something failed; what there is to tell of it now: the first failure of its kind and class, and the first of each
-    /// further reason up to a bound. `names`: the elections that are affected.
+    /// Something failed; what there is to tell of it now: the first failure of its kind and class, the first of each
+    /// further reason up to a bound, and a summary now and then. `names`: the elections that are affected.
     fn failed(
         &mut self,
         now: Time,
@@ -218,7 +216,6 @@ impl Failures {
                 last: now,
                 told: now,
                 count: 0,
-                untold: false,
             });
             outages.len() - 1
         });
@@ -231,7 +228,11 @@ impl Failures {
             outage.reasons.push(why.to_owned());
             return Some(outage.line(Step::First, now));
         }
-        outage.untold = true;
+        // By a failure, never by the time alone: nobody is told that it goes on when it is over.
+        if now >= outage.told.after(EVERY) {
+            let step = Step::GoesOn(outage.count, now.since(outage.began));
+            return Some(outage.line(step, now));
+        }
         None
     }
 
@@ -244,34 +245,16 @@ impl Failures {
 
     /// When [`Failures::due`] has something to tell.
     pub(super) fn next(&self) -> Option<Time> {
-        self.outages.iter().map(|outage| self.next_of(outage)).min()
+        let ends = self.outages.iter().map(|outage| outage.last);
+        ends.min().map(|last| last.after(self.quiet))
     }
 
-    fn next_of(&self, outage: &Outage) -> Time {
-        let over = outage.last.after(self.quiet);
-        if outage.untold {
-            over.min(outage.told.after(EVERY))
-        } else {
-            over
-        }
-    }
-
-    /// Time has passed; what there is to tell.
+    /// Time has passed; what is over.
     pub(super) fn due(&mut self, now: Time) -> Vec<Line> {
         let quiet = self.quiet;
         let over = |outage: &mut Outage| now >= outage.last.after(quiet);
-        let mut lines: Vec<_> = self
-            .outages
-            .extract_if(.., over)
-            .map(Outage::over)
-            .collect();
-        for outage in &mut self.outages {
-            if outage.untold && now >= outage.told.after(EVERY) {
-                let step = Step::GoesOn(outage.count, now.since(outage.began));
-                lines.push(outage.line(step, now));
-            }
-        }
-        lines
+        let over = self.outages.extract_if(.., over);
+        over.map(Outage::over).collect()
     }
 }
 
@@ -350,16 +333,27 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_after_the_first_line_is_told_with_its_name_though_nothing_fails_again() {
+    fn an_outage_that_is_over_is_not_said_to_go_on() {
         let mut failures = new();
         assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
-        assert_eq!(fail(&mut failures, 3, "b"), None);
-        assert_eq!(failures.next(), Some(at(10)));
-        let summary = failures.due(at(10));
-        assert_eq!(summary.len(), 1);
-        assert_eq!(summary[0].elections, "a, b");
-        assert_eq!(summary[0].step, Step::GoesOn(2, Duration::from_secs(10)));
-        assert_eq!(failures.next(), Some(at(13)), "when it is over");
+        assert_eq!(fail(&mut failures, 9, "b"), None);
+        assert_eq!(failures.next(), Some(at(19)), "when it is over");
+        assert_eq!(failures.due(at(18)), []);
+        let over = failures.due(at(19));
+        assert_eq!(over.len(), 1);
+        assert_eq!(over[0].step, Step::Over(2, Duration::from_secs(9)));
+        assert_eq!(over[0].elections, "a, b", "each that failed is named");
+    }
+
+    #[test]
+    fn a_failure_tells_that_an_outage_goes_on() {
+        let mut failures = new();
+        for second in [0, 5] {
+            fail(&mut failures, second, "a");
+        }
+        let goes_on = Some(Step::GoesOn(3, Duration::from_secs(10)));
+        assert_eq!(fail(&mut failures, 10, "b"), goes_on);
+        assert_eq!(fail(&mut failures, 11, "b"), None);
     }
 
     #[test]

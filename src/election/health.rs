@@ -66,7 +66,7 @@ impl<'a> Health<'a> {
                 tracing::warn!(target: "eldest::election", election, why, "unhealthy");
             }
             None if was_ill => {
-                tracing::info!(target: "eldest::election", election, "healthy again");
+                tracing::warn!(target: "eldest::election", election, "healthy again");
             }
             _ => {}
         }

@@ -378,11 +378,12 @@ pub(crate) async fn end_term(
     drop(claim.joined());
 }
 
-/// What work returned that was told to end; `None`: it was dropped. An error is logged.
+/// What work returned that was told to end; `None`: it was dropped. An error is logged, unless the work has nothing to finish.
 pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Option<T> {
     let election = term.name();
     match result {
         Some(Ok(value)) => return Some(value),
+        _ if term.shared.is_interruptible() => {}
         Some(Err(error)) => {
             tracing::warn!(target: "eldest::election", election, %error, "work failed after its term ended");
         }

@@ -169,7 +169,7 @@ impl Agent {
             let problem = problem.as_deref().unwrap_or_default();
             tracing::warn!(target: "eldest::guard", problem, "the guard does not reach etcd");
         } else if problem.is_none() && known.is_some() {
-            tracing::info!(target: "eldest::guard", "the guard reaches etcd again");
+            tracing::warn!(target: "eldest::guard", "the guard reaches etcd again");
         }
         *known = problem;
         self.looked.store(true, Ordering::Release);

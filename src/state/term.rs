@@ -160,6 +160,8 @@ pub(crate) struct TermState {
     guarded: AtomicBool,
     /// Whether the term's `Leadership` was handed to a caller.
     taken_up: AtomicBool,
+    /// Whether work that the end of the term interrupts is no fault.
+    interruptible: AtomicBool,
     /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
     lost: CancellationToken,
@@ -179,6 +181,7 @@ impl TermState {
         Arc::new(Self {
             lost: lease_deadline.over.child_token(),
             taken_up: AtomicBool::new(false),
+            interruptible: AtomicBool::new(false),
             beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
@@ -221,6 +224,15 @@ impl TermState {
     /// Records that a caller acts under the term from now on.
     pub(crate) fn take_up(&self) {
         self.taken_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Declares that work that the end of the term interrupts is no fault, for it has nothing to finish.
+    pub(crate) fn interruptible(&self) {
+        self.interruptible.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_interruptible(&self) -> bool {
+        self.interruptible.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_taken_up(&self) -> bool {

@@ -17,7 +17,7 @@ use tracing::Level;
 
 use super::table::all_documented;
 use super::{ELECTION, ETCD, LONG, Result, SESSION, elected_again, options};
-use crate::capture::Logs;
+use crate::capture::{Line, Logs};
 
 /// A leader behind a proxy, and a client that goes past it.
 async fn behind_a_proxy(
@@ -35,10 +35,12 @@ async fn behind_a_proxy(
 async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
-    let (proxy, _, mut candidate, leadership) = behind_a_proxy(&etcd, options("a")).await?;
+    let (proxy, mut client, mut candidate, leadership) =
+        behind_a_proxy(&etcd, options("a")).await?;
     proxy.hold();
     timeout(LONG, leadership.lost().cancelled()).await?;
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
+    client.lease_revoke(leadership.term().lease_id()).await?;
     eventually(LONG, "the term's end is told", async || {
         (!logs.of(ELECTION, "term ended", &[]).is_empty()).then_some(())
     })
@@ -57,7 +59,20 @@ async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
     proxy.heal();
     drop(leadership);
     let _again = elected_again(&mut candidate).await?;
+    // That it is gone, too, is the same loss.
+    assert_eq!(logs.of(SESSION, "lease granted", &[]).len(), 2);
+    assert_eq!(logs.of(SESSION, "lease lost", &[]).len(), 1);
     all_documented(&logs);
+    Ok(())
+}
+
+/// It is logged as its beginning was, and no line says later that the outage goes on.
+fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
+    assert_eq!(over.level, Level::WARN);
+    let lasted = |line: &Line| line.field("lasted").trim_end_matches('s').parse::<f64>();
+    for goes_on in logs.of(SESSION, "still failing", &[("what", what)]) {
+        assert!(lasted(&goes_on)? <= lasted(over)?, "{goes_on:?}, {over:?}");
+    }
     Ok(())
 }
 
@@ -118,7 +133,7 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     proxy.heal();
     for what in ["renewal", "delete"] {
         let over = told("no longer failing", &[("what", what)]).await?;
-        assert_eq!(over.level, Level::INFO);
+        is_the_end(&logs, what, &over)?;
     }
     let renewed = logs.of(SESSION, "renewed", &[("identity", "a")]);
     assert!(renewed.iter().all(|line| line.level == Level::TRACE) && !renewed.is_empty());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use eldest::internal;
 use eldest::{CancellationToken, Evacuate, LostReason, Session};
 use eldest_testing::{Etcd, eventually};
 use tokio::time::timeout;
@@ -181,7 +182,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     let ill = logs.one(ELECTION, "unhealthy", &of_jobs);
     assert_eq!((ill.level, ill.field("why")), (Level::WARN, "no disk"));
     let well = logs.one(ELECTION, "healthy again", &of_jobs);
-    assert_eq!(well.level, Level::INFO);
+    assert_eq!(well.level, Level::WARN, "the level of its beginning");
     let stalled = logs.one(ELECTION, "term ended", &[("reason", "stalled")]);
     assert_eq!(stalled.level, Level::WARN);
     let stepped_down = logs.one(ELECTION, "term ended", &[("reason", "stepped_down")]);
@@ -194,6 +195,60 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     assert_eq!(late.field("error"), "too late");
     let dropped = "follower's work dropped after the grace period";
     assert!(!logs.of(ELECTION, dropped, &of_jobs).is_empty());
+    all_documented(&logs);
+    Ok(())
+}
+
+/// Of the command's own work, which only awaits the end of the term, an operator needs to know nothing.
+#[tokio::test]
+async fn interrupted_work_is_told_unless_it_has_nothing_to_finish() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let options = options("a").grace(Duration::from_millis(100));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let dropped = |name: &str| {
+        logs.of(
+            ELECTION,
+            "work dropped at the frozen deadline",
+            &[("election", name)],
+        )
+    };
+    let failed = |name: &str| {
+        logs.of(
+            ELECTION,
+            "work failed after its term ended",
+            &[("election", name)],
+        )
+    };
+    for (name, has_nothing_to_finish) in [("works", false), ("waits", true)] {
+        let mut terms = 0;
+        let shutdown = CancellationToken::new();
+        let election = session.election(name)?;
+        let work = async |leadership: eldest::Leadership| {
+            terms += 1;
+            if has_nothing_to_finish {
+                internal::interruptible(&leadership.term());
+            }
+            let term = leadership.term();
+            let key = term.key();
+            match terms {
+                1 => {
+                    etcd.client().await.delete(key, None).await?;
+                    std::future::pending::<()>().await;
+                }
+                2 => {
+                    etcd.client().await.delete(key, None).await?;
+                    term.lost().cancelled().await;
+                    return Err("too late".into());
+                }
+                _ => shutdown.cancel(),
+            }
+            Ok::<_, eldest::BoxError>(())
+        };
+        timeout(LONG, election.run_mut(shutdown.clone(), work)).await??;
+        let told = usize::from(!has_nothing_to_finish);
+        assert_eq!((dropped(name).len(), failed(name).len()), (told, told));
+    }
     all_documented(&logs);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use eldest::internal::Pause;
+use eldest::internal::{self, Pause};
 use eldest::{BoxError, CancellationToken, Partition, Partitions};
 use tokio::sync::RwLock;
 
@@ -112,6 +112,8 @@ impl Programs {
     /// The work on one partition, which lasts as long as its term.
     async fn work(&self, partition: &Partition) {
         let lost = partition.lost();
+        // The program has its own enforcers.
+        internal::interruptible(&partition.term());
         let running = tokio::select! {
             biased;
             () = lost.cancelled() => return,
@@ -142,7 +144,10 @@ impl Programs {
                 Ok(Outcome::Stopped) => return None,
                 Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
                 // What was lost is not the term itself: the program begins again when it can.
-                Ok(Outcome::Lost) => continue,
+                Ok(Outcome::Lost) => {
+                    supervise::warn_of_lock(&partition.term());
+                    continue;
+                }
                 Ok(Outcome::Ended(exit)) => exit,
             };
             if !self.restart {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use eldest::internal::Pause;
+use eldest::internal::{self, Pause};
 use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
 use eldest_http::Node;
 use tokio::sync::{Mutex, watch};
@@ -221,6 +221,8 @@ async fn lead(
     supervisor: &Arc<Supervisor>,
     outcome: &Mutex<Option<Result<Outcome>>>,
 ) -> Result<(), BoxError> {
+    // The program has its own enforcers; this only awaits it, and confirmations of etcd.
+    internal::interruptible(&leadership.term());
     // Held for as long as the program runs.
     let mut outcome = outcome.lock().await;
     let done = supervisor.run(&leadership.term()).await;
@@ -231,6 +233,7 @@ async fn lead(
     }
     if lost && leadership.is_valid() {
         // What was lost is not the term itself: another leads, and we stand again.
+        supervise::warn_of_lock(&leadership.term());
         leadership.step_down().await?;
     }
     Ok(())

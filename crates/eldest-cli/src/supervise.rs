@@ -13,11 +13,13 @@ use eldest::internal::Pause;
 use eldest::{CancellationToken, Partitions, Session, SessionOptions, Term};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use crate::connection::Connection;
 use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
 use crate::exit::{self, Code, fault};
 use crate::guard;
+use crate::log;
 use crate::member;
 use crate::resource::{Held, Resource, Sharing};
 use crate::signals::Signals;
@@ -135,7 +137,8 @@ impl Supervisor {
             namespace => format!("{namespace}/{GUARDS}"),
         };
         let guards = options()?.namespace(namespace);
-        let guards = Session::connect(&endpoints, guards).await?;
+        let guards = Session::connect(&endpoints, guards);
+        let guards = guards.instrument(log::detail()).await?;
         warm_up(&guards).await?;
         if guard.is_some() {
             standby.name_to(&[&session, &guards]).await?;
@@ -409,6 +412,16 @@ async fn warm_up(guards: &Session) -> Result<()> {
     let own = format!("{:016x}", fastrand::u64(..));
     guards.lock(own)?.acquire().await?.release().await?;
     Ok(())
+}
+
+/// Tells that the lock of a program was lost in a term that goes on; the session tells the loss of a term itself.
+pub(crate) fn warn_of_lock(term: &Term) {
+    if term.lost_reason().is_none() {
+        tracing::warn!(
+            election = term.name(),
+            "the lock of the program was lost: the program was ended"
+        );
+    }
 }
 
 async fn either(one: &CancellationToken, other: &CancellationToken) {

@@ -154,6 +154,8 @@ impl Owning {
     async fn keep(self, of: Partitions, partition: Partition, orphaned: CancellationToken) {
         let term = partition.term();
         let _kept = self.kept.begin(partition.number(), term.clone(), &orphaned);
+        // It only waits, until the same moment at which it would be dropped.
+        internal::interruptible(&term);
         self.programs
             .may_act_no_longer(Inside::from(&of), &term, &orphaned)
             .await;

@@ -221,6 +221,8 @@ async fn programs_end(programs: &Programs, kept: &Kept, orphaned: &CancellationT
 async fn keep(kept: Kept, leadership: Leadership, programs: Programs, orphaned: CancellationToken) {
     let _keeping = kept.begin(leadership.fencing_token(), &orphaned);
     let session = Inside::from(&leadership);
+    // It only waits, until the same moment at which it would be dropped.
+    internal::interruptible(&leadership.term());
     programs
         .may_act_no_longer(session, &leadership.term(), &orphaned)
         .await;

@@ -17,6 +17,7 @@ mod diary;
 mod guarded;
 mod handover;
 mod locks;
+mod logs;
 mod options;
 mod partitions;
 mod processes;
