@@ -6,8 +6,6 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getpid, kill_process};
@@ -84,8 +82,6 @@ pub(crate) struct Signals {
     /// To end now: another one came.
     pub(crate) hurry: CancellationToken,
     passed_on: broadcast::Sender<Passed>,
-    /// How often it was continued.
-    continued: Arc<AtomicU64>,
 }
 
 impl Signals {
@@ -95,7 +91,6 @@ impl Signals {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             passed_on: broadcast::channel(ROOM).0,
-            continued: Arc::default(),
         };
         // Nothing is done about it. But were it ignored, as we may have been started, no child could be waited for, by us
         // or by a keeper, which would inherit that.
@@ -107,9 +102,8 @@ impl Signals {
             let pass_on = move |signals: &Self| signals.pass_on(other);
             signals.clone().on(other, pass_on)?;
         }
-        signals.clone().on(Signal::CONT, Self::resume)?;
-        let suspend = |signals: &Self| drop(tokio::spawn(signals.clone().suspend()));
-        signals.clone().on(Signal::TSTP, suspend)?;
+        let (stopped, continued) = (listen(Signal::TSTP)?, listen(Signal::CONT)?);
+        tokio::spawn(signals.clone().control_job(stopped, continued));
         Ok(signals)
     }
 
@@ -132,22 +126,38 @@ impl Signals {
         }
     }
 
-    fn resume(&self) {
-        self.continued.fetch_add(1, Ordering::Relaxed);
-        self.send(Signal::CONT, None);
+    /// Stops this process with its programs, and lets them go on with it.
+    ///
+    /// A continuation is heard first: a shell stops a process again only after it has continued it.
+    async fn control_job(
+        self,
+        mut stopped: Option<unix::Signal>,
+        mut continued: Option<unix::Signal>,
+    ) {
+        loop {
+            tokio::select! {
+                biased;
+                () = came(&mut continued) => {}
+                () = came(&mut stopped) => {
+                    tokio::select! {
+                        biased;
+                        () = came(&mut continued) => {}
+                        () = self.suspend() => continue,
+                    }
+                }
+            }
+            self.send(Signal::CONT, None);
+        }
     }
 
     /// Stops this process, as the signal would have that was caught, when the keepers of all programs have been told: once it
     /// is stopped, nobody tells them.
-    async fn suspend(self) {
-        let before = self.continued.load(Ordering::Relaxed);
+    async fn suspend(&self) {
         let (told, mut all_told) = mpsc::channel(1);
         self.send(Signal::TSTP, Some(told));
         // Nothing comes; it ends with the last sender, and a program that has ended has none.
         let _: Option<Infallible> = all_told.recv().await;
-        if self.continued.load(Ordering::Relaxed) == before {
-            let _ = kill_process(getpid(), Signal::STOP);
-        }
+        let _ = kill_process(getpid(), Signal::STOP);
     }
 
     /// Returns `true` if there is no program.

@@ -11,8 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-/// How often a node that waits for heartbeats alone looks for one, at most.
-const OFTEN: Duration = Duration::from_secs(2);
+/// The pause after a counted heartbeat, as a part of the stall timeout. By so much at most, partitions stay for longer.
+const PAUSE: u32 = 50;
 
 /// The conditions under which a node leads on behalf of a program: [`Node::lead_on_behalf_while_healthy`].
 ///
@@ -45,8 +45,11 @@ impl Health {
     }
 
     /// Ends a term as [`Stalled`](eldest::LostReason::Stalled) if no `POST /v1/elections/{name}/heartbeat`, or
-    /// `POST /v1/partitions/{name}/heartbeat`, arrives for `timeout`, which is at most 24 h. The node joins the queue, or joins again after a stall, only once a heartbeat
-    /// has arrived within `timeout`.
+    /// `POST /v1/partitions/{name}/heartbeat`, arrives for `timeout`, which is at most 24 h. The node joins the queue, or joins
+    /// again after a stall, only once a heartbeat has arrived within `timeout`.
+    ///
+    /// Partitions are given up at most a fiftieth of `timeout` later. If there is a [check](Health::check) as well, a missing
+    /// heartbeat fails the check, so that partitions are given up when the check's limit has passed too.
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = Some(timeout);
         self
@@ -94,6 +97,8 @@ pub(super) struct Fitness {
 struct Shared {
     /// Of the last term that was kept for the program.
     heartbeats: Option<Heartbeats>,
+    /// The last heartbeat that counted as an answer of the program.
+    counted: Option<Time>,
     /// Why the last check failed.
     illness: Option<String>,
 }
@@ -127,38 +132,76 @@ impl Fitness {
         let of_check = check.map(|check| (check.every, check.limit));
         of_check.or_else(|| {
             let limit = self.health.stall_timeout?;
-            Some(((limit / 4).min(OFTEN), limit))
+            Some((limit / PAUSE, limit))
         })
     }
 
     /// Asks once whether the program is healthy.
     pub(super) async fn ask(self: Arc<Self>) -> Result<(), BoxError> {
-        // A call that hangs is dropped.
-        let unanswered = || "its health check has not answered".to_owned();
-        self.shared().illness.get_or_insert_with(unanswered);
+        self.unanswered();
         let answer = self.answer().await;
         let illness = answer.as_ref().err().map(ToString::to_string);
         self.shared().illness = illness;
         answer
     }
 
-    async fn answer(&self) -> Result<(), BoxError> {
-        if let Some(limit) = self.health.stall_timeout {
-            let fresh = |at: &Option<Time>| at.is_some_and(|at| self.env.now().since(at) < limit);
-            let mut beaten = self.beaten.subscribe();
-            let wait = self.times().unwrap_or_default().0;
-            // The next one counts at once, not at the next call.
-            if timeout(&*self.env, wait, beaten.wait_for(fresh))
-                .await
-                .is_none()
-            {
-                return Err(format!("no heartbeat within {limit:?}").into());
+    /// Records that no answer has come yet.
+    fn unanswered(&self) {
+        let mut shared = self.shared();
+        match (self.health.stall_timeout, &self.health.check) {
+            // A call that waits for the next heartbeat says nothing about the last one.
+            (Some(limit), None) if shared.counted.is_none() => shared.illness = Some(silent(limit)),
+            (Some(_), None) => {}
+            // A call that hangs is dropped.
+            _ => {
+                let unanswered = || "its health check has not answered".to_owned();
+                shared.illness.get_or_insert_with(unanswered);
             }
         }
-        match &self.health.check {
-            Some(check) => (check.ask)().await,
-            None => Ok(()),
+    }
+
+    async fn answer(&self) -> Result<(), BoxError> {
+        match (self.health.stall_timeout, &self.health.check) {
+            (Some(limit), None) => self.next_heartbeat(limit).await,
+            (Some(limit), Some(check)) => {
+                let fresh = |at: &Option<Time>| at.is_some_and(|at| self.since(at) < limit);
+                // The next one counts at once, not at the next call.
+                self.heartbeat(limit, check.every, fresh).await?;
+                (check.ask)().await
+            }
+            (None, Some(check)) => (check.ask)().await,
+            (None, None) => Ok(()),
         }
+    }
+
+    /// Waits for the next heartbeat, until `limit` after the last one. So the last answer is as old as the last heartbeat.
+    async fn next_heartbeat(&self, limit: Duration) -> Result<(), BoxError> {
+        let counted = self.shared().counted;
+        let last = counted.map_or(Duration::ZERO, |at| self.since(at));
+        let rest = limit.checked_sub(last).filter(|rest| !rest.is_zero());
+        // Less than the time after which the whole call would be dropped.
+        let rest = rest.unwrap_or(limit).min(limit / PAUSE * (PAUSE - 1));
+        let new = |at: &Option<Time>| *at > counted && at.is_some_and(|at| self.since(at) < limit);
+        let at = self.heartbeat(limit, rest, new).await?;
+        self.shared().counted = at;
+        Ok(())
+    }
+
+    /// Waits for a heartbeat that `counts`.
+    async fn heartbeat(
+        &self,
+        limit: Duration,
+        wait: Duration,
+        counts: impl FnMut(&Option<Time>) -> bool + Send,
+    ) -> Result<Option<Time>, BoxError> {
+        let mut beaten = self.beaten.subscribe();
+        let came = async { beaten.wait_for(counts).await.map(|at| *at) };
+        let came = timeout(&*self.env, wait, came).await;
+        Ok(came.ok_or_else(|| silent(limit))??)
+    }
+
+    fn since(&self, at: Time) -> Duration {
+        self.env.now().since(at)
     }
 
     /// Reports the heartbeats that arrive from now on to that term as well.
@@ -182,4 +225,8 @@ impl Fitness {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn silent(limit: Duration) -> String {
+    format!("no heartbeat within {limit:?}")
 }

@@ -151,7 +151,17 @@ async fn a_node_owns_nothing_before_its_program_is_healthy_and_when_heartbeats_e
         (own.len() == COUNT as usize).then_some(())
     };
     eventually(SOON, "it owns all while its program works", beat).await?;
-    eventually(SOON, "it leaves when the program hangs", async || {
+    let last = Instant::now();
+    eventually(
+        SOON,
+        "it promises nothing when the program hangs",
+        async || owned(&a.asked().await.ok()?).is_empty().then_some(()),
+    )
+    .await?;
+    // A second one would begin with the first one's end.
+    let silence = last.elapsed();
+    assert!(silence < STALL + STALL / 2, "{silence:?}");
+    eventually(SOON, "it leaves", async || {
         let map = a.partitions.map().await.ok()?;
         (map.members().is_empty() && map.iter().count() == 0).then_some(())
     })
