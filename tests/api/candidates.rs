@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, Result, SOON, WHILE, elected, in_memory, keys, only_key, options, session, short, soon,
-    stand, stands, status, stays,
+    Key, OnPort, Result, SOON, WHILE, elected, in_memory, keys, only_key, options, session, short,
+    soon, stand, stands, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Proxy, eventually};
 use etcd_client::Client;
 
 fn behind(ahead: usize) -> Status {
@@ -84,9 +84,9 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
 
 #[tokio::test]
 async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -151,9 +151,9 @@ async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
 
 #[tokio::test]
 async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     client.put("eldest/e/stuck", "in front", None).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
@@ -242,9 +242,9 @@ async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
 
 #[tokio::test]
 async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_going() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     // So that there is a lease, and the join is all that is under way.
     let other = session.election("other")?;
@@ -277,10 +277,10 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
     .await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_when_it_says_so()
 -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
     let told = async || -> Result<_> {
         let roster = soon("roster", election.roster()).await?;
@@ -408,7 +408,7 @@ impl Operator {
 
 /// A waits behind nobody but is no leader's rival: B loses its key while it waits, and stands behind C afterwards.
 async fn loses_its_key_while_waiting(operator: Operator) -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -436,7 +436,7 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
 
 /// A loses its key while it leads; B leads; A stands again behind B as soon as its work has ended.
 async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason]) -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
@@ -475,34 +475,34 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_whose_key_is_deleted_stands_again_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::DeletesKey).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::RevokesLease).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiting_candidate_whose_key_is_overwritten_stands_again_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::Overwrites).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_whose_key_is_deleted_is_told_and_stands_again_at_the_back() -> Result {
     loses_its_key_while_leading(Operator::DeletesKey, &[LostReason::KeyDeleted]).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_whose_lease_is_revoked_is_told_and_stands_again_at_the_back() -> Result {
     // The watch, which sees only that the key is gone, is usually faster than the lease.
     let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
     loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_whose_key_is_overwritten_is_told_and_takes_the_writing_away() -> Result {
     loses_its_key_while_leading(Operator::Overwrites, &[LostReason::KeyOverwritten]).await
 }

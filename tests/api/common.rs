@@ -1,5 +1,6 @@
 //! Shares sessions, views of etcd and ways to wait among the tests of the API.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,6 +60,38 @@ impl Store for MemoryEtcd {
 pub(crate) fn in_memory() -> MemoryEtcd {
     println!("this test runs in virtual time");
     MemoryEtcd::start()
+}
+
+/// An etcd in the memory of the test, at a port and in real time: for what a network or a machine does to a session.
+pub(crate) struct OnPort {
+    etcd: MemoryEtcd,
+    endpoint: String,
+}
+
+impl OnPort {
+    pub(crate) async fn start() -> Result<Self> {
+        let etcd = MemoryEtcd::start();
+        let endpoint = etcd.listen("127.0.0.1:0").await?;
+        Ok(Self { etcd, endpoint })
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}
+
+impl Deref for OnPort {
+    type Target = MemoryEtcd;
+
+    fn deref(&self) -> &MemoryEtcd {
+        &self.etcd
+    }
+}
+
+impl Store for OnPort {
+    async fn session(&self, options: SessionOptions) -> eldest::Result<Session> {
+        Session::connect([self.endpoint()], options).await
+    }
 }
 
 pub(crate) async fn session(etcd: &impl Store, identity: &str) -> Result<Session> {

@@ -3,16 +3,15 @@
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    Result, Store, WHILE, elected, foreign, in_memory, keys, leases, nothing_under, only_key,
-    options, session, soon, stand, status, stays,
+    Result, WHILE, elected, foreign, in_memory, keys, leases, nothing_under, only_key, options,
+    session, soon, stand, status, stays,
 };
 use eldest::{Announcement, ErrorKind, Status};
-use eldest_testing::Etcd;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
 -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
     let key = only_key(&mut client, "eldest/").await;
@@ -66,9 +65,9 @@ async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let full = Announcement::new("node-a")
         .with_address("10.0.0.1:8080")
@@ -134,10 +133,10 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result
 {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     client.put("eldest/e/stuck", "who?", None).await?;
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;

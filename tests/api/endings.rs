@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, SOON, elected, in_memory, only_key, options, short, soon, stand, stands, status,
+    OnPort, Result, SOON, elected, in_memory, only_key, options, short, soon, stand, stands, status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -69,9 +69,9 @@ async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
 
 #[tokio::test]
 async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], short("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -191,9 +191,9 @@ async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> 
 
 #[tokio::test]
 async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -245,9 +245,9 @@ async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
 #[tokio::test]
 async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> Result {
     // Complaint 5.
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let patient = options("a").request_timeout(Duration::from_millis(500));
     let session = Session::connect([proxy.endpoint()], patient).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
@@ -306,7 +306,7 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
 
 /// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
 async fn closes_beside_a_view(with_task: bool) -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let (session, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
@@ -332,12 +332,12 @@ async fn closes_beside_a_view(with_task: bool) -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_view_says_that_a_term_is_over_when_its_key_may_go() -> Result {
     closes_beside_a_view(false).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_may_go() -> Result {
     closes_beside_a_view(true).await
 }

@@ -7,12 +7,12 @@ use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate,
     LostReason, Session, Status,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 use etcd_client::PutOptions;
 
 use crate::common::{
-    Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options, queue,
-    session, soon, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options,
+    queue, session, soon, stays,
 };
 
 const MARKS: &str = "eldest/~evacuated/";
@@ -180,7 +180,7 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
 
 #[tokio::test]
 async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -273,7 +273,7 @@ async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
 
 #[tokio::test]
 async fn the_data_centre_of_the_options_is_announced() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let endpoint = eldest::Endpoint::new(etcd.endpoint()).data_center("dc1");
     let a = Session::connect([endpoint], options("a").data_center("dc1")).await?;
     let election = a.election("e")?;

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys, options,
-    queue, session, short, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys,
+    options, queue, session, short, soon, stand, stays, until_lost,
 };
 use eldest::{Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 use tokio::sync::mpsc;
 
 /// Who is at work, and how many at once at the most.
@@ -104,10 +104,10 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -> Result {
     // Complaint: a wrong leader was reported, and nothing when there was none.
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
     let with = |name: &str, address: &str| options(name).announcement(at(name, address));
     let b = etcd.session(with("b", "10.0.0.2:80")).await?;
@@ -145,10 +145,10 @@ async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
     // Complaint: a node led, and nobody worked.
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
@@ -167,7 +167,7 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
         until_lost(leadership)
     });
     queue(&election, &["b", "a"]).await?;
-    let begun = Instant::now();
+    let begun = tokio::time::Instant::now();
     drop(other);
     let dropped = soon("the leader's work begins", tells.recv()).await;
     assert_eq!(dropped, Some(1), "the follower's is gone");
@@ -179,7 +179,7 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
 #[tokio::test]
 async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Result {
     // Complaint: a stalled leader kept renewing, for three quarters of an hour.
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = etcd.session(short("a")).await?;

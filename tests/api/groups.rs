@@ -4,11 +4,11 @@ use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
     Session, Status,
 };
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{crash, eventually};
 
 use crate::common::{
-    Result, SOON, Store, Thread, WHILE, identities, in_memory, keys, leases, nothing_under,
-    only_key, session, short, soon, stays,
+    Result, SOON, Store, WHILE, identities, in_memory, keys, leases, nothing_under, only_key,
+    session, short, soon, stays,
 };
 
 const PREFIX: &str = "eldest/~members/workers/";
@@ -72,9 +72,9 @@ async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
     becomes(&again, Status::ended(reason)).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let group = a.group("workers")?;
@@ -121,23 +121,16 @@ async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let (_a, group, _member) = join(&etcd, "a").await?;
     let mut observer = group.observe().await?;
-    let process = Thread::start()?;
-    let endpoint = etcd.endpoint();
-    let joined = process.handle().spawn(async move {
-        let session = Session::connect([endpoint], short("b")).await?;
-        let member = session.group("workers")?.join().await?;
-        Ok::<_, eldest::Error>((session, member))
-    });
-    let (session, member) = soon("join", joined).await??;
+    let b = etcd.session(short("b")).await?;
+    let _b = soon("join", b.group("workers")?.join()).await?;
     there(&mut observer, &["a", "b"]).await?;
-    drop(process);
+    crash(&b)?;
     there(&mut observer, &["a"]).await?;
-    drop((session, member));
     Ok(())
 }
 

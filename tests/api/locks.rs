@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Result, SOON, Store, WHILE, foreign, held, identities, in_memory, keys, leases, nothing_under,
-    only_key, options, queue_of, revision, session, soon, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, foreign, held, identities, in_memory, keys, leases,
+    nothing_under, only_key, options, queue_of, revision, session, soon, stands, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, LostReason, Op, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -270,8 +270,8 @@ async fn a_limited_wait_ends_in_time_and_leaves_no_key() -> Result {
 
 #[tokio::test]
 async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
-    let etcd = Etcd::start().await?;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let etcd = OnPort::start().await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let lock = session.lock("l")?;
     proxy.hold();
@@ -558,7 +558,7 @@ async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_guard_that_is_required_and_missing_is_named_to_every_caller() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let guarded = options("a")
         .request_timeout(Duration::from_millis(250))
         // Longer than an attempt may wait for etcd.

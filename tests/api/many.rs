@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
+    OnPort, Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
 };
 use eldest::{Candidate, Leadership, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -105,9 +105,9 @@ async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
 #[tokio::test]
 async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
     const UNANSWERED: Duration = Duration::from_secs(10);
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let options = options("a").request_timeout(UNANSWERED);
     let session = Session::connect([proxy.endpoint()], options).await?;
     let first = leased(&session).await?;

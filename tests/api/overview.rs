@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use eldest::{ErrorKind, Overview, Queue, QueueKind, Session};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Proxy, eventually};
 
-use crate::common::{Result, SOON, in_memory, options, session, soon};
+use crate::common::{OnPort, Result, SOON, in_memory, options, session, soon};
 use crate::common::{elected, keys};
 
 #[tokio::test(start_paused = true)]
@@ -137,8 +137,8 @@ async fn what_is_left_of_a_lease_is_told_until_it_is_gone() -> Result {
 /// The connection breaks at the first question, and the second is answered.
 #[tokio::test]
 async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Result {
-    let etcd = Etcd::start().await?;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let etcd = OnPort::start().await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let a = session(&etcd, "a").await?;
     let _candidate = a.election("e")?.campaign().await?;
     let onlooker = options("onlooker").connect_timeout(SOON);

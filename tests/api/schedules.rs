@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::common::{Result, SOON, WHILE, keys, nothing_under, only_key, short, soon, stays};
+use crate::common::{
+    OnPort, Result, SOON, WHILE, keys, nothing_under, only_key, short, soon, stays,
+};
 use crate::running::Broken;
 use eldest::sim::Scripted;
 use eldest::{
     BoxError, CancellationToken, CatchUp, Delivery, Due, ErrorKind, Every, LostReason, Schedule,
     Session, Term,
 };
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Proxy, eventually};
 use etcd_client::Client;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -64,7 +66,7 @@ struct Node {
 
 impl Node {
     async fn start(
-        etcd: &Etcd,
+        etcd: &OnPort,
         identity: &str,
         wall: &Wall,
         rules: impl FnOnce(Every<'static>) -> Every<'static>,
@@ -159,7 +161,7 @@ async fn record(client: &mut Client) -> Option<String> {
 
 /// Two nodes, of which the first leads, at hour 100.
 async fn two(
-    etcd: &Etcd,
+    etcd: &OnPort,
     rules: impl Fn(Every<'static>) -> Every<'static>,
 ) -> Result<(Wall, Client, Node, Node)> {
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
@@ -189,7 +191,7 @@ const BOTH: [Delivery; 2] = [Delivery::AtMostOnce, Delivery::AtLeastOnce];
 
 #[tokio::test]
 async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (wall, mut client, mut a, mut b) = two(&etcd, |every| every).await?;
     wall.set(101);
     assert_eq!(a.begins().await, (101, false));
@@ -212,7 +214,7 @@ async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes(
 #[tokio::test]
 async fn an_interrupted_run_is_given_up_or_repeated_as_the_delivery_says() -> Result {
     for delivery in BOTH {
-        let etcd = Etcd::start().await?;
+        let etcd = OnPort::start().await?;
         let (wall, _, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         wall.set(101);
         assert_eq!(a.begins().await, (101, false));
@@ -228,7 +230,7 @@ async fn an_interrupted_run_is_given_up_or_repeated_as_the_delivery_says() -> Re
 #[tokio::test]
 async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
     for delivery in BOTH {
-        let etcd = Etcd::start().await?;
+        let etcd = OnPort::start().await?;
         let (wall, mut client, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         wall.set(101);
         assert_eq!(a.begins().await, (101, false));
@@ -252,7 +254,7 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
 #[tokio::test]
 async fn a_leader_that_does_not_learn_that_it_recorded_the_beginning_runs_nothing() -> Result {
     for delivery in BOTH {
-        let etcd = Etcd::start().await?;
+        let etcd = OnPort::start().await?;
         let (wall, mut client, a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         a.proxy.hold_responses();
         wall.set(101);
@@ -273,7 +275,7 @@ async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says()
         (CatchUp::Latest, &[2]),
         (CatchUp::All(2), &[1, 2]),
     ] {
-        let etcd = Etcd::start().await?;
+        let etcd = OnPort::start().await?;
         let (wall, mut client) = (Wall::at(100), etcd.client().await);
         let mut a = Node::start(&etcd, "a", &wall, |every| every.catch_up(rule)).await?;
         recorded(&mut client, 100, "finished").await?;
@@ -303,7 +305,7 @@ async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says()
 #[tokio::test]
 async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward_catches_up()
 -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;
     recorded(&mut client, 100, "finished").await?;
@@ -330,7 +332,7 @@ async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward
 
 #[tokio::test]
 async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;
     recorded(&mut client, 100, "finished").await?;
@@ -347,7 +349,7 @@ async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced(
 
 #[tokio::test]
 async fn work_that_is_told_to_stop_has_not_finished_its_due_time() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let (wall, _, mut a, mut b) = two(&etcd, rules).await?;
     wall.set(101);
@@ -364,7 +366,7 @@ async fn work_that_is_told_to_stop_has_not_finished_its_due_time() -> Result {
 
 #[tokio::test]
 async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let options = short("a").env(Arc::new(wall.env()));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -386,7 +388,7 @@ async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it
 
 #[tokio::test]
 async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let limit = Duration::from_millis(800);
     let runner = session.election("e")?.runner().stall_timeout(limit);
@@ -423,7 +425,7 @@ async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() ->
 
 #[tokio::test]
 async fn what_no_schedule_can_be_is_refused_with_the_rule_and_leaves_nothing() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let every = |election: eldest::Election| -> Result<Every> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::common::{
-    Result, SOON, Store, WHILE, held, identities, in_memory, keys, nothing_under, options,
+    OnPort, Result, SOON, Store, WHILE, held, identities, in_memory, keys, nothing_under, options,
     queue_of, revision, session, soon, stands, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
@@ -278,11 +278,11 @@ async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
 
 #[tokio::test]
 async fn a_waiter_is_told_if_another_capacity_took_over_while_its_key_was_lost() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_c, c) = semaphore(&etcd, "c", 3).await?;
-    let proxy = Proxy::start(etcd.address()).await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("b")).await?;
     let b = session.semaphore("s", 2)?;
     let permits = [acquire(&a).await?, acquire(&a).await?];

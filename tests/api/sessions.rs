@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options, session,
-    short, soon, stand, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options,
+    session, short, soon, stand, stands, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
@@ -236,7 +236,7 @@ async fn onlookers_hold_no_lease() -> Result {
 
 #[tokio::test]
 async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
     let mut state = session.state();
     assert!(matches!(
@@ -374,9 +374,9 @@ async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Resu
 
 #[tokio::test]
 async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
-    let endpoint = etcd.endpoint();
+    let endpoint = etcd.endpoint().to_owned();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

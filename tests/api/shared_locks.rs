@@ -7,7 +7,6 @@ use crate::common::{
     stands, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, Op, Session};
-use eldest_testing::Etcd;
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
@@ -115,10 +114,10 @@ async fn a_program_that_knows_of_no_readers_is_a_writer() -> Result {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_attempt_to_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() -> Result
 {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;

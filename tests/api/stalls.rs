@@ -4,14 +4,15 @@ use std::future::ready;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Result, Running, SOON, Thread, WHILE, elected, in_memory, keys, options, queue,
-    session, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, keys, options,
+    queue, session, soon, stand, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
+use tokio::task::JoinHandle;
 
 /// So short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);
@@ -63,36 +64,33 @@ impl Health {
     }
 }
 
-/// Beats from a plain thread until it is dropped.
-struct Beats(Arc<AtomicBool>);
+/// Beats until it is dropped.
+struct Beats(JoinHandle<()>);
 
 impl Beats {
     fn of(heart: Heartbeats) -> Self {
-        let go_on = Arc::new(AtomicBool::new(true));
-        let own = Arc::clone(&go_on);
-        std::thread::spawn(move || {
-            while own.load(Ordering::SeqCst) {
+        Self(tokio::spawn(async move {
+            loop {
                 heart.beat();
-                std::thread::sleep(OFTEN);
+                tokio::time::sleep(OFTEN).await;
             }
-        });
-        Self(go_on)
+        }))
     }
 }
 
 impl Drop for Beats {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.abort();
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     // Complaint: a stalled leader kept renewing, for three quarters of an hour.
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
-    let begun = Instant::now();
+    let begun = tokio::time::Instant::now();
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
     let own = lease(&a);
@@ -146,9 +144,9 @@ async fn work_that_ends_the_moment_it_is_told_has_not_resigned() -> Result {
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_beats_keeps_its_term() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(LONG);
     let mut running = Running::with(runner, until_lost);
@@ -197,7 +195,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
 async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it_has_ended()
 -> Result {
     // Complaints: a stalled leader kept renewing; the old work ran beside the new.
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let a = session(&etcd, "a").await?;
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Mutex::new(blocked);
@@ -288,10 +286,10 @@ async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result 
     running.stop().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be_shut_down()
 -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     for recovers in [true, false] {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Probe, Result, Running, WHILE, elected, in_memory, keys, options, queue, session, soon, stand,
-    stands, stays, until_lost,
+    OnPort, Probe, Result, Running, WHILE, elected, in_memory, keys, options, queue, session, soon,
+    stand, stands, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::{Etcd, Proxy};
@@ -70,9 +70,9 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
 #[tokio::test]
 async fn a_release_that_fails_is_told_retried_and_not_forgotten() -> Result {
     // Complaint: a failed resignation forgot that it led.
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (_b, election, mut b) = {
-        let proxy = Proxy::start(etcd.address()).await?;
+        let proxy = Proxy::start(etcd.endpoint()).await?;
         let a = Session::connect([proxy.endpoint()], options("a")).await?;
         let mut candidate = soon("campaign", a.election("e")?.campaign()).await?;
         let first = elected(&mut candidate).await?;

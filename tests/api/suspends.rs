@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::common::{CountOnDrop, Result, Running, SOON, elected, options, soon};
+use crate::common::{CountOnDrop, OnPort, Result, Running, SOON, elected, options, soon};
 use eldest::sim::{Scripted, Time, Watched};
 use eldest::{CancellationToken, LostReason, Session, Status};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 use futures::FutureExt;
 
 /// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
@@ -100,7 +100,7 @@ fn view(machine: &Arc<Suspending>) -> Scripted {
 }
 
 /// A session on a machine that can be suspended.
-async fn session(etcd: &Etcd) -> Result<(Arc<Suspending>, Session)> {
+async fn session(etcd: &OnPort) -> Result<(Arc<Suspending>, Session)> {
     let machine = Suspending::new();
     let options = options("a").ttl(TTL).grace(Duration::from_secs(60));
     let options = options.env(Arc::new(view(&machine)));
@@ -117,7 +117,7 @@ async fn is_dropped(drops: &AtomicUsize, what: &str) -> Result {
 
 #[tokio::test]
 async fn work_that_ignores_its_token_is_dropped_after_a_suspend() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;
     let drops = Arc::new(AtomicUsize::new(0));
@@ -141,7 +141,7 @@ async fn work_that_ignores_its_token_is_dropped_after_a_suspend() -> Result {
 
 #[tokio::test]
 async fn tasks_of_a_term_are_dropped_after_a_suspend() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -163,7 +163,7 @@ async fn tasks_of_a_term_are_dropped_after_a_suspend() -> Result {
 /// The renewal is due 80 s after the last one, by a timer that stood still.
 #[tokio::test]
 async fn a_session_renews_at_once_after_a_suspend() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -179,7 +179,7 @@ async fn a_session_renews_at_once_after_a_suspend() -> Result {
 
 #[tokio::test]
 async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;
     // Somebody else leads.
@@ -210,7 +210,7 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
 /// Callers may act for a grace period more; by the runtime's timer, the key would stay for as long again.
 #[tokio::test]
 async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;
     let shutdown = CancellationToken::new();

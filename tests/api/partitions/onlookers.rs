@@ -1,15 +1,15 @@
 //! Tests observers of partitions, and refusals: another count, and counts out of bounds.
 
 use eldest::{Announcement, CancellationToken, ErrorKind, Member};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 
 use super::membership::next;
 use super::{PREFIX, Running, partitions, until_lost};
-use crate::common::{Result, SOON, Store, in_memory, keys, options, session, soon};
+use crate::common::{Result, SOON, in_memory, keys, options, session, soon};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let (_eye, seen) = partitions(&etcd, "eye", 8).await?;
     let map = seen.map().await?;
     assert_eq!((map.members().len(), map.unowned().count()), (0, 8));
