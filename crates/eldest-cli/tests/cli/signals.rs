@@ -89,7 +89,8 @@ async fn the_program_is_told_of_ctrl_z_before_its_supervisor_stops() -> Result {
     let etcd = Etcd::start().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("process");
-    let script = format!("echo $$ > {}; while :; do sleep 0.05; done", file.display());
+    // Not a loop in the shell: stopped between the fork of a child and its start, a shell waits for the child and is not stopped.
+    let script = format!("echo $$ > {}; exec sleep 600", file.display());
     let mut child = at(&etcd, &["run", "jobs", "--", "/bin/sh", "-c", &script]).spawn()?;
     let (process, program) = (child.id().ok_or("it runs")?, written(&file).await?);
     let pid = Pid::from_raw(process.try_into()?).ok_or("a process")?;
@@ -125,7 +126,7 @@ async fn ctrl_z_and_fg_in_a_shell_stop_the_program_and_let_it_go_on() -> Result 
     let mut terminal = Terminal::start(shell, 24, 120)?;
     let (command, file_name) = (env!("CARGO_BIN_EXE_eldest"), file.display());
     terminal.type_in(&format!(
-        "{command} run jobs -- /bin/sh -c 'echo $$ > {file_name}; while :; do sleep 0.05; done'\n"
+        "{command} run jobs -- /bin/sh -c 'echo $$ > {file_name}; exec sleep 600'\n"
     ))?;
     let program = written(&file).await?;
     terminal.type_in("\x1a")?;
