@@ -35,6 +35,11 @@ pub fn describe() {
         "eldest_rank",
         "This node's place in the election's queue: 1 is the eldest, 0 is no place."
     );
+    describe_gauge!(
+        "eldest_term_began_timestamp_seconds",
+        Unit::Seconds,
+        "The time at which this node's term began, by the wall clock, or 0 while it does not lead."
+    );
     describe_counter!(
         "eldest_terms_started_total",
         "Terms in which this node led the election."
@@ -146,12 +151,23 @@ mod recorders {
             .set(rank as f64);
     }
 
-    pub(crate) fn elected(identity: &str, election: &str) {
+    /// `now` is the wall clock.
+    pub(crate) fn elected(identity: &str, election: &str, now: Duration) {
+        term_began(identity, election, now);
         counter!("eldest_terms_started_total", "identity" => identity.to_owned(), "election" => election.to_owned())
             .increment(1);
     }
 
+    fn term_began(identity: &str, election: &str, since: Duration) {
+        gauge!(
+            "eldest_term_began_timestamp_seconds",
+            "identity" => identity.to_owned(), "election" => election.to_owned()
+        )
+        .set(since.as_secs_f64());
+    }
+
     pub(crate) fn term_ended(identity: &str, election: &str, reason: LostReason) {
+        term_began(identity, election, Duration::ZERO);
         counter!(
             "eldest_terms_ended_total",
             "identity" => identity.to_owned(), "election" => election.to_owned(), "reason" => reason.as_str()
@@ -266,7 +282,7 @@ mod recorders {
 
     pub(crate) fn leading(_: &str, _: &str, _: bool) {}
     pub(crate) fn standing(_: &str, _: &str, _: bool, _: usize) {}
-    pub(crate) fn elected(_: &str, _: &str) {}
+    pub(crate) fn elected(_: &str, _: &str, _: Duration) {}
     pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}
     pub(crate) fn trusted(_: &str, _: Duration, _: Duration) {}
     pub(crate) fn lease_lost(_: &str, _: LostReason) {}

@@ -1,6 +1,7 @@
 //! Reports the core's decisions to the handles of one candidate.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -9,7 +10,9 @@ use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
+use crate::state::{
+    LeaseDeadline, LocalStatusWriter, Status, Term, TermState, in_queue_since, leading,
+};
 use crate::util::{LazyWatch, LazyWatchSender};
 use eldest_core::action::{RequestError, SlotId, TermId};
 use eldest_core::partitions::partition_key;
@@ -43,6 +46,13 @@ pub(crate) struct CandidateState {
     term: Option<(TermId, Arc<TermState>)>,
     /// When the term began, until it is known that somebody took it up, or it was warned of.
     unclaimed: Option<Time>,
+    /// What it announces, without the beginning of its term.
+    pub(super) value: Arc<[u8]>,
+    /// Whether it joined before.
+    stood: bool,
+    /// When it asked for its present key, if that is not its first one; since 1970.
+    again: Option<Duration>,
+    beginning: Option<Beginning>,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
     brief: bool,
@@ -51,6 +61,22 @@ pub(crate) struct CandidateState {
     /// Tells the election's other handles; nobody else has such.
     writer: Option<LocalStatusWriter>,
     campaign: Campaign,
+}
+
+/// The beginning of the last term, which is announced once, for nodes that come later.
+struct Beginning {
+    /// Since 1970.
+    since: Duration,
+    told: Told,
+}
+
+/// Answers whether something was announced.
+pub(super) type Announced = oneshot::Sender<Result<bool>>;
+
+enum Told {
+    Not,
+    Asked(oneshot::Receiver<Result<bool>>),
+    Yes,
 }
 
 /// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
@@ -105,6 +131,10 @@ impl CandidateState {
             elected,
             term: None,
             unclaimed: None,
+            value: Arc::default(),
+            stood: false,
+            again: None,
+            beginning: None,
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
             turn,
@@ -132,6 +162,10 @@ impl CandidateState {
             elected: Arc::clone(&self.elected),
             term: None,
             unclaimed: None,
+            value: Arc::default(),
+            stood: false,
+            again: None,
+            beginning: None,
             failure: Arc::default(),
             brief: true,
             turn: None,
@@ -161,7 +195,8 @@ impl CandidateState {
         }
     }
 
-    pub(super) fn joined(&self, identity: &str, key: &[u8], create_revision: i64, again: bool) {
+    pub(super) fn joined(&mut self, identity: &str, key: &[u8], create_revision: i64, again: bool) {
+        self.stood = true;
         tell!(
             self, target: "eldest::election", identity, election = &*self.election,
             key = %String::from_utf8_lossy(key), create_revision, again, "joined",
@@ -191,7 +226,10 @@ impl CandidateState {
     ) -> Won {
         tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
         if !self.brief {
-            metrics::elected(identity, &self.election);
+            let since = env.unix_time();
+            metrics::elected(identity, &self.election, since);
+            let told = Told::Not;
+            self.beginning = Some(Beginning { since, told });
         }
         let shared = TermState::new(
             env,
@@ -222,6 +260,55 @@ impl CandidateState {
             term,
             view,
         }
+    }
+
+    /// What the next key says of its age, if it is another one than the first.
+    pub(super) fn joins_again(&mut self, now: Duration) -> Option<Arc<[u8]>> {
+        if !self.stood || self.brief {
+            return None;
+        }
+        self.value = in_queue_since(&self.value, now)?;
+        self.again = Some(now);
+        Some(Arc::clone(&self.value))
+    }
+
+    /// What the key is to say when it announces that.
+    pub(super) fn announced(&mut self, value: Arc<[u8]>) -> Arc<[u8]> {
+        let since = self.again;
+        let again = since.and_then(|since| in_queue_since(&value, since));
+        self.value = again.unwrap_or(value);
+        let beginning = self.beginning.as_ref().map(|it| it.since);
+        let led = beginning.and_then(|since| self.led_since(since));
+        led.unwrap_or_else(|| Arc::clone(&self.value))
+    }
+
+    /// The announcement with the beginning of the present term, if there is one.
+    fn led_since(&self, since: Duration) -> Option<Arc<[u8]>> {
+        let term = self.term.as_ref().map(|(_, shared)| shared);
+        let term = term.filter(|term| !term.is_lost())?;
+        leading(&self.value, term.token, since)
+    }
+
+    /// Begins to tell others when the present term began, unless they were told; what to announce, and where to answer.
+    pub(super) fn tell_beginning(&mut self) -> Option<(Arc<[u8]>, Announced)> {
+        let mut beginning = self.beginning.take()?;
+        if let Told::Asked(answer) = &mut beginning.told {
+            match answer.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => {}
+                Ok(Ok(_)) => beginning.told = Told::Yes,
+                Ok(Err(_)) | Err(_) => beginning.told = Told::Not,
+            }
+        }
+        let value = matches!(beginning.told, Told::Not)
+            .then(|| self.led_since(beginning.since))
+            .flatten();
+        let asked = value.map(|value| {
+            let (reply, answer) = oneshot::channel();
+            beginning.told = Told::Asked(answer);
+            (value, reply)
+        });
+        self.beginning = Some(beginning);
+        asked
     }
 
     /// Warns, once, of a term that began before that moment and that nobody took up.

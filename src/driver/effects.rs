@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use super::candidate_state::Won;
+use super::candidate_state::{Announced, Won};
 use super::{Driver, spans};
 use crate::error::Error;
 use crate::metrics;
-use crate::state::{LeaseView, Roster, SessionState};
-use eldest_core::action::{self, Action, Ask, CandidateAction, SlotId, TermId};
+use crate::state::{LeaseView, Roster, SessionState, share};
+use eldest_core::action::{self, Action, Ask, CandidateAction, Join, SlotId, TermId};
 use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
+
+/// So many terms are announced to have begun with each renewal.
+const BEGINNINGS: usize = 16;
 
 impl Driver {
     pub(super) fn act(&mut self) {
         while let Some(action) = self.core.action() {
             match action {
-                Action::Ask { request, ask } => {
+                Action::Ask { request, mut ask } => {
+                    if let Ask::Join(join) = &mut ask {
+                        self.joins(join);
+                    }
                     if matches!(ask, Ask::Open { .. } | Ask::Renew) {
                         self.renewal = spans::renewal(&self.identity, self.lease_id());
                     }
@@ -144,6 +150,42 @@ impl Driver {
         for candidate in self.candidates.values_mut() {
             candidate.warn_if_unclaimed(&self.identity, before);
         }
+        self.tell_beginnings();
+    }
+
+    /// Has a key that replaces another one tell since when it stands. A member that is set aside, which is rare, keeps the time
+    /// of its first key.
+    fn joins(&mut self, join: &mut Join) {
+        let slot = self.standing.get(&join.prefix).copied();
+        let candidate = slot.and_then(|slot| Some((slot, self.candidates.get_mut(&slot)?)));
+        let Some((slot, candidate)) = candidate.filter(|_| !share(&join.value).aside) else {
+            return;
+        };
+        if let Some(value) = candidate.joins_again(self.env.unix_time()) {
+            join.value = Arc::clone(&value);
+            // No key stands, so nothing is written, and nobody waits for an answer.
+            let now = self.env.now();
+            self.core.proclaim(now, slot, value, 0);
+        }
+    }
+
+    /// Announces when terms began. Not before a renewal, so that a short term costs no request and no hand-over waits; and a
+    /// few at a time, because a session may lead thousands of elections.
+    fn tell_beginnings(&mut self) {
+        let each = self.candidates.iter_mut();
+        let each = each.filter_map(|(slot, candidate)| Some((*slot, candidate.tell_beginning()?)));
+        let some: Vec<_> = each.take(BEGINNINGS).collect();
+        for (slot, (value, reply)) in some {
+            self.proclaim(slot, value, reply);
+        }
+    }
+
+    /// Replaces what a candidate announces, and answers when etcd has.
+    pub(super) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Announced) {
+        self.tickets += 1;
+        self.proclaims.insert(self.tickets, reply);
+        let now = self.env.now();
+        self.core.proclaim(now, slot, value, self.tickets);
     }
 
     fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {

@@ -29,8 +29,9 @@ impl Driver {
                 slot,
                 value,
                 config,
-                candidate,
+                mut candidate,
             } => {
+                candidate.value = Arc::clone(&value);
                 let prefix = Arc::clone(&candidate.prefix);
                 // A semaphore's permits have keys of their own, and so have those who share a lock.
                 if config.permit.is_none() && config.shared.is_none() {
@@ -67,9 +68,12 @@ impl Driver {
             }
             Command::Joined { slot, term } => self.core.work_joined(now, slot, term),
             Command::Proclaim { slot, value, reply } => {
-                self.tickets += 1;
-                self.proclaims.insert(self.tickets, reply);
-                self.core.proclaim(now, slot, value, self.tickets);
+                let candidate = self.candidates.get_mut(&slot);
+                let value = match candidate {
+                    Some(candidate) => candidate.announced(value),
+                    None => value,
+                };
+                self.proclaim(slot, value, reply);
             }
             Command::Close { reply } => {
                 self.closers.push(reply);

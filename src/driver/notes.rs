@@ -43,7 +43,7 @@ impl Driver {
                 create_revision,
                 again,
             } => {
-                if let Some(candidate) = self.candidates.get(slot) {
+                if let Some(candidate) = self.candidates.get_mut(slot) {
                     candidate.joined(identity, key, *create_revision, *again);
                 }
                 self.warn_if_crowded();

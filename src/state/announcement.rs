@@ -55,6 +55,8 @@ pub struct Announcement {
     capacity: Option<u32>,
     spread: bool,
     since_unix_ms: Option<u64>,
+    /// The fencing token of the last term that the candidate told the beginning of, and that moment.
+    leads: Option<(i64, u64)>,
     /// The exact bytes to write instead of the fields: a plain string, or another format.
     verbatim: Option<Box<[u8]>>,
 }
@@ -155,6 +157,13 @@ impl Announcement {
     pub fn since(&self) -> Option<SystemTime> {
         self.since_unix_ms
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
+    }
+
+    /// Returns when the term with that fencing token began, by the leader's wall clock, if it told that.
+    pub(super) fn leads_since(&self, token: i64) -> Option<SystemTime> {
+        let (told, ms) = self.leads?;
+        let since = UNIX_EPOCH.checked_add(Duration::from_millis(ms));
+        since.filter(|_| told == token)
     }
 
     /// Returns the bytes that a session of that identity, in that data centre, writes to etcd. `since` counts from 1970, and
@@ -294,6 +303,40 @@ fn mentions(value: &[u8], name: &str) -> bool {
         .any(|part| part == name.as_bytes())
 }
 
+/// Where a leader tells the beginning of its term. The fencing token tells other terms apart, for the value may go with a
+/// later key.
+const LEADS: &str = "leads";
+
+/// The announcement of a leader whose term began at `since`, counted from 1970. `None`: it is no object of ours, which is
+/// written as it is, or it would be too large.
+pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[u8]>> {
+    let mut object = object(value)?;
+    unix_ms(object.get("since_unix_ms"))?;
+    let since = u64::try_from(since.as_millis()).ok()?;
+    let leads = serde_json::json!({ "token": token, "since_unix_ms": since });
+    object.insert(LEADS.into(), leads);
+    let value = Value::Object(object).to_string().into_bytes();
+    (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
+}
+
+/// The announcement of a candidate whose present key was put at `since`, counted from 1970. `None`: it is no object of ours, which
+/// is written as it is.
+pub(crate) fn in_queue_since(value: &[u8], since: Duration) -> Option<Arc<[u8]>> {
+    let mut object = object(value)?;
+    unix_ms(object.get("since_unix_ms"))?;
+    let since = u64::try_from(since.as_millis()).ok()?;
+    object.insert("since_unix_ms".into(), since.into());
+    Some(Value::Object(object).to_string().into_bytes().into())
+}
+
+fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
+    let told = object.get(LEADS)?;
+    Some((
+        told.get("token")?.as_i64()?,
+        unix_ms(told.get("since_unix_ms"))?,
+    ))
+}
+
 /// What members of partitions announce that take none while others do.
 const ASIDE: &str = "evacuated";
 
@@ -366,6 +409,7 @@ fn parse(value: &[u8]) -> Option<Announcement> {
         capacity: capacity(&object),
         spread: spreads(&object),
         since_unix_ms: unix_ms(object.get("since_unix_ms")),
+        leads: leads(&object),
         verbatim: None,
     })
 }
@@ -469,6 +513,52 @@ mod tests {
             Announcement::decode(huge.as_bytes()).identity().len(),
             MAX_IDENTITY
         );
+    }
+
+    #[test]
+    fn a_leader_tells_when_its_term_began_and_nothing_else_differs() {
+        let value = written(&Announcement::new("a").with_metadata("k", "v"));
+        let told = leading(&value, 7, NOW).unwrap();
+        let read = Announcement::decode(&told);
+        assert_eq!(read.leads_since(7), Some(UNIX_EPOCH + NOW));
+        assert_eq!(read.leads_since(8), None, "of another term");
+        assert_eq!(read.since(), Announcement::decode(&value).since());
+        assert_eq!(written(&read), value, "it is not announced again");
+        for plain in [&b"node-a"[..], br#"{"identity":"a"}"#, b"\xff"] {
+            assert_eq!(leading(plain, 7, NOW), None, "{plain:?}");
+        }
+        let full = "x".repeat(MAX_ANNOUNCEMENT - 80);
+        let full = written(&Announcement::new("a").with_metadata("k", &full[..full.len() - 10]));
+        assert_eq!(leading(&full, 7, NOW), None, "{}", full.len());
+    }
+
+    #[test]
+    fn a_candidate_that_joins_again_tells_since_when_its_present_key_stands() {
+        let value = written(&Announcement::new("a").with_address("a:1"));
+        let later = NOW + Duration::from_secs(9);
+        let read = Announcement::decode(&in_queue_since(&value, later).unwrap());
+        assert_eq!(read.since(), Some(UNIX_EPOCH + later));
+        assert_eq!(read.address(), Some("a:1"));
+        assert_eq!(in_queue_since(b"node-a", later), None);
+    }
+
+    #[test]
+    fn no_foreign_beginning_of_a_term_is_later_than_can_be_shown() {
+        for leads in [
+            format!(r#"{{"token":7,"since_unix_ms":{}}}"#, LAST + 1),
+            r#"{"token":7,"since_unix_ms":-1}"#.to_owned(),
+            r#"{"token":"7","since_unix_ms":1}"#.to_owned(),
+            r#"{"since_unix_ms":1}"#.to_owned(),
+            "7".to_owned(),
+        ] {
+            let value = format!(r#"{{"identity":"a","leads":{leads}}}"#);
+            let read = Announcement::decode(value.as_bytes());
+            assert_eq!(
+                (read.identity(), read.leads_since(7)),
+                ("a", None),
+                "{leads}"
+            );
+        }
     }
 
     #[test]

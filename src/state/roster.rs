@@ -117,9 +117,14 @@ impl Roster {
     pub fn members(&self) -> &[Member] {
         let members = || {
             let ranks = (1..).zip(self.inner.entries.iter());
-            ranks
-                .map(|(rank, entry)| Member::new(rank, entry))
-                .collect()
+            let members = ranks.map(|(rank, entry)| Member::new(rank, entry));
+            let mut latest = None;
+            let in_queue = members.map(|member| {
+                latest = member.since.max(latest);
+                let since = member.since.and(latest);
+                Member { since, ..member }
+            });
+            in_queue.collect()
         };
         self.inner.members.get_or_init(members)
     }
@@ -180,14 +185,17 @@ impl fmt::Debug for Roster {
 pub struct Member {
     rank: usize,
     announcement: Announcement,
+    since: Option<SystemTime>,
     entry: Arc<Entry>,
 }
 
 impl Member {
     fn new(rank: usize, entry: &Arc<Entry>) -> Self {
+        let announcement = Announcement::decode(&entry.value);
         Self {
             rank,
-            announcement: Announcement::decode(&entry.value),
+            since: announcement.since(),
+            announcement,
             entry: Arc::clone(entry),
         }
     }
@@ -237,10 +245,23 @@ impl Member {
         self.entry.lease
     }
 
-    /// Returns when the candidate began to campaign, by its own wall clock, if it announced that. A candidate that lost
-    /// its key and joined again keeps this time; only [`rank`](Self::rank) tells its place in the queue.
+    /// Returns since when the candidate is in the queue: when its present key was put, by its own wall clock, if it announced
+    /// that, but never before an older candidate, whose key was there first. So of two candidates, the one with the lower
+    /// rank never looks younger, although clocks differ. [`Announcement::since`] has the announced time.
     pub fn since(&self) -> Option<SystemTime> {
-        self.announcement.since()
+        self.since
+    }
+
+    /// Returns when this leader's term began, by its own wall clock. `None`: it does not lead, or it has not told that.
+    ///
+    /// A leader of an election tells it once in each term, in its announcement, with the first renewals that are verified in
+    /// the term: after a third of the [TTL](crate::SessionOptions::ttl), or later in a session with more than 16
+    /// elections. Leaders of other libraries do not, nor do leaders that announce a plain string. The time has no effect on
+    /// the election, and whoever may write the key may write any time up to the year 9999.
+    pub fn leads_since(&self) -> Option<SystemTime> {
+        let leads = self.rank == 1 && self.entry.lease != 0;
+        let told = || self.announcement.leads_since(self.create_revision());
+        leads.then(told).flatten()
     }
 }
 
@@ -289,6 +310,45 @@ mod tests {
             mod_revision: created,
             lease,
         }
+    }
+
+    #[test]
+    fn nobody_looks_older_in_the_queue_than_an_older_candidate() {
+        let said = |ms: u64| format!(r#"{{"identity":"a","since_unix_ms":{ms}}}"#);
+        // The second has lost its key and joined again; the third announces nothing.
+        let entries = [
+            entry("e/1", &said(50), 3, 1),
+            entry("e/2", &said(10), 4, 2),
+            entry("e/3", "c", 5, 3),
+            entry("e/4", &said(70), 6, 4),
+        ];
+        let roster = Roster::new(7, entries);
+        let since = roster.members().iter().map(|member| {
+            let since = member.since()?.duration_since(SystemTime::UNIX_EPOCH);
+            since.ok().map(|since| since.as_millis())
+        });
+        let since: Vec<_> = since.collect();
+        assert_eq!(since, [Some(50), Some(50), None, Some(70)]);
+    }
+
+    #[test]
+    fn only_the_first_in_the_queue_leads_since_a_time() {
+        let said = |token: i64| {
+            format!(r#"{{"identity":"a","leads":{{"token":{token},"since_unix_ms":5}}}}"#)
+        };
+        let of = |told: i64, lease| {
+            let entries = [
+                entry("e/1", &said(told), 3, lease),
+                entry("e/2", &said(4), 4, 2),
+            ];
+            let roster = Roster::new(7, entries);
+            let each = roster.members().iter();
+            each.map(|member| member.leads_since().is_some())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(3, 1), [true, false]);
+        assert_eq!(of(2, 1), [false, false], "of an earlier key");
+        assert_eq!(of(3, 0), [false, false], "it blocks");
     }
 
     #[test]

@@ -12,6 +12,9 @@ use eldest::{Announcement, BoxError, CancellationToken, ErrorKind, Following, Lo
 use eldest_testing::eventually;
 use tokio::sync::mpsc;
 
+/// The TTL of a session here.
+const TTL: Duration = Duration::from_secs(60);
+
 /// Who is at work, and how many at once at the most.
 #[derive(Clone, Default)]
 struct AtWork {
@@ -338,4 +341,39 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     assert!(term.fencing_token() > own.created);
     assert_eq!(term.lost_reason(), None::<LostReason>);
     running.stop().await
+}
+
+/// By a node that comes later, in two terms of one candidate.
+#[tokio::test(start_paused = true)]
+async fn leader_tells_once_in_each_term_when_it_began() -> Result {
+    let etcd = in_memory();
+    let (_a, _, mut candidate) = stand(&etcd, "a").await?;
+    let mut before = None;
+    for _ in 0..2 {
+        let leadership = elected(&mut candidate).await?;
+        let late = session(&etcd, "late").await?;
+        let leader = async || late.election("e").ok()?.leader().await.ok()?;
+        let first = leader().await.ok_or("a leader")?;
+        assert_eq!(first.leads_since(), None, "not before a renewal");
+        let told = eventually(TTL, "it is told", async || leader().await?.leads_since()).await?;
+        // It began before a renewal, by the clock of the leader, which goes on by a TTL in each term.
+        if let Some(before) = before {
+            assert!(told >= before + TTL, "{told:?}");
+        }
+        // Nobody else is a candidate: it leads for as long as its present key stands.
+        assert_eq!(first.since(), Some(told));
+        before = Some(told);
+        // Announced by its holder meanwhile, it is kept.
+        leadership.proclaim("plain").await?;
+        assert_eq!(leader().await.ok_or("a leader")?.leads_since(), None);
+        let other = Announcement::new("a").with_address("a:1");
+        leadership.proclaim(other).await?;
+        let again = leader().await.ok_or("a leader")?;
+        assert_eq!(again.leads_since(), Some(told));
+        let revision = late.overview("e").await?.revision();
+        tokio::time::sleep(TTL).await;
+        assert_eq!(late.overview("e").await?.revision(), revision, "once");
+        leadership.step_down().await?;
+    }
+    Ok(())
 }

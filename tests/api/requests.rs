@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
-use eldest::{Announcement, Candidate, Session, SessionOptions, Status, WatchScope};
+use eldest::{Announcement, Candidate, Member, Session, SessionOptions, Status, WatchScope};
 use eldest_testing::{Etcd, eventually};
 
 /// Requests that etcd has handled.
@@ -256,6 +256,17 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
             held.push((candidate, leadership));
         }
         watchers(&etcd, elections as u64).await?;
+        // Each term costs one put besides, a few of them with each renewal.
+        eventually(SOON, "the beginning of each term is told", async || {
+            let overview = session.overview("").await.ok()?;
+            let leaders = overview
+                .queues()
+                .iter()
+                .map(|queue| queue.roster().leader());
+            let told = leaders.filter(|leader| leader.and_then(Member::leads_since).is_some());
+            (told.count() == elections).then_some(())
+        })
+        .await?;
         // The message that opens the stream is not verified.
         eventually(SOON, "the stream is open", async || {
             (Requests::count(&etcd).await.renewals >= 2).then_some(())

@@ -20,8 +20,9 @@ use crate::view;
 #[command(
     long_about = "Show elections with their candidates, eldest first: one, all below a prefix, or all.\n\n\
     A * marks the leader, or the holder of a lock or permit. Elections, locks, semaphores, partitions and groups appear \
-    only while they have a candidate or member, because etcd knows of no others. AGE is how long ago a candidate began to \
-    campaign, by its own clock. A candidate that lost its key and joined again keeps its age; only RANK tells its place. \
+    only while they have a candidate or member, because etcd knows of no others. AGE is how long a candidate is in \
+    the queue, by its own clock, but never longer than an older candidate. \"leads for\" counts from the beginning of the \
+    term, by the leader's clock; a leader tells it a third of the TTL later. \
     LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
     A data center that is evacuated is shown first (see `eldest evacuate`).\n\n\
     With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
@@ -152,14 +153,18 @@ fn nobody(below: &str) -> String {
 }
 
 fn summary(queues: &[Queue]) -> String {
-    let row = |queue: &Queue| vec![view::title(queue), view::summary(queue)];
+    let row = |queue: &Queue| {
+        let summary = format!("{}{}", view::summary(queue), view::leads_for(queue));
+        vec![view::title(queue), summary]
+    };
     view::table(&["ELECTION", "STANDING"], queues.iter().map(row))
 }
 
 fn details(queues: &[Queue]) -> String {
     let block = |queue: &Queue| {
         let (title, summary) = (view::title(queue), view::summary(queue));
-        format!("{title}: {summary}\n{}", view::roster(queue))
+        let leads_for = view::leads_for(queue);
+        format!("{title}: {summary}{leads_for}\n{}", view::roster(queue))
     };
     let blocks: Vec<String> = queues.iter().map(block).collect();
     blocks.join("\n\n")

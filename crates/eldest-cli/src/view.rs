@@ -188,6 +188,17 @@ pub(crate) fn summary(queue: &Queue) -> String {
     }
 }
 
+/// For how long its leader leads, by the leader's clock and this machine's; nothing if the leader has not told that.
+pub(crate) fn leads_for(queue: &Queue) -> String {
+    let since = queue
+        .leader
+        .as_ref()
+        .and_then(|leader| leader.member.leads_since_unix_ms);
+    since.map_or_else(String::new, |since| {
+        format!(", leads for {}", length(age(since)))
+    })
+}
+
 /// Those who stand in it as a table.
 pub(crate) fn roster(queue: &Queue) -> String {
     let mut header = vec![
@@ -287,6 +298,7 @@ pub(crate) mod samples {
                 data_center: None,
                 metadata: std::collections::BTreeMap::new(),
                 since_unix_ms: None,
+                leads_since_unix_ms: None,
             },
             has_turn: rank == 1,
             lease_left_ms: None,

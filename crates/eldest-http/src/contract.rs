@@ -72,9 +72,12 @@ pub struct Member {
     pub data_center: Option<String>,
     /// The other announced metadata.
     pub metadata: BTreeMap<String, String>,
-    /// When the candidate joined, by its own wall clock; null: it does not announce that, as candidates of other
-    /// libraries.
+    /// Since when the candidate is in the queue: when it joined, by its own wall clock, but not before an older candidate.
+    /// null: it does not announce that, as candidates of other libraries.
     pub since_unix_ms: Option<u64>,
+    /// When the leader's term began, by the leader's own wall clock. null: it does not lead, or it has not told that: a leader
+    /// tells it with a renewal, a third of the TTL after its term began.
+    pub leads_since_unix_ms: Option<u64>,
 }
 
 impl From<&eldest::Member> for Member {
@@ -93,6 +96,7 @@ impl From<&eldest::Member> for Member {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .collect(),
             since_unix_ms: member.since().and_then(unix_ms),
+            leads_since_unix_ms: member.leads_since().and_then(unix_ms),
         }
     }
 }

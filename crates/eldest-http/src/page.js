@@ -284,6 +284,12 @@ function show(view) {
   tick(view);
 }
 
+// For a node that came later: how long the leader leads by its own clock, if it has told that.
+function leads_for(leader, now) {
+  const since = leader?.leads_since_unix_ms ?? null;
+  return since === null ? null : `for ${duration(now - since)}, since ${clock(since)} by the leader's clock`;
+}
+
 // Updates what changes with time alone.
 function tick(view) {
   const { place, state } = view, now = now_of(view);
@@ -294,7 +300,7 @@ function tick(view) {
   if (own_ended) since = `until ${clock(last.ended_unix_ms)}, by its own clock; unknown since`;
   else if (unsure(state)) since = state.age_ms === null ? "" : `known until ${clock(known_until(state, now))}; unknown since`;
   else if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last leader was ${last.identity}, token ${last.fencing_token}`;
-  else if (last?.began_unix_ms === null) since = "since before this node observed the election";
+  else if (last?.began_unix_ms === null) since = leads_for(leader, now) ?? "since before this node observed the election";
   else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
   say(place.querySelector(".since"), since);
   // Not in the notice, which a screen reader would read again each second.

@@ -193,7 +193,7 @@ impl Screen {
             let title = view::title(queue);
             let changed = self.changed.get(&title).and_then(|(_, when)| *when);
             let fresh = changed.is_some_and(|when| now.saturating_duration_since(when) < FRESH);
-            let summary = format!("{old}{}", view::summary(queue));
+            let summary = format!("{old}{}{}", view::summary(queue), view::leads_for(queue));
             let text = row(&title, &queue.roster.len().to_string(), &summary);
             let mut style = Attributes::none();
             if number == self.selected {

@@ -1,9 +1,12 @@
 //! `eldest status`.
 
-use eldest_testing::{Etcd, Proxy};
+use std::time::Duration;
+
+use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, Proxy, eventually};
 use serde_json::json;
 
-use crate::common::{Result, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
+use crate::common::{Result, SOON, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
 
 #[tokio::test]
 async fn the_roster_is_a_table_in_order_of_age_with_the_leader_marked() -> Result {
@@ -132,6 +135,30 @@ async fn since_when_each_candidate_of_ours_stands_is_always_told() -> Result {
             assert_eq!(member["since_unix_ms"].is_u64(), ours, "{member}");
         }
     }
+    Ok(())
+}
+
+/// The command came later than the term began.
+#[tokio::test]
+async fn how_long_the_leader_leads_is_told_by_its_first_renewal_in_the_term() -> Result {
+    let etcd = Etcd::start().await?;
+    let options = SessionOptions::new("a").ttl(Duration::from_secs(3));
+    let session = Session::connect([etcd.endpoint()], options).await?;
+    let _led = stand(&session, "billing").await?;
+    for args in [&["status", "billing"][..], &["status", "--summary"]] {
+        let shown = eventually(SOON, "how long it leads", async || {
+            let shown = run(at(&etcd, args)).await.ok()?.done().stdout.clone();
+            shown.contains("leads for ").then_some(shown)
+        })
+        .await?;
+        let line = shown.lines().find(|line| line.contains("leads for "));
+        let line = line.ok_or("a line")?;
+        let (_, length) = line.split_once("leads for ").ok_or("a length")?;
+        assert!(length.ends_with('s') && length.len() < 4, "{line}");
+    }
+    let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
+    let leader = &shown.done().json()["queues"][0]["leader"];
+    assert!(leader["leads_since_unix_ms"].as_u64() >= leader["since_unix_ms"].as_u64());
     Ok(())
 }
 

@@ -111,6 +111,9 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     assert_eq!(texts(browser, "tr.leads .badge.lead").await?, ["leads"]);
     let said = texts(browser, ".roster tr.leads .said bdi").await?;
     assert_eq!(said, ["dc1", "10.0.0.1:80"]);
+    // Its term began before the onlooker came.
+    let since = "/^for \\d+ s, since .* by the leader's clock$/.test(document.querySelector('[data-election=\"team/e\"] .since').textContent)";
+    browser.until(since).await?;
     let token = texts(browser, ".token").await?;
     assert_eq!(token, [format!("token {},", seen[0][2])]);
     assert_eq!(browser.texts("#connection").await?, ["live"]);

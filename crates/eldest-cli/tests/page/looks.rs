@@ -164,7 +164,7 @@ async fn is_heard(browser: &mut Browser) -> Result {
         "Last terms, newest first",
     ];
     assert_eq!(of("table"), tables);
-    let headers = "endpoint used for round trip # node token age token node from until lasted";
+    let headers = "endpoint used for round trip # node token in queue token node from until lasted";
     assert_eq!(of("columnheader").join(" "), headers);
     assert_eq!(of("region"), ["Election team/e"]);
     assert_eq!(

@@ -69,6 +69,10 @@ async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
     let wall = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)?
         .as_secs_f64();
+    becomes("eldest_term_began_timestamp_seconds", &of_a, |began| {
+        (0.0..30.0).contains(&(wall - began))
+    })
+    .await?;
     becomes(
         "eldest_lease_deadline_timestamp_seconds",
         &of_a[..1],
@@ -80,6 +84,7 @@ async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
     becomes("eldest_leading", &of_b, is(1.0)).await?;
     becomes("eldest_leading", &of_a, is(0.0)).await?;
     becomes("eldest_rank", &of_a, is(2.0)).await?;
+    becomes("eldest_term_began_timestamp_seconds", &of_a, is(0.0)).await?;
     let ended = [of_a[0], of_a[1], ("reason", "stepped_down")];
     becomes("eldest_terms_ended_total", &ended, is(1.0)).await?;
     b.stop().await?;
