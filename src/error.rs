@@ -51,6 +51,9 @@ pub enum ErrorKind {
     NameInUse,
     /// This session is already a candidate in that election. Use that candidate, or another session.
     AlreadyCampaigning,
+    /// An [order to step down](crate::Election::order_step_down) was not obeyed, or nobody could obey it; the message says why.
+    /// It was withdrawn. Correct the cause, or repeat the call.
+    NotObeyed,
     /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
     LeadershipLost,
     /// The fenced transaction was not applied because the key no longer belongs to this term. Stop the work.
@@ -83,6 +86,7 @@ impl ErrorKind {
             ErrorKind::CountMismatch => "the partitions have another count",
             ErrorKind::NameInUse => "an election has the name",
             ErrorKind::AlreadyCampaigning => "already campaigning",
+            ErrorKind::NotObeyed => "the order was not obeyed",
             ErrorKind::LeadershipLost => "leadership lost",
             ErrorKind::FenceLost => "the fence was lost",
             ErrorKind::Ambiguous => "outcome unknown",

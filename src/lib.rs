@@ -219,7 +219,7 @@ pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::{
     Candidate, Election, Following, Heartbeats, Leadership, OnError, OnOverrun, RunHandle, Runner,
-    Shutdown, Work, shutdown_signal,
+    Shutdown, StepDown, Work, shutdown_signal,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]

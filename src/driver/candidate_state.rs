@@ -355,6 +355,7 @@ impl CandidateState {
             reason,
             LostReason::Reassigned
                 | LostReason::Evacuated
+                | LostReason::Ordered
                 | LostReason::Resigned
                 | LostReason::SteppedDown
                 | LostReason::Shutdown

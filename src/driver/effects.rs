@@ -46,7 +46,8 @@ impl Driver {
                     ..
                 } => {
                     let keys = Roster::of(revision, entries);
-                    self.marks.seen(&self.identity, &keys);
+                    let lease = self.lease_id();
+                    self.marks.seen(&self.identity, lease, &keys);
                 }
                 // Observers have a task of their own.
                 Action::Observed { .. }

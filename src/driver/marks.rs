@@ -1,15 +1,21 @@
-//! Logs and counts the orders to evacuate data centres, as the session sees them.
+//! Logs and counts the orders to evacuate data centres, as the session sees them, and logs those to its own leaders.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::failures::name_of;
 use crate::metrics;
-use crate::state::{Evacuation, Member, Roster};
+use crate::state::{EVACUATED, Evacuation, Member, Roster, author};
+use eldest_core::evacuation::ordered_key;
+use eldest_core::kv::Entry;
 
 /// The orders that the session saw last.
 pub(super) struct Marks {
     /// The prefix of their keys.
     prefix: Arc<[u8]>,
     standing: Arc<[Evacuation]>,
+    /// The keys of the orders to step down.
+    to_step_down: BTreeSet<Arc<[u8]>>,
 }
 
 impl Marks {
@@ -17,12 +23,14 @@ impl Marks {
         Self {
             prefix,
             standing: Arc::default(),
+            to_step_down: BTreeSet::new(),
         }
     }
 
-    /// Tells what changed since the state before.
-    pub(super) fn seen(&mut self, identity: &str, keys: &Roster) {
+    /// Tells what changed since the state before. `lease` is the session's.
+    pub(super) fn seen(&mut self, identity: &str, lease: i64, keys: &Roster) {
         let keys = keys.members().iter().map(Member::entry);
+        self.ordered(identity, lease, keys.clone());
         let standing = Evacuation::all(&self.prefix, keys);
         let before = std::mem::replace(&mut self.standing, Arc::clone(&standing));
         for order in standing.iter().filter(|order| !before.contains(order)) {
@@ -41,5 +49,24 @@ impl Marks {
                 tracing::info!(target: "eldest::session", identity, data_center, "data centre no longer evacuated");
             }
         }
+    }
+
+    /// Tells of each new order to step down that is for a leader of this session.
+    fn ordered<'a>(&mut self, identity: &str, lease: i64, keys: impl Iterator<Item = &'a Entry>) {
+        let prefix = &*self.prefix;
+        let namespace = &prefix[..prefix.len() - EVACUATED.len()];
+        let mut standing = BTreeSet::new();
+        for order in keys {
+            let Some(of) = order.key.strip_prefix(prefix).and_then(ordered_key) else {
+                continue;
+            };
+            let ours = of.ends_with(format!("/{lease:x}").as_bytes());
+            if ours && !self.to_step_down.contains(&order.key) {
+                let (election, by) = (name_of(namespace, of), author(&order.value));
+                tracing::info!(target: "eldest::election", identity, election, by, "ordered to step down");
+            }
+            standing.insert(Arc::clone(&order.key));
+        }
+        self.to_step_down = standing;
     }
 }

@@ -1,9 +1,11 @@
-//! Puts and deletes the mark of an evacuated data centre, if nobody changed it since it was read.
+//! Puts and deletes the mark of an evacuated data centre, if nobody changed it since it was read, and the order to step down
+//! for a candidate that still stands.
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 
 use super::pool::Pool;
 use eldest_core::error::RequestError;
+use eldest_core::kv::Entry;
 
 impl Pool {
     /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not exist).
@@ -19,6 +21,20 @@ impl Pool {
         let answer = self.txn(Txn::new().when([same]).and_then([put])).await?;
         let revision = answer.header().map(etcd_client::ResponseHeader::revision);
         Ok(revision.filter(|_| answer.succeeded()))
+    }
+
+    /// Puts the key under the lease if the candidate's key still stands, and returns whether it does.
+    pub(crate) async fn put_order(
+        &self,
+        key: &[u8],
+        candidate: &Entry,
+        (value, lease): (&[u8], i64),
+    ) -> Result<bool, RequestError> {
+        let (of, created) = (&*candidate.key, candidate.create_revision);
+        let stands = Compare::create_revision(of, CompareOp::Equal, created);
+        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let answer = self.txn(Txn::new().when([stands]).and_then([put])).await?;
+        Ok(answer.succeeded())
     }
 
     /// Deletes the key if it was last written at `mod_revision`, and returns whether it was.

@@ -115,7 +115,8 @@ impl Ending {
             LostReason::LeaseExpiring
             | LostReason::Stalled
             | LostReason::Reassigned
-            | LostReason::Evacuated => (brief, true),
+            | LostReason::Evacuated
+            | LostReason::Ordered => (brief, true),
             LostReason::Shutdown | LostReason::SessionClosed | LostReason::RuntimeGone => {
                 (self.lease_deadline.deadline(), true)
             }

@@ -1,4 +1,4 @@
-//! Marks data centres as evacuated, lifts the marks and lists them.
+//! Marks data centres as evacuated, lifts the marks and lists them. Orders candidates to step down.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::etcd::Lane;
 use crate::state::{Evacuate, Evacuation, check_data_center};
 use eldest_core::error::{Class, RequestError};
+use eldest_core::evacuation::step_down_key;
 use eldest_core::kv::{Entry, Reach};
 
 impl Session {
@@ -109,6 +110,35 @@ impl Session {
 }
 
 impl SessionShared {
+    /// Orders the candidate to step down, for at least that many seconds. Returns the order's lease, or `None` if the
+    /// candidate's key is gone.
+    pub(crate) async fn order_step_down(
+        &self,
+        candidate: &Entry,
+        by: &str,
+        seconds: i64,
+    ) -> Result<Option<i64>> {
+        let marks = self.settings.marks();
+        let key = step_down_key(&marks, &candidate.key, candidate.create_revision);
+        let lease = self.persist(|| self.pool.grant(seconds)).await?.id;
+        let put = || {
+            let pool = &self.pool;
+            pool.put_order(&key, candidate, (by.as_bytes(), lease))
+        };
+        match self.persist(put).await {
+            Ok(true) => Ok(Some(lease)),
+            put => {
+                let withdrawn = self.withdraw(lease).await;
+                put.and(withdrawn).map(|()| None)
+            }
+        }
+    }
+
+    /// Withdraws an order to step down.
+    pub(crate) async fn withdraw(&self, lease: i64) -> Result<()> {
+        self.persist(|| self.pool.revoke(lease)).await.map(drop)
+    }
+
     fn mark(&self, data_center: &str) -> Vec<u8> {
         [&self.settings.marks(), data_center.as_bytes()].concat()
     }

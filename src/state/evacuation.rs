@@ -12,8 +12,10 @@ use eldest_core::kv::Entry;
 
 /// The prefix of the marks' keys within the namespace.
 pub(crate) const EVACUATED: &str = "~evacuated/";
+/// No data centre's name begins with this, for other orders do.
+const RESERVED: char = '~';
 /// The longest reason, in bytes.
-const MAX_REASON: usize = 4096;
+pub(crate) const MAX_REASON: usize = 4096;
 /// The times for which an order may stand.
 pub const EVACUATION: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(31 * 24 * 60 * 60);
@@ -41,7 +43,8 @@ pub struct Evacuate {
 }
 
 impl Evacuate {
-    /// Makes an order to evacuate the data centre with that name (1 to 512 bytes), until it is lifted.
+    /// Makes an order to evacuate the data centre with that name, until it is lifted. The name has 1 to 512 bytes and does
+    /// not begin with `~`.
     pub fn new(data_center: impl Into<String>) -> Self {
         Self {
             data_center: data_center.into(),
@@ -137,6 +140,11 @@ pub(crate) fn check_data_center(name: &str) -> Result<()> {
             name.len()
         )));
     }
+    if name.starts_with(RESERVED) {
+        return Err(invalid(format!(
+            "the data centre's name {name:?} must not begin with {RESERVED}"
+        )));
+    }
     if name.chars().any(char::is_control) {
         return Err(invalid(format!(
             "the data centre's name {name:?} must not contain control characters"
@@ -178,15 +186,16 @@ impl Evacuation {
         }
     }
 
-    /// Reads all marks below that prefix, in the order of the data centres' names. A key whose name is longer than that of any
-    /// data centre orders nothing.
+    /// Reads all marks below that prefix, in the order of the data centres' names. A key whose name no data centre may have
+    /// evacuates nothing.
     pub(crate) fn all<'a>(
         prefix: &[u8],
         entries: impl IntoIterator<Item = &'a Entry>,
     ) -> Arc<[Self]> {
         let marks = entries.into_iter().filter_map(|entry| {
             let name = entry.key.strip_prefix(prefix)?;
-            let is_name = (1..=MAX_DATA_CENTER).contains(&name.len());
+            let is_long = !(1..=MAX_DATA_CENTER).contains(&name.len());
+            let is_name = !is_long && name[0] != RESERVED as u8;
             is_name.then(|| Self::decode(name, entry))
         });
         let mut marks: Vec<_> = marks.collect();
@@ -219,6 +228,11 @@ impl Evacuation {
     pub fn until(&self) -> Option<SystemTime> {
         time(self.until_unix_ms).filter(|_| self.lease != 0)
     }
+}
+
+/// Reads who gave an order to step down.
+pub(crate) fn author(value: &[u8]) -> String {
+    bounded(String::from_utf8_lossy(value), MAX_REASON)
 }
 
 fn time(unix_ms: Option<u64>) -> Option<SystemTime> {
@@ -278,7 +292,7 @@ mod tests {
             ..entry(value.to_string().as_bytes(), 9)
         };
         let (long, longest) = ("z".repeat(30_000), "z".repeat(512));
-        let all = [&*long, "", &*longest].map(named);
+        let all = [&*long, "", "~step_down/e/7f/3", &*longest].map(named);
         let all = Evacuation::all(b"ns/~evacuated/", &all);
         let [mark] = &all[..] else {
             panic!("{} marks", all.len())
@@ -296,6 +310,7 @@ mod tests {
             (Evacuate::new(""), "1 to 512"),
             (Evacuate::new("x".repeat(513)), "1 to 512"),
             (Evacuate::new("a\nb"), "control characters"),
+            (Evacuate::new("~a"), "must not begin with ~"),
             (Evacuate::new("a").lasting(secs(4)), "5s"),
             (Evacuate::new("a").lasting(secs(32 * 86_400)), "31 days"),
             (Evacuate::new("a").reason("x".repeat(4097)), "4096"),

@@ -17,7 +17,7 @@ pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
 pub use eldest_core::status::Status;
-pub(crate) use evacuation::{EVACUATED, check_data_center};
+pub(crate) use evacuation::{EVACUATED, MAX_REASON, author, check_data_center};
 pub use evacuation::{EVACUATION, Evacuate, Evacuation};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};

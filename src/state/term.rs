@@ -350,7 +350,7 @@ impl TermState {
 /// | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](crate::SessionOptions::grace) | at the end of validity |
 /// | the work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`](crate::Runner)) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
-/// | the [data centre is evacuated](LostReason::Evacuated) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
+/// | the [data centre is evacuated](LostReason::Evacuated), or the leader is [ordered to step down](LostReason::Ordered) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | the [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, the key is [overwritten](LostReason::KeyOverwritten), or [etcd is another cluster](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 /// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership), or its work [fails](LostReason::WorkFailed) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |

@@ -21,6 +21,7 @@ mod groups;
 mod locks;
 mod many;
 mod observing;
+mod ordering;
 mod outside_runtime;
 mod overview;
 mod partitions;

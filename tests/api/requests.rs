@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Result, SOON, WHILE, elected, nothing_under, short, soon, stays};
-use eldest::{Announcement, Candidate, Member, Session, SessionOptions, Status, WatchScope};
+use eldest::{
+    Announcement, Candidate, Election, Member, Session, SessionOptions, Status, WatchScope,
+};
 use eldest_testing::{Etcd, eventually};
 
 /// Requests that etcd has handled.
@@ -82,6 +84,19 @@ async fn watchers(etcd: &Etcd, count: u64) -> Result {
     .await?)
 }
 
+/// Joins with the first candidate of a session. Waits until `watching` watchers stand, one of them the session's for orders,
+/// which it reads once.
+async fn first_joins(etcd: &Etcd, election: &Election, watching: u64) -> Result<Candidate> {
+    let before = Requests::count(etcd).await;
+    let candidate = soon("campaign", election.campaign()).await?;
+    watchers(etcd, watching).await?;
+    eventually(SOON, "the orders are read", async || {
+        (Requests::since(etcd, before).await.range > 0).then_some(())
+    })
+    .await?;
+    Ok(candidate)
+}
+
 /// Waits until the candidate knows that it waits.
 async fn waits(candidate: &Candidate, ahead: usize) -> Result {
     let wanted = Status::waiting(ahead);
@@ -122,15 +137,13 @@ async fn joining_costs_one_transaction_beyond_the_grant_of_the_lease() -> Result
         let mut candidate = soon("campaign", election.campaign()).await?;
         let leadership = elected(&mut candidate).await?;
         candidates.push((candidate, leadership));
-        let cost = Requests {
-            txn: number + 1,
-            grant: 1,
-            ..NONE
-        };
-        assert_eq!(Requests::since(&etcd, before).await, cost);
-        watchers(&etcd, number + 1).await?;
+        let sent = Requests::since(&etcd, before).await;
+        assert_eq!((sent.txn, sent.grant), (number + 1, 1));
+        watchers(&etcd, number + 2).await?;
     }
+    // The session reads the orders to step down once, when it watches them.
     let cost = Requests {
+        range: 1,
         txn: 10,
         grant: 1,
         ..NONE
@@ -145,8 +158,7 @@ async fn promotion_after_a_resignation_costs_no_request() -> Result {
     for (index, identity) in ["a", "b", "c"].into_iter().enumerate() {
         let session = quiet_session(&etcd, identity).await?;
         let election = session.election("e")?.watch_scope(WatchScope::Everyone);
-        let candidate = soon("campaign", election.campaign()).await?;
-        watchers(&etcd, index as u64 + 1).await?;
+        let candidate = first_joins(&etcd, &election, (index as u64 + 1) * 2).await?;
         nodes.push((session, candidate));
     }
     for (index, (_, candidate)) in nodes.iter_mut().enumerate() {
@@ -201,10 +213,9 @@ async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result 
     for (ahead, identity) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let session = quiet_session(&etcd, identity).await?;
         let election = session.election("e")?.watch_scope(WatchScope::Predecessor);
-        let candidate = soon("campaign", election.campaign()).await?;
-        // Its own key, its predecessor's, and the one's before that.
-        standing += ahead.min(2) as u64 + 1;
-        watchers(&etcd, standing).await?;
+        // The orders, its own key, its predecessor's, and the one's before that.
+        standing += ahead.min(2) as u64 + 2;
+        let candidate = first_joins(&etcd, &election, standing).await?;
         nodes.push((session, candidate));
     }
     let [(_, a), (_, b), (_, c), (_, d)] = &mut nodes[..] else {
@@ -255,7 +266,8 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
             let leadership = elected(&mut candidate).await?;
             held.push((candidate, leadership));
         }
-        watchers(&etcd, elections as u64).await?;
+        // The orders have a watch too.
+        watchers(&etcd, elections as u64 + 1).await?;
         // Each term costs one put besides, a few of them with each renewal.
         eventually(SOON, "the beginning of each term is told", async || {
             let overview = session.overview("").await.ok()?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eldest::internal;
-use eldest::{CancellationToken, Evacuate, LostReason, Session};
+use eldest::{CancellationToken, Evacuate, LostReason, Session, StepDown};
 use eldest_testing::{Etcd, eventually};
 use tokio::time::timeout;
 use tracing::Level;
@@ -379,6 +379,37 @@ async fn each_session_that_is_concerned_tells_of_an_evacuation_and_of_its_end() 
     ops.lift("dc2").await?;
     wait(over, 2).await?;
     assert_eq!(logs.one(SESSION, over, &dc2).level, Level::INFO);
+    all_documented(&logs);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_leader_that_is_ordered_to_step_down_tells_who_ordered_it() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let a = Session::connect([etcd.endpoint()], options("a")).await?;
+    let b = Session::connect([etcd.endpoint()], options("b")).await?;
+    let mut first = a.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, first.elected()).await??;
+    let _second = b.election("jobs")?.campaign().await?;
+    let jobs = b.election("jobs")?;
+    let (ordered, ()) = tokio::join!(jobs.order_step_down(StepDown::new().by("ops")), async {
+        leadership.lost().cancelled().await;
+        drop(leadership);
+    });
+    ordered?;
+    let of_a = [("identity", "a"), ("election", "jobs")];
+    let line = logs.one(ELECTION, "ordered to step down", &of_a);
+    assert_eq!((line.level, line.field("by")), (Level::INFO, "ops"));
+    let ended = logs.one(ELECTION, "term ended", &of_a);
+    assert_eq!(
+        (ended.level, ended.field("reason")),
+        (Level::INFO, "ordered")
+    );
+    assert!(
+        logs.of(ELECTION, "ordered to step down", &[("identity", "b")])
+            .is_empty()
+    );
     all_documented(&logs);
     Ok(())
 }

@@ -42,7 +42,8 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     stage.stands("b").await?;
     let backup = back_up(&mut etcd).await?;
     // No renewal is due before the restore: the watches alone tell.
-    stage.watched(&etcd, 2).await?;
+    // Each session has one for the election and one for orders.
+    stage.watched(&etcd, 4).await?;
     stage.guests(2).await?;
     put_back(&mut etcd, &backup).await?;
     stage.reported(&["a", "b"]).await?;

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::agent;
 use crate::exit;
 use crate::global::Global;
-use crate::{doctor, evacuate, evict, generate, owners, serve, status, top, watch};
+use crate::{doctor, evacuate, evict, generate, owners, serve, status, step_down, top, watch};
 #[cfg(unix)]
 use crate::{lock, run};
 
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Status(status::Args),
     Partitions(owners::Args),
     Watch(watch::Args),
+    StepDown(step_down::Args),
     Evict(evict::Args),
     Evacuate(evacuate::Args),
     Top(top::Args),

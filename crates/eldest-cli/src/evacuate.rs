@@ -70,7 +70,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             })
         }
         Some(name) => {
-            let by = args.by.unwrap_or_else(this_user);
+            let by = args.by.unwrap_or_else(member::this_user);
             let mut order = Evacuate::new(&name).by(by);
             if let Some(time) = args.lasting {
                 order = order.lasting(time);
@@ -172,13 +172,4 @@ fn table(orders: &[Evacuation]) -> String {
     };
     let header = ["DATA CENTRE", "AGE", "ENDS", "BY", "REASON"];
     view::table(&header, orders.iter().map(row))
-}
-
-fn this_user() -> String {
-    let user = ["USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok());
-    let user = user.filter(|user| !user.is_empty());
-    let host = member::host_name();
-    user.map_or(host.clone(), |user| format!("{user}@{host}"))
 }

@@ -16,8 +16,8 @@ use crate::view::{self, Leases};
 #[command(
     long_about = "Delete a candidate's key, so that the next candidate leads.\n\n\
     The key is deleted only if it is still the one that was shown. The node itself is not asked. If it leads, it acts as \
-    leader until its watch reports the deletion, usually within milliseconds, and at its local deadline at the latest. If \
-    you can, stop its process with SIGTERM instead: then it resigns. An evicted node of eldest joins again, at the back of \
+    leader until its watch reports the deletion, usually within milliseconds, and at its local deadline at the latest. Use `eldest \
+    step-down` to let it end its work first, or stop its process with SIGTERM: then it resigns. An evicted node of eldest joins again, at the back of \
     the queue.\n\n\
     A key without a lease that blocks an election is deleted in the same way.",
     after_help = "Examples:
@@ -77,10 +77,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             leader: next,
         })?,
         Format::Text => {
-            let next = next.map_or("nobody leads now".to_owned(), |next| {
-                let token = next.member.fencing_token;
-                format!("{} leads now with token {token}", view::described(&next))
-            });
+            let next = view::leads_now(next.as_ref());
             output::say(format!(
                 "{} is out of {}; {next}",
                 described(member),

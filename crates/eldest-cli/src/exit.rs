@@ -21,7 +21,7 @@ pub(crate) enum Code {
     Unavailable = 3,
     /// etcd refused this user.
     Denied = 4,
-    /// No candidate, or not exactly one, matched; or the user declined.
+    /// No candidate, or not exactly one, matched; the user declined; or an order was not obeyed.
     NotDone = 5,
     /// `doctor` found a problem that must be corrected, or an agent does not reach etcd.
     Sick = 6,
@@ -90,7 +90,7 @@ impl Code {
                 "etcd refused the user or the password, the user lacks a permission, or a certificate was refused"
             }
             Code::NotDone => {
-                "nothing was done: no candidate matched, several matched, or you declined"
+                "nothing was done: no candidate matched, several matched, you declined, or an order was not obeyed"
             }
             Code::Sick => {
                 "`doctor` found a problem that must be corrected, or `agent status`: the agent does not reach etcd"
@@ -132,6 +132,7 @@ impl Code {
                 | ErrorKind::Unauthenticated
                 | ErrorKind::CertificateRefused,
             ) => Code::Denied,
+            Some(ErrorKind::NotObeyed) => Code::NotDone,
             _ => Code::Failed,
         }
     }

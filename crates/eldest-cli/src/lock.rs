@@ -4,11 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use eldest::Session;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::resource::{Resource, Sharing};
 use crate::supervise::{self, Outcome, Supervisor};
+use crate::waiting;
 
 /// Run a program while holding a lock, or one of several permits
 #[derive(Debug, clap::Args)]
@@ -65,22 +67,24 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let opened = Supervisor::open(&global.connection, &args.supervise, name, sharing, None).await?;
     let (session, supervisor) = opened;
     let resource = Resource::new(&session, name, sharing)?;
-    let done = hold(&resource, args.wait, &supervisor).await;
+    let done = hold(&session, &resource, args.wait, &supervisor).await;
     supervisor.close(&session).await;
     done
 }
 
 async fn hold(
+    session: &Session,
     resource: &Resource,
     wait: Option<Duration>,
     supervisor: &Supervisor,
 ) -> Result<ExitCode> {
+    let what = resource.described();
     let held = tokio::select! {
         biased;
         () = supervisor.signals.stop.cancelled() => return Err(not_run(resource)),
         held = resource.acquire_within(wait) => held?,
+        never = waiting::tell(session, (&what, "holds it"), async || resource.roster().await.ok()) => never,
     };
-    let what = resource.described();
     let Some(held) = held else {
         let when = match wait {
             Some(wait) if !wait.is_zero() => format!("within {wait:?}"),

@@ -47,6 +47,7 @@ mod serve;
 mod signals;
 mod socket;
 mod status;
+mod step_down;
 mod stop;
 #[cfg(unix)]
 mod supervise;
@@ -54,6 +55,8 @@ mod top;
 mod trust;
 mod variables;
 mod view;
+#[cfg(unix)]
+mod waiting;
 mod watch;
 mod web;
 
@@ -104,6 +107,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Man(args) => generate::manual(Cli::command(), &args).map(Into::into),
         Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
+        Command::StepDown(args) => within_runtime(step_down::run(&global, args)),
         Command::Evacuate(args) => within_runtime(evacuate::run(&global, args)),
         Command::Evict(args) => within_runtime(evict::run(&global, args)),
     }

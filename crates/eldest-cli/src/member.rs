@@ -69,6 +69,16 @@ pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "eldest".to_owned())
 }
 
+/// Returns this user at this machine, as the author of an order.
+pub(crate) fn this_user() -> String {
+    let user = ["USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok());
+    let user = user.filter(|user| !user.is_empty());
+    let host = host_name();
+    user.map_or(host.clone(), |user| format!("{user}@{host}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

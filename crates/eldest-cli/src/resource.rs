@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::{Lock, LockGuard, Permit, Result, Semaphore, Session, Term};
+use eldest::{Lock, LockGuard, Permit, Result, Roster, Semaphore, Session, Term};
 
 /// How many programs hold it at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,14 @@ impl Resource {
                 let (name, capacity) = (semaphore.name(), semaphore.capacity());
                 format!("a permit of {name:?} (capacity {capacity})")
             }
+        }
+    }
+
+    /// Who holds it and who waits.
+    pub(crate) async fn roster(&self) -> Result<Roster> {
+        match self {
+            Self::Lock(lock) => lock.roster().await,
+            Self::Semaphore(semaphore) => semaphore.roster().await,
         }
     }
 

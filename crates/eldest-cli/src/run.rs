@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use eldest::internal::{self, Pause};
-use eldest::{BoxError, CancellationToken, Election, Following, Leadership};
+use eldest::{BoxError, CancellationToken, Election, Following, Leadership, Status};
 use eldest_http::Node;
 use tokio::sync::{Mutex, watch};
 
@@ -21,6 +21,7 @@ use crate::health::{self, Check};
 use crate::partitions;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
+use crate::waiting;
 
 /// Run a program only while this node leads
 #[derive(Debug, clap::Args)]
@@ -105,7 +106,15 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         listening.serve(Node::new().works_in(&election))
     });
     let rounds = rounds(&args, &election, &supervisor, check.as_ref());
-    let done = while_asked(rounds, server.as_mut(), &supervisor.signals.stop).await;
+    let done = while_asked(rounds, server.as_mut(), &supervisor.signals.stop);
+    let queue = async || match election.status() {
+        Status::Waiting { .. } => election.roster().await.ok(),
+        _ => None,
+    };
+    let done = tokio::select! {
+        done = done => done,
+        never = waiting::tell(&session, (name, "leads"), queue) => never,
+    };
     supervisor.close(&session).await;
     // Last, so that whoever asks is told that we do not lead instead of nothing.
     if let Some(server) = server {

@@ -66,6 +66,14 @@ pub(crate) fn described(candidate: &Candidate) -> String {
     one_line(&format!("{} ({})", member.identity, place.join(", ")))
 }
 
+/// Who leads now, as a part of a sentence.
+pub(crate) fn leads_now(leader: Option<&Candidate>) -> String {
+    leader.map_or("nobody leads now".to_owned(), |leader| {
+        let token = leader.member.fencing_token;
+        format!("{} leads now with token {token}", described(leader))
+    })
+}
+
 /// How long ago that was, by this machine's clock; nothing if that is before.
 pub(crate) fn age(since_unix_ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,17 +1,19 @@
-//! Knows which data centres are evacuated, and decides whose place is to be given up for that.
+//! Knows which data centres are evacuated and which leaders are ordered to step down, and decides whose place is to be given
+//! up for that.
 //!
-//! A mark is a key that names a data centre. While it stands, candidates of that data centre let those elsewhere lead. What
-//! a candidate announces says where it is; how that is written is the library's business, so the functions that read it are
-//! part of the configuration. A mark that is not seen changes nothing, and no promise depends on one.
+//! A mark is a key that names a data centre, or the key of one candidate. While it stands, candidates of that data centre
+//! let those elsewhere lead, and that candidate lets anybody else lead. What a candidate announces says where it is; how
+//! that is written is the library's business, so the functions that read it are part of the configuration. A mark that is
+//! not seen changes nothing, and no promise depends on one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::SlotId;
 use crate::kv::Entry;
 use crate::partitions::Share;
-use crate::queue::Roster;
+use crate::queue::{Own, Roster};
 use crate::time::Time;
 
 /// The slot by which the marks are looked at. Handles number theirs from 1.
@@ -21,10 +23,29 @@ pub const MARKS: SlotId = 0;
 /// anybody may give. Marks that change faster would leave nobody in a place for long enough to lead.
 pub(crate) const APART: Duration = Duration::from_secs(5);
 
+/// Marks that begin like this order one leader to step down. No data centre is called so.
+const STEP_DOWN: &[u8] = b"~step_down/";
+
+/// Returns the key of the order to step down, for the candidate whose key was created at that revision. `marks` is the
+/// prefix of the marks.
+pub fn step_down_key(marks: &[u8], candidate: &[u8], create_revision: i64) -> Vec<u8> {
+    let revision = format!("/{create_revision}");
+    [marks, STEP_DOWN, candidate, revision.as_bytes()].concat()
+}
+
+/// Returns the key of the candidate that is ordered to step down, if `name` is that of such an order: what follows the prefix
+/// of the marks.
+pub fn ordered_key(name: &[u8]) -> Option<&[u8]> {
+    let order = name.strip_prefix(STEP_DOWN)?;
+    let end = order.iter().rposition(|byte| *byte == b'/')?;
+    Some(&order[..end])
+}
+
 /// Where the marks are, and how announcements tell of data centres.
 #[derive(Debug, Clone)]
 pub struct Homes {
-    /// Below this prefix each evacuated data centre has a key, which ends in its name.
+    /// Below this prefix each evacuated data centre has a key, which ends in its name, and each order to step down has one
+    /// ([`step_down_key`]).
     pub marks: Arc<[u8]>,
     /// Returns the data centre that an announcement names.
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
@@ -52,6 +73,10 @@ pub struct Evacuation {
     homes: Homes,
     /// By data centre, when its mark was put.
     standing: BTreeMap<Vec<u8>, i64>,
+    /// The keys of the orders to step down.
+    orders: BTreeSet<Vec<u8>>,
+    /// Whether the session may not read them, and no candidate of it depends on them.
+    given_up: bool,
     /// Whether they were ever seen, and when they changed since.
     known: bool,
     changed: Option<Time>,
@@ -63,6 +88,8 @@ impl Evacuation {
         Self {
             homes,
             standing: BTreeMap::new(),
+            orders: BTreeSet::new(),
+            given_up: false,
             known: false,
             changed: None,
         }
@@ -73,14 +100,29 @@ impl Evacuation {
         &self.homes
     }
 
-    /// What stands below the prefix of the marks. Whether that changes what is evacuated.
+    /// Whether the marks are not looked at any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// The marks are not looked at any more.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// What stands below the prefix of the marks. Whether that changes who is to give way.
     pub(crate) fn seen(&mut self, roster: &Roster, now: Time) -> bool {
         let below = self.homes.marks.len();
-        let marks = roster.by_key();
+        let is_order = |mark: &&Entry| mark.key[below..].starts_with(STEP_DOWN);
+        let orders = roster.by_key().filter(is_order);
+        let orders = orders.map(|order| order.key.to_vec()).collect();
+        let marks = roster.by_key().filter(|mark| !is_order(mark));
         let marks = marks.map(|mark| (mark.key[below..].to_vec(), mark.create_revision));
-        let standing: BTreeMap<_, _> = marks.collect();
-        let before = std::mem::replace(&mut self.standing, standing);
-        let has_changed = before != self.standing;
+        let before = (
+            std::mem::replace(&mut self.standing, marks.collect()),
+            std::mem::replace(&mut self.orders, orders),
+        );
+        let has_changed = before.0 != self.standing || before.1 != self.orders;
         if has_changed && self.known {
             self.changed = Some(now);
         }
@@ -99,6 +141,12 @@ impl Evacuation {
             return None;
         }
         self.standing.get(&(self.homes.home)(announced)?).copied()
+    }
+
+    /// Whether the candidate with that key is ordered to step down.
+    pub(crate) fn is_ordered(&self, own: &Own) -> bool {
+        let order = || step_down_key(&self.homes.marks, &own.key, own.create_revision);
+        !self.orders.is_empty() && self.orders.contains(&order())
     }
 
     /// Whether others are to lead before those whose data centre is evacuated. A key without a lease is nobody's.

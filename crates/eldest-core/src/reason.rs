@@ -30,6 +30,10 @@ pub enum LostReason {
     /// elsewhere stands. The term stays valid for the grace period, so that its work can finish. The node joins again, at
     /// the back of the queue.
     Evacuated,
+    /// Somebody [ordered](https://docs.rs/eldest/latest/eldest/struct.Election.html#method.order_step_down) the leader to step
+    /// down, and another candidate stands. The term stays valid for the grace period, so that its work can finish. The node
+    /// joins again, at the back of the queue.
+    Ordered,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
     /// The leader stepped down. It joins again, at the back of the queue.
@@ -59,6 +63,7 @@ impl LostReason {
             LostReason::StoreChanged => "store_changed",
             LostReason::Reassigned => "reassigned",
             LostReason::Evacuated => "evacuated",
+            LostReason::Ordered => "ordered",
             LostReason::Resigned => "resigned",
             LostReason::SteppedDown => "stepped_down",
             LostReason::WorkFailed => "work_failed",
@@ -138,7 +143,8 @@ mod tests {
             LostReason::KeyOverwritten => LostReason::StoreChanged,
             LostReason::StoreChanged => LostReason::Reassigned,
             LostReason::Reassigned => LostReason::Evacuated,
-            LostReason::Evacuated => LostReason::Resigned,
+            LostReason::Evacuated => LostReason::Ordered,
+            LostReason::Ordered => LostReason::Resigned,
             LostReason::Resigned => LostReason::SteppedDown,
             LostReason::SteppedDown => LostReason::WorkFailed,
             LostReason::WorkFailed => LostReason::Stalled,

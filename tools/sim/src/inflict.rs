@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::kind::Kind;
 use crate::plan::{COUNT, Fault, HELD};
 use crate::world::cluster::ELECTIONS;
-use crate::world::home::MARKS;
+use crate::world::home::{Home, MARKS};
 use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
 use crate::world::store::{Key, Write};
@@ -182,6 +182,9 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
             if let Some(entry) = keys.get(dice as usize % keys.len().max(1)) {
                 w.delete(&entry.key);
             }
+        }
+        Kind::Evacuate if w.nodes[fault.node].home == Home::Nowhere => {
+            w.order_step_down(election, fault.lasts);
         }
         Kind::Evacuate => evacuate(w, fault),
         Kind::Foreign => foreign(w, election, lasts, dice),

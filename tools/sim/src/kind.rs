@@ -91,7 +91,8 @@ pub(crate) enum Kind {
     /// the guard of a stranger that had bound a key of its own to the lease of another process.
     GuardRevokes,
     /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it stands in
-    /// the calm as well. If it is evacuated already, the mark may be lifted instead.
+    /// the calm as well. If it is evacuated already, the mark may be lifted instead. If the node is in no data centre, the
+    /// operator orders an election's leader to step down, for a while.
     Evacuate,
     /// etcd denies a node the marks of evacuated data centres.
     MarksDenied,

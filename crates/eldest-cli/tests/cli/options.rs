@@ -249,17 +249,17 @@ async fn each_variable_is_shown_beside_its_option_and_taken_for_it() -> Result {
 async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Result {
     let help = run(eldest(&["--help"])).await?;
     let help = &help.done().stdout;
-    for part in [
+    let commands = [
         "status",
         "watch",
+        "step-down",
         "evict",
         "evacuate",
         "top",
         "agent",
         "doctor",
-        "completions",
-        "man",
-    ] {
+    ];
+    for part in commands.into_iter().chain(["completions", "man"]) {
         assert!(help.contains(&format!("\n  {part} ")), "{part}: {help}");
     }
     for part in [
@@ -270,9 +270,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     ] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    for command in [
-        "status", "watch", "evict", "evacuate", "top", "agent", "doctor",
-    ] {
+    for command in commands {
         let help = run(eldest(&[command, "--help"])).await?;
         assert!(help.done().stdout.contains("Usage: eldest"), "{command}");
         let short = run(eldest(&[command, "-h"])).await?;
@@ -285,6 +283,7 @@ async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Res
     for (command, part) in [
         ("status", "LEASE LEFT is by the"),
         ("watch", "`vacant_for_ms`"),
+        ("step-down", "the order is withdrawn"),
         ("evict", "SIGTERM"),
         ("evacuate", "nobody moves back"),
         ("lock", "ELDEST_FENCING_TOKEN"),

@@ -179,8 +179,9 @@ impl Candidacy {
         Some(self.stays_until).filter(|until| now < *until)
     }
 
-    /// What is to become of its place while its data centre is evacuated: others lead first that are elsewhere. It stays
-    /// behind the eldest of them, so that it moves once for each of these at most, and two never swap places.
+    /// What is to become of its place while its data centre is evacuated, or while it is ordered to step down: others lead
+    /// first that are elsewhere. It stays behind the eldest of them, so that it moves once for each of these at most, and
+    /// two never swap places.
     pub(crate) fn way(&self, evacuation: &Evacuation) -> Way {
         let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &self.phase else {
             return Way::Keep;
@@ -188,15 +189,20 @@ impl Candidacy {
         if !self.leads() || !self.config.gives_way {
             return Way::Keep;
         }
-        let Some(since) = evacuation.since(&self.value) else {
+        let (since, is_ordered) = (evacuation.since(&self.value), evacuation.is_ordered(own));
+        if since.is_none() && !is_ordered {
             return Way::Keep;
-        };
+        }
+        // An order moves the lead from one evacuated data centre to another, too.
+        let anybody = since.is_some() && is_ordered;
+        let outside =
+            |entry: &Entry| evacuation.is_outsider(entry) || (anybody && entry.lease != 0);
         match &self.view {
             View::Prefix(view) => {
                 let mut queue = view.is_synced().then(|| view.roster().in_order());
                 let outsider = queue
                     .as_mut()
-                    .and_then(|queue| queue.find(|entry| evacuation.is_outsider(entry)));
+                    .and_then(|queue| queue.find(|entry| !own.is(entry) && outside(entry)));
                 match outsider {
                     Some(eldest) if eldest.create_revision > own.create_revision => Way::Give,
                     _ => Way::Keep,
@@ -206,7 +212,7 @@ impl Candidacy {
             View::Predecessor(_) => match (self.place(own), &self.phase) {
                 (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
                 // Nobody loses anything by that: it does not lead. Once for each mark.
-                (Place::Behind(_), _) if own.create_revision < since => Way::Give,
+                (Place::Behind(_), _) if since > Some(own.create_revision) => Way::Give,
                 _ => Way::Keep,
             },
         }

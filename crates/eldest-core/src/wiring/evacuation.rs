@@ -1,4 +1,5 @@
-//! Watches the marks of evacuated data centres, and moves the candidates of this session out of the way of others.
+//! Watches the marks of evacuated data centres and the orders to step down, and moves the candidates of this session out of
+//! the way of others.
 
 use std::sync::Arc;
 
@@ -13,12 +14,17 @@ use crate::timers::Timer;
 use crate::watch::Onlooker;
 
 impl Core {
-    /// Looks at the marks from now on, if an evacuation would concern that candidate.
+    /// Looks at the marks from now on, if one would concern that candidate.
     pub(super) fn watch_marks(&mut self, slot: SlotId, now: Time) {
         let homes = self.evacuation.homes();
         let (home, marks) = (homes.home, Arc::clone(&homes.marks));
-        let concerns = |c: &mut Candidacy| c.is_movable() && home(c.value()).is_some();
-        if self.closing || !self.candidate(slot).is_some_and(concerns) {
+        let Some(candidate) = self.candidate(slot).filter(|c| c.is_movable()) else {
+            return;
+        };
+        // A leader may be ordered to step down wherever it is.
+        let (leads, has_home) = (candidate.leads(), home(candidate.value()).is_some());
+        let concerned = has_home || (leads && !self.evacuation.is_given_up());
+        if self.closing || !concerned {
             return;
         }
         if self.slots.contains_key(&MARKS) {
@@ -28,7 +34,22 @@ impl Core {
         let onlooker = Onlooker::new(MARKS, marks, Reach::Everything, now);
         self.slots.insert(MARKS, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(MARKS);
-        self.want_read(MARKS, now);
+        // Others read them when they are watched: no order is older than their key.
+        if has_home {
+            self.want_read(MARKS, now);
+        }
+    }
+
+    /// The session may not read the marks. Whether it does without, because none of its candidates is in a data centre.
+    pub(super) fn give_up_marks(&mut self) -> bool {
+        let home = self.evacuation.homes().home;
+        let mut candidates = self.slots.values().filter_map(Slot::candidate);
+        if candidates.any(|c| c.is_movable() && home(c.value()).is_some()) {
+            return false;
+        }
+        self.evacuation.give_up();
+        self.forget(MARKS);
+        true
     }
 
     /// Something became known to that onlooker, who may be the one that looks at the marks.
@@ -44,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Other data centres are evacuated than before, or the candidate announces another one.
+    /// Other marks stand than before, or the candidate announces another data centre.
     fn reconsider(&mut self, slot: SlotId, now: Time) {
         let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
             return;
@@ -53,15 +74,19 @@ impl Core {
             candidate.owe_announcement();
             self.announce(slot);
         }
-        if self.is_evacuated(slot) {
+        if self.is_in_the_way(slot) {
             self.look(slot, now);
         }
     }
 
     /// Whether the candidate may have to give way.
-    pub(super) fn is_evacuated(&self, slot: SlotId) -> bool {
+    pub(super) fn is_in_the_way(&self, slot: SlotId) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
-        candidate.is_some_and(|c| c.is_movable() && self.evacuation.since(c.value()).is_some())
+        let marked = |c: &Candidacy| {
+            let is_ordered = c.own().is_some_and(|own| self.evacuation.is_ordered(own));
+            is_ordered || self.evacuation.since(c.value()).is_some()
+        };
+        candidate.is_some_and(|c| c.is_movable() && marked(c))
     }
 
     /// Gives up the candidate's place, or its term, if others are to lead before it and the lead has not just moved. A candidate
@@ -86,7 +111,11 @@ impl Core {
             }
             Way::Give if candidate.is_leading() => {
                 // Its key goes when its work has ended, as after every term.
-                self.end_term(slot, now, LostReason::Evacuated, End::Brief);
+                let reason = match self.evacuation.since(candidate.value()) {
+                    Some(_) => LostReason::Evacuated,
+                    None => LostReason::Ordered,
+                };
+                self.end_term(slot, now, reason, End::Brief);
             }
             Way::Give => {
                 if let Some(own) = candidate.step_back(now) {

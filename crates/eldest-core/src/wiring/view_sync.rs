@@ -158,6 +158,9 @@ impl Core {
     }
 
     fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, error: RequestError) {
+        if slot == MARKS && error.class == Class::Denied && self.give_up_marks() {
+            return;
+        }
         // Nobody waits for the marks: they are looked for until they can be read.
         if matches!(error.class, Class::Denied | Class::Invalid)
             && slot != MARKS
@@ -204,7 +207,7 @@ impl Core {
         let (first, discarded) = candidate.snapshot(request, revision, entries, long);
         self.close_watches(discarded);
         // Whoever may have to give way looks at who is behind it first.
-        let first = first && !self.is_evacuated(slot);
+        let first = first && !self.is_in_the_way(slot);
         let may_lead = first && self.lease.trusted().is_some();
         let phase = self.candidate(slot).map(|c| Candidacy::phase(c).clone());
         if may_lead && let Some(Phase::Waiting { own }) = phase {

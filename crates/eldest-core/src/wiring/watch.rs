@@ -94,7 +94,10 @@ impl Core {
         };
         let class = error.class;
         let prefix = self.prefix_of(slot);
-        self.out.note_failure("watch", &prefix, error);
+        // The marks are looked for until they can be read, if the session needs them: the read of them is refused, too.
+        if slot != MARKS || class != Class::Denied {
+            self.out.note_failure("watch", &prefix, error);
+        }
         self.watch_again_later(slot, watch, class, now);
         // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
         // denied". A read under today's token tells the two cases apart.
@@ -163,7 +166,10 @@ impl Core {
                 self.out.note(Note::WatchLost { why });
                 self.restart_watches(now, false);
             }
-            Answer::Failed(error) if error.class == Class::Denied && slot != MARKS => {
+            Answer::Failed(error) if error.class == Class::Denied && slot == MARKS => {
+                self.give_up_marks();
+            }
+            Answer::Failed(error) if error.class == Class::Denied => {
                 if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {
                     self.out.act(Action::ObserveFailed { slot, error });
                     self.forget(slot);

@@ -173,6 +173,18 @@ pub struct Evicted {
     pub leader: Option<Candidate>,
 }
 
+/// The output of `eldest step-down`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct SteppedDown {
+    /// The election's name within the namespace.
+    pub election: String,
+    /// The candidate that led, by the key that is gone.
+    pub stepped_down: Candidate,
+    /// The new leader; null: there is none.
+    pub leader: Option<Candidate>,
+}
+
 /// The output of `eldest evacuate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]

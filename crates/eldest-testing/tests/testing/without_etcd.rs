@@ -50,6 +50,7 @@ fn each_reason_leaves_a_fake_term_valid_for_as_long_as_it_does_a_real_one() {
         (LostReason::Stalled, grace),
         (LostReason::Reassigned, grace),
         (LostReason::Evacuated, grace),
+        (LostReason::Ordered, grace),
         (LostReason::Shutdown, TTL),
         (LostReason::SessionClosed, TTL),
         (LostReason::RuntimeGone, TTL),

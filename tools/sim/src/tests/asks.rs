@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::world::home::MARKS;
 use eldest_core::action::Ask;
 
 pub(super) fn ms(ms: u64) -> Duration {
@@ -56,8 +57,12 @@ pub(super) fn finds(ask: &Ask) -> bool {
     matches!(ask, Ask::Find { .. })
 }
 
+/// A read of a queue.
 pub(super) fn reads(ask: &Ask) -> bool {
-    matches!(ask, Ask::List { .. } | Ask::Older { .. })
+    match ask {
+        Ask::List { prefix, .. } => **prefix != *MARKS,
+        ask => matches!(ask, Ask::Older { .. }),
+    }
 }
 
 pub(super) fn probes(ask: &Ask) -> bool {

@@ -1,4 +1,4 @@
-//! Marks data centres as evacuated. Checks at rest that whoever is there lets others lead and own partitions, and that the
+//! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that whoever is there lets others lead and own partitions, and that the
 //! others own their shares.
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::home::{Home, MARKS, home, share, share_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
+use eldest_core::evacuation::step_down_key;
 use eldest_core::kv::{Entry, Reach};
 use eldest_core::partitions::{KeyKind, Owned, assign, facts, kind_of};
 use eldest_core::queue::Roster;
@@ -24,14 +25,19 @@ impl World {
             return;
         };
         self.says(None, || format!("{home:?} is evacuated for {lasts:?}"));
-        let before = self.store.keys.get(&key).map_or(0, |entry| entry.lease);
+        self.mark(&key, lasts);
+    }
+
+    /// Puts a mark in the place of the one that stands, by a lease of its own if it ends by itself.
+    fn mark(&mut self, key: &Key, lasts: Option<Duration>) {
+        let before = self.store.keys.get(key).map_or(0, |entry| entry.lease);
         let lease = lasts.map_or(0, |ttl| {
             let lease = LEASES - self.store.revision;
             self.store
                 .perform(self.now, &Ask::Grant { ttl }, Some(lease));
             lease
         });
-        self.store.put(&key, b"", lease);
+        self.store.put(key, b"", lease);
         self.store.revoke(before);
         self.publish();
     }
@@ -46,6 +52,20 @@ impl World {
         self.store.delete(&key);
         self.store.revoke(lease);
         self.publish();
+    }
+
+    /// An operator orders the leader of the election to step down, for a while.
+    pub(crate) fn order_step_down(&mut self, election: &[u8], lasts: Duration) {
+        let queue = self.store.queue(election);
+        let leader = queue.first().filter(|first| first.lease != 0);
+        let Some(leader) = leader.filter(|_| self.store.headless.is_none()) else {
+            return;
+        };
+        let key = step_down_key(MARKS, &leader.key, leader.create_revision).into();
+        self.says(None, || {
+            format!("the first is ordered to step down within {lasts:?}")
+        });
+        self.mark(&key, Some(lasts));
     }
 
     /// Whether an operator has marked the data centre.

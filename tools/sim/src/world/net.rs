@@ -140,7 +140,11 @@ impl World {
                 self.sweep_in_pages(node, request, *lease, (sent, back.filter(|_| alive)));
                 return;
             }
-            (Ask::Probe { key }, _) if self.unreadable(node, key) => Answer::Failed(denied()),
+            (Ask::Probe { key } | Ask::List { prefix: key, .. }, _)
+                if self.unreadable(node, key) =>
+            {
+                Answer::Failed(denied())
+            }
             _ if self.deleted_blindly(ask) => Answer::Deleted {
                 header: self.store.header(),
             },

@@ -6,7 +6,7 @@ use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
-use eldest_core::action::{SlotId, Status};
+use eldest_core::action::{Note, SlotId, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
@@ -285,20 +285,49 @@ fn asked(w: &World) -> (usize, usize) {
 }
 
 #[test]
-fn a_session_watches_one_key_range_more_and_without_a_data_centre_nothing() {
-    let run = |homes: &[Home]| {
-        let mut w = seated(WatchScope::Everyone, homes);
-        w.stand(0, b"f/", WatchScope::Everyone, false);
-        w.stand(1, b"f/", WatchScope::Everyone, false);
-        w.run(ms(200));
-        asked(&w)
+fn a_session_watches_one_key_range_more_wherever_it_is() {
+    let run = |home: Home| {
+        let mut w = World::new(1, 1);
+        w.nodes[0].home = home;
+        let mut costs = Vec::new();
+        for election in [E, b"f/"] {
+            let before = asked(&w);
+            w.stand(0, election, WatchScope::Everyone, false);
+            w.run(ms(200));
+            let after = asked(&w);
+            costs.push((after.0 - before.0, after.1 - before.1));
+        }
+        costs
     };
-    let (nowhere, somewhere) = (run(&[Nowhere, Nowhere]), run(&[East, West]));
-    assert_eq!(somewhere.1, nowhere.1 + 2, "one watch for each session");
-    assert!(
-        somewhere.0 <= nowhere.0 + 4,
-        "two reads each: {somewhere:?} {nowhere:?}"
-    );
+    for home in [Nowhere, East] {
+        let [(first, watches), (second, more)] = run(home)[..] else {
+            panic!("two elections");
+        };
+        assert_eq!((watches, more), (2, 1), "{home:?}: the marks have one");
+        // The lease is granted, opened and verified with the first.
+        assert!(first <= second + 5, "{home:?}: {first} {second}");
+    }
+}
+
+#[test]
+fn without_a_permission_a_session_that_needs_no_marks_gives_up_and_says_nothing() {
+    let failed = |note: &Note| matches!(note, Note::RequestFailed { .. });
+    let about_marks = |ask: &Ask| match ask {
+        Ask::List { prefix: key, .. } | Ask::Probe { key } => **key == *MARKS,
+        _ => false,
+    };
+    for (home, goes_on) in [(Nowhere, false), (East, true)] {
+        let mut w = World::new(1, 1);
+        w.forbid(0, MARKS, false);
+        w.nodes[0].home = home;
+        w.stand(0, E, WatchScope::Everyone, false);
+        w.run(ms(500));
+        let before = w.count(0, about_marks);
+        w.stand(0, b"f/", WatchScope::Everyone, false);
+        w.run(TTL);
+        assert_eq!(w.count(0, about_marks) > before, goes_on, "{home:?}");
+        assert_eq!(w.nodes[0].noted(failed) > 0, goes_on, "{home:?}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod holding;
 mod joining;
 mod lease;
 mod meddling;
+mod ordering;
 mod pacing;
 mod queue;
 mod restoring;

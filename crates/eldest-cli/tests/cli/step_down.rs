@@ -1,0 +1,70 @@
+//! `eldest step-down`.
+
+use eldest::{LostReason, Session};
+use eldest_testing::Etcd;
+
+use crate::common::{NOT_DONE, Result, SOON, USAGE, at, keys, node, run, stand};
+
+async fn leader(session: &Session) -> Result<Option<String>> {
+    let leader = session.election("jobs")?.leader().await?;
+    Ok(leader.map(|leader| leader.identity().to_owned()))
+}
+
+#[tokio::test]
+async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let (mut first, _second) = (stand(&a, "jobs").await?, stand(&b, "jobs").await?);
+    let leadership = first.elected().await?;
+    let order = ["step-down", "jobs", "--node", "a", "--output", "json"];
+    let (ended, ()) = tokio::join!(run(at(&etcd, &order)), async {
+        leadership.lost().cancelled().await;
+        assert!(leadership.is_valid(), "its work may wind up");
+        drop(leadership);
+    });
+    let written = ended?.done().json();
+    assert_eq!(written["election"], "jobs");
+    assert_eq!(written["stepped_down"]["identity"], "a");
+    assert_eq!(written["leader"]["identity"], "b");
+    let roster = b.election("jobs")?.roster().await?;
+    assert_eq!(roster.leader().map(eldest::Member::identity), Some("b"));
+
+    // The order stands for so long as the command waits.
+    let ended = run(at(&etcd, &["step-down", "jobs", "--wait", "1s"])).await?;
+    ended.failed(
+        NOT_DONE,
+        &["b did not step down within 1s, and the order was withdrawn"],
+    );
+    let all = keys(&mut etcd.client().await).await?;
+    assert!(all.iter().all(|key| !key.contains("~evacuated")), "{all:?}");
+    let again = tokio::time::timeout(SOON, first.elected()).await;
+    assert!(again.is_err() || again.is_ok_and(|term| term.is_ok()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_is_not_meant_leads_on_and_the_message_says_who_leads() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let mut first = stand(&a, "jobs").await?;
+    let leadership = first.elected().await?;
+    let refused = async |args: &[&str], code: i32, part: &str| {
+        let args = [&["step-down", "jobs"], args].concat();
+        run(at(&etcd, &args)).await?.failed(code, &[part]);
+        Result::Ok(())
+    };
+    refused(&[], NOT_DONE, "no other candidate stands").await?;
+    let _second = stand(&b, "jobs").await?;
+    refused(
+        &["--node", "b"],
+        NOT_DONE,
+        "b waits in \"jobs\" at rank 2; a leads",
+    )
+    .await?;
+    refused(&["--node", "c"], NOT_DONE, "there are a, b; a leads").await?;
+    refused(&["--wait", "500ms"], USAGE, "from 1s to 3600s").await?;
+    assert!(leadership.is_valid());
+    assert_eq!(leadership.lost_reason(), None::<LostReason>);
+    assert_eq!(leader(&b).await?.as_deref(), Some("a"));
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Orders to step down: the leader that is meant obeys once, and never for nobody.
+
+use std::time::Duration;
+
+use super::*;
+use crate::tests::{E, GRACE, TTL};
+use crate::world::World;
+use crate::world::home::Home;
+use crate::world::node::Work;
+use eldest_core::action::Status;
+use eldest_core::candidate::WatchScope;
+use eldest_core::evacuation::step_down_key;
+use eldest_core::reason::LostReason;
+
+/// An order stands for so long.
+const STANDS: Duration = Duration::from_secs(60);
+
+fn seated(scope: WatchScope, homes: &[Home]) -> World {
+    let mut w = World::new(homes.len(), 1);
+    for (node, home) in homes.iter().enumerate() {
+        w.nodes[node].home = *home;
+        w.stand(node, E, scope, false);
+        w.run(ms(20));
+    }
+    assert!(w.leads(0));
+    w
+}
+
+fn terms(w: &World, node: usize) -> usize {
+    w.elected.iter().filter(|e| e.node == node).count()
+}
+
+#[test]
+fn the_leader_steps_down_once_its_work_has_ended_and_waits_behind_the_others() {
+    for scope in [
+        WatchScope::Auto,
+        WatchScope::Everyone,
+        WatchScope::Predecessor,
+    ] {
+        let mut w = seated(scope, &[Home::Nowhere; 3]);
+        w.nodes[0].work = Work::After(GRACE / 2);
+        w.order_step_down(E, STANDS);
+        w.run(ms(20));
+        let term = w.nodes[0].term_of(E).unwrap();
+        assert_eq!(term.reason, Some(LostReason::Ordered), "{scope:?}");
+        assert!(w.leads(0), "so that its work may wind up");
+        w.until("the next leads", GRACE / 2, |w| w.leads(1));
+        w.run(TTL * 2);
+        assert_eq!((terms(&w, 0), terms(&w, 1)), (1, 1), "{scope:?}: once");
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(2)), "{scope:?}");
+        w.check_settled();
+    }
+}
+
+#[test]
+fn who_leads_alone_obeys_only_when_another_joins() {
+    for scope in [WatchScope::Auto, WatchScope::Predecessor] {
+        let mut w = seated(scope, &[Home::Nowhere]);
+        w.store.put(&(*b"e/foreign").into(), b"", 0);
+        w.order_step_down(E, STANDS);
+        w.run(TTL * 2);
+        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+        w.add_node();
+        w.stand(1, E, scope, false);
+        w.run(secs(1));
+        assert_eq!(
+            w.nodes[0].term_of(E).unwrap().reason,
+            Some(LostReason::Ordered),
+            "{scope:?}"
+        );
+    }
+}
+
+#[test]
+fn an_order_for_another_key_moves_nobody() {
+    let mut w = seated(WatchScope::Auto, &[Home::Nowhere; 2]);
+    let queue = w.store.queue(E);
+    let (first, second) = (&queue[0], &queue[1]);
+    for (key, created) in [
+        (&first.key[..], first.create_revision + 1),
+        (b"e/7f", first.create_revision),
+        (&second.key, second.create_revision),
+    ] {
+        let order = step_down_key(crate::world::home::MARKS, key, created);
+        w.store.put(&order.into(), b"", -1);
+    }
+    w.publish();
+    w.run(TTL);
+    assert!(w.leads(0) && terms(&w, 0) == 1);
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
+}
+
+#[test]
+fn the_leader_obeys_for_nobody_in_an_evacuated_data_centre_unless_it_is_in_one() {
+    let mut w = seated(WatchScope::Auto, &[Home::East, Home::West]);
+    w.evacuate(Home::West, None);
+    w.order_step_down(E, STANDS);
+    w.run(TTL);
+    assert!(w.leads(0) && terms(&w, 0) == 1, "it would lead again");
+    w.evacuate(Home::East, None);
+    w.until("both are", secs(6), |w| w.leads(1));
+    w.run(TTL);
+    assert_eq!((terms(&w, 0), terms(&w, 1)), (1, 1));
+    w.check_settled();
+}
+
+#[test]
+fn orders_one_after_the_other_leave_somebody_leading() {
+    let mut w = seated(WatchScope::Auto, &[Home::Nowhere; 2]);
+    let (mut led, mut samples) = (0, 0);
+    for _ in 0..200 {
+        w.order_step_down(E, secs(5));
+        w.run(ms(100));
+        samples += 1;
+        led += usize::from(w.leads(0) || w.leads(1));
+    }
+    assert!(led * 10 >= samples * 8, "{led} of {samples}");
+    assert!(terms(&w, 0) + terms(&w, 1) <= 2 + 20_000 / 5_000);
+}
