@@ -19,6 +19,7 @@ use super::nearness::jitter;
 use super::operator::members_of;
 use super::pool::Pool;
 use super::relist::Refused;
+use super::source;
 use crate::metrics;
 use crate::runtime::timeout;
 use eldest_core::error::{Class, RequestError};
@@ -95,9 +96,11 @@ impl Pool {
 
     /// Looks each name up once, at the same time. A lookup that fails keeps what was found before.
     pub(super) async fn look_up(&self, names: &mut [Name]) {
+        // That of these names, which may be a list that is not in use yet.
+        let access = &source::access_of(names.iter().map(Name::named), &self.access);
         let asked = names.iter().map(|name| async {
             let source = name.source()?;
-            let found = source.look_up(&*self.env, &self.access);
+            let found = source.look_up(&*self.env, access);
             let found = timeout(&*self.env, LOOKUP, found).await;
             let found = found.unwrap_or_else(|| Err(format!("no answer within {LOOKUP:?}")));
             self.count_lookup(source.kind(), found.is_ok());

@@ -90,6 +90,10 @@ impl Name {
         }
     }
 
+    pub(super) fn named(&self) -> &Endpoint {
+        &self.named
+    }
+
     pub(super) fn source(&self) -> Option<&Source> {
         self.source.as_ref()
     }

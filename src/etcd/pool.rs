@@ -114,11 +114,8 @@ impl Pool {
         access: impl Into<Access>,
         request_timeout: Duration,
     ) -> Result<Pool, String> {
-        let mut access = access.into();
         let endpoints: Vec<_> = endpoints.into_iter().map(Into::into).collect();
-        if endpoints.iter().any(source::is_secure) {
-            access = access.demanding_tls();
-        }
+        let access = source::access_of(&endpoints, &access.into());
         let endpoints = source::all(endpoints, &access)?;
         let access = access.map(|options| {
             options

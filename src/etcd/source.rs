@@ -130,17 +130,25 @@ impl Source {
     }
 }
 
+/// The access for a list: if one of its endpoints is `https`, no connection of the list is made without TLS.
+pub(super) fn access_of<'a>(
+    endpoints: impl IntoIterator<Item = &'a Endpoint>,
+    access: &Access,
+) -> Access {
+    if endpoints.into_iter().any(is_secure) {
+        access.clone().demanding_tls()
+    } else {
+        access.clone()
+    }
+}
+
 /// Each endpoint with its scheme, once; at least one.
 ///
 /// # Errors
 ///
 /// Says which one is unusable and why.
 pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
-    let access = &if endpoints.iter().any(is_secure) {
-        access.clone().demanding_tls()
-    } else {
-        access.clone()
-    };
+    let access = &access_of(&endpoints, access);
     let mut all: Vec<Endpoint> = Vec::new();
     for (index, endpoint) in endpoints.into_iter().enumerate() {
         let Endpoint {

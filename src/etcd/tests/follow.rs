@@ -207,6 +207,27 @@ async fn services_are_asked_for_as_etcd_s_clients_do_and_come_in_the_order_of_th
     assert_eq!(pool.size(), 2);
 }
 
+/// A session that began without TLS gets a list that demands it.
+#[tokio::test]
+async fn beside_an_https_endpoint_of_a_later_list_no_records_without_tls_are_asked_for() {
+    let etcd = Etcd::start().await;
+    let dns = Arc::<Dns>::default();
+    let records = vec![Service {
+        priority: 1,
+        host: "127.0.0.1".to_owned(),
+        port: etcd.endpoint.rsplit(':').next().unwrap().parse().unwrap(),
+    }];
+    let plain = "_etcd-client._tcp.example.com".to_owned();
+    dns.lock().services.insert(plain, records);
+    let pool = dns.pool(&[&etcd.endpoint]);
+    let list = ["https://127.0.0.1:1", "srv://example.com"];
+    let list = pool.checked(list.iter().map(Endpoint::from).collect());
+    let set = pool.set_endpoints(list.unwrap(), KEY);
+    let _refused = soon("tried", set).await.unwrap_err();
+    assert_eq!(dns.lock().questions, ["_etcd-client-ssl._tcp.example.com"]);
+    assert_eq!(pool.size(), 1, "the list before");
+}
+
 /// The background task of a session moves the lanes.
 fn kept_near(pool: Arc<Pool>) -> Arc<Pool> {
     pool.keep_near(KEY.into(), tracing::Span::none());
