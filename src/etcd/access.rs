@@ -123,6 +123,26 @@ impl Access {
         self.has_user() && !self.without_users.load(Ordering::Relaxed)
     }
 
+    /// Reads the files once.
+    ///
+    /// # Errors
+    ///
+    /// A file is missing, or cannot be used; the error names it.
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+    pub(crate) async fn check(&self, env: &dyn Env) -> Result<(), String> {
+        match &self.tls {
+            Some(tls) => tls.read(env).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// There are no files without TLS.
+    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+    #[allow(clippy::unused_self, reason = "with TLS there are options to ask")]
+    pub(crate) fn check(&self, _: &dyn Env) -> impl Future<Output = Result<(), String>> + use<> {
+        std::future::ready(Ok(()))
+    }
+
     /// Connects to that endpoint once. Its certificate must be valid for the server name, or for the endpoint's host if there
     /// is none. Where etcd has authentication disabled, it connects without the user.
     ///

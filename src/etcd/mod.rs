@@ -12,6 +12,7 @@ mod endpoint;
 mod endpoint_status;
 mod failure;
 mod follow;
+mod greeting;
 mod guard;
 mod join;
 mod kv;

@@ -69,6 +69,13 @@ impl Url {
         inner.unwrap_or(host)
     }
 
+    /// The host and the port, for a connection without TLS.
+    pub(super) fn place(&self) -> (String, u16) {
+        let usual = if self.secure { 443 } else { 80 };
+        let port = self.authority.port_u16().unwrap_or(usual);
+        (self.host().to_owned(), port)
+    }
+
     /// The same scheme and port at another host.
     pub(super) fn at(&self, host: impl fmt::Display) -> String {
         let scheme = self.scheme();

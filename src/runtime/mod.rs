@@ -50,6 +50,15 @@ pub trait Env: Send + Sync + 'static {
     fn addresses(&self, _host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
+    /// Connects to a host and port without TLS, sends the bytes, and returns the first bytes of the answer: 16 at most, and none
+    /// if the connection is closed before. Where there is no network, an error.
+    fn greet(
+        &self,
+        _place: (String, u16),
+        _greeting: &'static [u8],
+    ) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
     /// The SRV records of a name; none if there is no such name. Where no resolver asks for them, an error.
     fn services(&self, _name: String) -> BoxFuture<'static, io::Result<Vec<Service>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })

@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use etcd_client::{Client, ConnectOptions};
 use futures::FutureExt;
 use futures::future::{BoxFuture, select};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -120,6 +122,22 @@ impl Env for System {
     fn addresses(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         let found = self.handle.spawn_blocking(move || dns::addresses(&host));
         async move { found.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
+    }
+
+    fn greet(
+        &self,
+        place: (String, u16),
+        greeting: &'static [u8],
+    ) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        let greeted = async move {
+            let mut connection = TcpStream::connect(place).await?;
+            connection.write_all(greeting).await?;
+            let mut answer = [0; 16];
+            let length = connection.read(&mut answer).await?;
+            Ok(answer[..length].to_vec())
+        };
+        let greeted = AbortOnDropHandle::new(self.handle.spawn(greeted));
+        async move { greeted.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
     }
 
     #[cfg(feature = "srv")]

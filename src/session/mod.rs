@@ -199,8 +199,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime. `Unavailable`: no endpoint
-    /// answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
+    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or there
+    /// is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
     /// etcd refused the session's user. `Unguarded`: the guard that the options require cannot be reached, or refuses.
     ///
     /// # Cancellation safety
@@ -211,7 +211,10 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self> {
         let session = Self::connect_lazy(endpoints, options)?;
-        session.handle.shared.reach().await?;
+        let shared = session.shared();
+        let files = shared.settings.access().check(&*shared.env).await;
+        files.map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
+        shared.reach().await?;
         session.handle.send(Command::Connected)?;
         session.handle.meet_guard().await?;
         Ok(session)
@@ -517,7 +520,10 @@ impl SessionShared {
                 return Err(error);
             }
             if left.is_zero() {
-                let message = format!("no endpoint answered within {patience:?}");
+                let mut message = format!("no endpoint answered within {patience:?}");
+                if let Some(instead) = self.pool.misnamed(&failure.endpoint).await {
+                    message = format!("{message}: {instead}");
+                }
                 return Err(Error::of_request(ErrorKind::Unavailable, message, &failure));
             }
             failures += 1;

@@ -2,8 +2,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use etcd_client::{Certificate, Identity};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 
 use super::Env;
@@ -14,6 +19,8 @@ type Bytes = std::result::Result<Vec<u8>, String>;
 /// The end of a PEM header that marks a certificate.
 const CERTIFICATE: &str = "CERTIFICATE-----";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+/// With these bytes some editors begin a file in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The authorities to trust and the certificate to show for TLS with etcd; for
 /// [`SessionOptions::tls`](crate::SessionOptions::tls). `https` endpoints do not need it if an authority that is
@@ -21,8 +28,9 @@ const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 ///
 /// Every attempt to connect reads the files (PEM) again: replace them in time, and no process has to be restarted. An
 /// established connection is not affected when they change or when a certificate expires, because both sides check
-/// certificates only when they connect. If a file is missing, or a key does not fit its certificate, the attempt fails
-/// and the next one reads them again. So replace them in any order, each by a rename.
+/// certificates only when they connect. [`Session::connect`](crate::Session::connect) [checks](TlsOptions::check) the files
+/// first. Later, if a file is missing, or a key does not fit its certificate, the attempt fails and the next one reads them
+/// again. So replace them in any order, each by a rename.
 ///
 /// # Default
 ///
@@ -93,24 +101,27 @@ impl TlsOptions {
         self
     }
 
-    /// Checks that each file exists and holds what it should. Without this check,
-    /// [`Session::connect`](crate::Session::connect) reports the error when its time is over. Blocks while it reads.
+    /// Checks that each file exists and holds what it should, and that the key can be used and fits its certificate, as
+    /// [`Session::connect`](crate::Session::connect) does. Blocks while it reads.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` names the file.
+    /// `InvalidInput` names the file and the remedy.
     pub fn check(&self) -> Result<()> {
-        let identity = self
-            .identity
-            .iter()
-            .flat_map(|(certificate, key)| [(certificate, CERTIFICATE), (key, PRIVATE_KEY)]);
-        let authorities = self.authorities.iter().map(|pem| (pem, CERTIFICATE));
-        for (pem, kind) in authorities.chain(identity) {
+        let read = |pem: &Pem, kind: &str| {
             let read = match pem {
                 Pem::File(file) => std::fs::read(file).map_err(|error| named(file, &error)),
                 Pem::Bytes(bytes) => Ok(bytes.clone()),
             };
-            read.and_then(|bytes| pem.holding(kind, bytes))
+            let read = read.and_then(|bytes| pem.holding(kind, bytes));
+            read.map_err(|why| Error::new(ErrorKind::InvalidInput, why))
+        };
+        if let Some(authorities) = &self.authorities {
+            read(authorities, CERTIFICATE)?;
+        }
+        if let Some((certificate, key)) = &self.identity {
+            let pems = (read(certificate, CERTIFICATE)?, read(key, PRIVATE_KEY)?);
+            fits((certificate, &pems.0), (key, &pems.1))
                 .map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
         }
         Ok(())
@@ -162,9 +173,12 @@ impl TlsOptions {
             None => tls.with_enabled_roots(),
         };
         if let Some((certificate, key)) = &self.identity {
-            let certificate = certificate.read(env, CERTIFICATE).await?;
-            let key = key.read(env, PRIVATE_KEY).await?;
-            tls = tls.identity(Identity::from_pem(certificate, key));
+            let pems = (
+                certificate.read(env, CERTIFICATE).await?,
+                key.read(env, PRIVATE_KEY).await?,
+            );
+            fits((certificate, &pems.0), (key, &pems.1))?;
+            tls = tls.identity(Identity::from_pem(pems.0, pems.1));
         }
         if let Some(name) = &self.server_name {
             tls = tls.domain_name(name);
@@ -203,15 +217,74 @@ impl Pem {
 
     /// Returns the bytes if they hold something of that kind; rustls would take other bytes for an empty list.
     fn holding(&self, kind: &str, bytes: Vec<u8>) -> Bytes {
-        if String::from_utf8_lossy(&bytes).contains(kind) {
+        let text = String::from_utf8_lossy(&bytes);
+        if bytes.starts_with(BYTE_ORDER_MARK) {
+            return Err(format!(
+                "{self}: it begins with a byte order mark, which hides its first line: save it as UTF-8 without one"
+            ));
+        }
+        // The second one is OpenSSL's own form.
+        let is_encrypted = text.contains("ENCRYPTED PRIVATE KEY") || text.contains(",ENCRYPTED");
+        if kind == PRIVATE_KEY && is_encrypted {
+            return Err(format!(
+                "{self}: the private key is encrypted: decrypt it with `openssl pkey -in FILE -out NEW_FILE`"
+            ));
+        }
+        if text.contains(kind) {
             return Ok(bytes);
         }
         let what = kind.trim_end_matches('-').to_lowercase();
-        Err(match self {
-            Pem::File(file) => format!("{}: the file has no {what} in PEM", file.display()),
-            Pem::Bytes(_) => format!("the PEM in memory has no {what}"),
-        })
+        Err(format!("{self}: it has no {what} in PEM"))
     }
+}
+
+impl fmt::Display for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pem::File(file) => file.display().fmt(f),
+            Pem::Bytes(_) => f.write_str("the PEM in memory"),
+        }
+    }
+}
+
+/// Checks that the key can be used, and that it is the certificate's.
+fn fits(
+    (certificate, chain): (&Pem, &[u8]),
+    (key, secret): (&Pem, &[u8]),
+) -> std::result::Result<(), String> {
+    let chain: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+    let chain = chain.map_err(|why| format!("{certificate}: {why}"))?;
+    let secret = PrivateKeyDer::from_pem_slice(secret).map_err(|why| format!("{key}: {why}"))?;
+    let unusable = |why| {
+        format!(
+            "{key}: the private key cannot be used ({why}): make one of RSA, of ECDSA on P-256 or P-384, or of Ed25519"
+        )
+    };
+    let provider = provider();
+    let signs = provider.key_provider.load_private_key(secret.clone_key());
+    signs.map_err(unusable)?;
+    match CertifiedKey::from_der(chain, secret, &provider) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(format!(
+            "{key}: it is not the private key of the certificate in {certificate}"
+        )),
+        // webpki's own error has no type here.
+        Err(why) if format!("{why:?}").contains("UnsupportedCertVersion") => Err(format!(
+            "{certificate}: the certificate has version 1 of X.509: make it anew with an extension, such as subjectAltName, which \
+             makes it one of version 3"
+        )),
+        Err(why) => Err(format!("{certificate}: {why}")),
+    }
+}
+
+/// The cryptography that connections use.
+fn provider() -> Arc<CryptoProvider> {
+    #[cfg(feature = "tls-ring")]
+    let ours = rustls::crypto::ring::default_provider;
+    #[cfg(not(feature = "tls-ring"))]
+    let ours = rustls::crypto::aws_lc_rs::default_provider;
+    let chosen = CryptoProvider::get_default();
+    chosen.map_or_else(|| Arc::new(ours()), Arc::clone)
 }
 
 fn named(file: &Path, error: &std::io::Error) -> String {

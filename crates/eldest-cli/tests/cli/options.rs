@@ -146,15 +146,15 @@ async fn a_file_that_holds_no_certificate_or_no_key_is_told() -> Result {
     for (more, part) in [
         (
             ["--cacert", &empty].as_slice(),
-            "the file has no certificate in PEM",
+            "it has no certificate in PEM",
         ),
         (
             &["--cert", &empty, "--key", &empty],
-            "the file has no certificate in PEM",
+            "it has no certificate in PEM",
         ),
         (
             &["--cert", &certificate, "--key", &empty],
-            "the file has no private key in PEM",
+            "it has no private key in PEM",
         ),
     ] {
         let refused = run(eldest(&[&https, more].concat())).await?;
