@@ -195,6 +195,12 @@ impl Endpoint {
         told(self.pool.status().await)
     }
 
+    /// What to write instead of its URL, if the port speaks another protocol than the one that the URL names. To be asked
+    /// when the member does not answer; takes up to 3 s.
+    pub async fn misnamed(&self) -> Option<&'static str> {
+        self.pool.misnamed(&self.url).await
+    }
+
     /// Who is in the cluster.
     ///
     /// # Errors
@@ -250,6 +256,43 @@ impl Endpoint {
             self.settings.prefix(below)
         };
         told(self.pool.permissions(prefix.as_bytes()).await)
+    }
+
+    /// Whether the connections are made as the user: not if none is given, or while etcd has authentication disabled.
+    pub fn is_as_user(&self) -> bool {
+        self.pool.is_as_user()
+    }
+
+    /// Whether a transaction of so many operations is taken. It reads one key, that often.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::members`], and `PermissionDenied`.
+    pub async fn takes_operations(&self, count: usize) -> Result<bool> {
+        let key = self.settings.probe_key();
+        match self.pool.read_often(&key, count).await {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.message.contains(TOO_MANY_OPERATIONS) => Ok(false),
+            Err(failure) => Err(Error::from_request(&failure)),
+        }
+    }
+
+    /// Whether a request is answered on a connection that carries a stream of renewals. A lease is granted for it and
+    /// revoked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::shortest_ttl`].
+    pub async fn takes_requests_beside_a_stream(&self) -> Result<bool> {
+        let granted = told(self.pool.grant(10).await)?;
+        let opened = self.pool.keepalive(granted.id).await.map(drop);
+        let revoked = self.pool.revoke(granted.id).await;
+        told(revoked)?;
+        match opened {
+            // etcd answers other requests: it granted and revoked the lease.
+            Err(failure) if failure.class == Class::Retry => Ok(false),
+            opened => told(opened).map(|()| true),
+        }
     }
 
     /// The shortest TTL that this etcd grants, which is its election timeout times 1.5, rounded up to whole seconds. A
@@ -355,6 +398,8 @@ impl fmt::Debug for Endpoint {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// What etcd says of a transaction beyond --max-txn-ops.
+const TOO_MANY_OPERATIONS: &str = "too many operations";
 /// How often the first tick is looked for.
 const ROUGH: Duration = Duration::from_millis(5);
 /// How long before a tick is expected it is looked for without a pause.

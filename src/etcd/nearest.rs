@@ -73,6 +73,10 @@ impl Pool {
         let ours = at_home.find_map(|(_, answer)| cluster(answer));
         for (at, answer) in answers {
             let foreign = ours.is_some() && cluster(&answer).is_some_and(|its| Some(its) != ours);
+            if self.is_new_stranger(at.number, foreign) {
+                let why = format!("{}: {FOREIGN} than {}", at.url(), home.url());
+                tracing::warn!(target: "eldest::etcd", why, "endpoint not used");
+            }
             self.probed(
                 at,
                 match answer {

@@ -132,6 +132,13 @@ impl Pool {
         Ok(Permissions { read, write })
     }
 
+    /// Reads the key so many times in one transaction.
+    pub(crate) async fn read_often(&self, key: &[u8], count: usize) -> Result<(), RequestError> {
+        let read = TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
+        let txn = Txn::new().and_then(vec![read; count]);
+        self.txn(txn).await.map(drop)
+    }
+
     /// The shortest term for which this etcd grants a lease. The lease is given back.
     pub(crate) async fn shortest_term(&self) -> Result<Duration, RequestError> {
         let granted = self.grant(1).await?;

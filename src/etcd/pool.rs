@@ -3,6 +3,7 @@
 //! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
 //! lane stays with one endpoint and one connection until a call fails there, or a preferred endpoint is well again.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +62,9 @@ pub(crate) struct Pool {
     pub(super) troubled: Arc<Notify>,
     /// The cluster that answered a linearizable read last; zero before the first.
     pub(super) cluster: AtomicU64,
+    /// The numbers of endpoints that belong to another cluster, as their last probes showed, so that each is told of once.
+    /// Locked last.
+    strangers: Mutex<BTreeSet<usize>>,
     /// Whose session it is, for metrics.
     pub(super) identity: Option<Arc<str>>,
     /// The session's data centre.
@@ -142,6 +146,7 @@ impl Pool {
             follows_members: false,
             troubled: Arc::default(),
             cluster: AtomicU64::new(0),
+            strangers: Mutex::default(),
             identity: None,
             data_center: None,
             seen: watch::Sender::new(Arc::from([])),
@@ -232,6 +237,17 @@ impl Pool {
     }
 
     /// Whether etcd knows by whom the requests are.
+    /// Records whether a member of another cluster answers at an endpoint. Returns `true` if that is news.
+    pub(super) fn is_new_stranger(&self, number: usize, is_stranger: bool) -> bool {
+        let strangers = self.strangers.lock();
+        let mut strangers = strangers.unwrap_or_else(PoisonError::into_inner);
+        if is_stranger {
+            return strangers.insert(number);
+        }
+        strangers.remove(&number);
+        false
+    }
+
     pub(crate) fn is_as_user(&self) -> bool {
         self.access.is_as_user()
     }

@@ -243,3 +243,27 @@ async fn a_name_that_is_not_found_is_told_once() -> Result {
     all_documented(&logs);
     Ok(())
 }
+
+/// Each session would use the nearer one, and there would be two leaders.
+#[tokio::test]
+async fn an_endpoint_of_another_cluster_is_told_once() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let (one, other) = (Etcd::start().await?, Etcd::start().await?);
+    let session = Session::connect([one.endpoint(), other.endpoint()], options("a")).await?;
+    let message = "endpoint not used";
+    eventually(LONG, "it is told", async || {
+        (!logs.of(ETCD, message, &[]).is_empty()).then_some(())
+    })
+    .await?;
+    let line = logs.one(ETCD, message, &[]);
+    assert_eq!(line.level, Level::WARN);
+    let used = session.endpoints().borrow().clone();
+    let used = used.iter().find(|one| one.requests().is_some());
+    let used = used.map(eldest::EndpointStatus::url).unwrap_or_default();
+    let unused = [one.endpoint(), other.endpoint()];
+    let unused = unused.iter().find(|url| *url != used).ok_or("another")?;
+    let why = format!("{unused}: it belongs to another cluster than {used}");
+    assert_eq!(line.field("why"), why);
+    all_documented(&logs);
+    Ok(())
+}

@@ -5,6 +5,7 @@ mod endpoint;
 mod findings;
 #[cfg(target_os = "linux")]
 mod guard;
+mod limits;
 mod times;
 mod versions;
 
@@ -29,10 +30,10 @@ use crate::output::{self, Format};
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
     a leader and has alarms, and measures its distance. It names the endpoint that a node here would use, and why. Then it \
     checks that the request timeout, the TTL and the grace period suit this etcd and the distance to it, and says what to \
-    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election, and \
+    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, and \
     that the agent of this host, if there is one, reaches etcd. It changes no keys; \
-    it grants two leases and revokes them.\n\n\
-    Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6.",
+    it grants three leases and revokes them.\n\n\
+    Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6, or 3 if no endpoint answers at all.",
     after_help = "Examples:
   # Check a cluster for a node with a TTL of five seconds
   eldest doctor --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379 --ttl 5s
@@ -110,7 +111,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let answering = examined.into_iter().zip(&endpoints);
     let answering = answering.filter_map(|((_, said), endpoint)| match said {
         Said::Report(report) => Some((endpoint, report)),
-        Said::Nothing | Said::Proxy => None,
+        Said::Nothing | Said::Refusal | Said::Proxy => None,
     });
     let answering: Vec<_> = answering.collect();
     if !answering.is_empty() {
@@ -126,6 +127,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         patient.times(&mut findings).await?;
         patient.clock(&mut findings, args.clock).await;
         patient.permissions(&mut findings, args.onlooker).await;
+        patient.limits(&mut findings).await;
         patient.blocked(&mut findings).await;
     }
     #[cfg(target_os = "linux")]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus};
-use eldest::{EndpointReason, ErrorKind, QueueKind, SessionOptions};
+use eldest::{EndpointReason, ErrorKind, Queue, QueueKind, SessionOptions};
 
 use super::endpoint::Report;
 use super::findings::Findings;
@@ -17,6 +17,8 @@ use eldest_http::contract::command::Level;
 
 /// What findings about members and their versions are about.
 const MEMBERS: &str = "members";
+/// What findings about keys without a lease are about.
+const BLOCKED: (&str, &str) = ("elections", "blocked");
 
 /// An etcd of which some members answer.
 pub(crate) struct Patient<'a> {
@@ -250,18 +252,27 @@ impl Patient<'_> {
                 format!("this user may {can} all below {place}"),
             );
         }
+        self.user(findings);
+    }
+
+    /// Whether the user that is given, or none, is one that etcd knows.
+    fn user(&self, findings: &mut Findings) {
+        const ABOUT: (&str, &str) = ("permissions", "permissions");
         if !self.connection.has_user() {
             findings.note(
                 ABOUT.0,
                 ABOUT.1,
                 "no user was given, and none is required: everybody who reaches this etcd may do everything",
             );
+        } else if !self.one().is_as_user() {
+            let message = "a user is given, but etcd has authentication disabled: everybody who reaches it may do everything";
+            let remedy = "enable it with `etcdctl auth enable`, or leave out --user";
+            findings.bad(Level::Warn, ABOUT, message, remedy);
         }
     }
 
     /// Whether anything stands in the way of an election.
     pub(crate) async fn blocked(&self, findings: &mut Findings) {
-        const ABOUT: (&str, &str) = ("elections", "blocked");
         if self.connection.place(self.below).is_none() {
             return;
         }
@@ -300,17 +311,37 @@ impl Patient<'_> {
                     _ => format!("etcdctl del {key}"),
                 };
                 let remedy = format!("if no program needs the key: {remedy}");
-                findings.bad(Level::Fail, ABOUT, message, remedy);
+                findings.bad(Level::Fail, BLOCKED, message, remedy);
             }
+            blocked += will_block(queue, findings);
         }
         if blocked == 0 {
             findings.ok(
-                ABOUT.0,
-                ABOUT.1,
-                format!("none of {} is blocked", queues.len()),
+                BLOCKED.0,
+                BLOCKED.1,
+                format!("none of {} is blocked, or will be", queues.len()),
             );
         }
     }
+}
+
+/// Tells of the keys of an election that never expire and are not first. Returns how many there are.
+fn will_block(queue: &Queue, findings: &mut Findings) -> usize {
+    if queue.kind() != QueueKind::Election {
+        return 0;
+    }
+    let members = queue.roster().members().iter();
+    let keys = members.filter(|member| member.lease_id() == 0 && member.rank() > 1);
+    keys.map(|key| {
+        let (name, rank, key) = (queue.name(), key.rank(), view::key_of(key));
+        let message = format!(
+            "{name} will be blocked by the key {key}, which has no lease, when the {} before it have ended",
+            rank - 1
+        );
+        let remedy = format!("if no program needs the key: eldest evict {name} --candidate {key}");
+        findings.bad(Level::Warn, BLOCKED, message, remedy);
+    })
+    .count()
 }
 
 /// Whether all members were asked, and whether they are enough. `urls`: the endpoints of those that were.

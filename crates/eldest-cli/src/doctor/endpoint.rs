@@ -12,6 +12,9 @@ use eldest_http::contract::command::Level;
 /// Reads that are timed.
 const READS: usize = 20;
 
+/// What to do about a learner.
+const PROMOTE: &str = "promote it, or remove it from --endpoints";
+
 /// What a member that answers said.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -28,8 +31,11 @@ pub(crate) struct Report {
 pub(crate) enum Said {
     /// How the member is.
     Report(Report),
-    /// It does not answer, or refused the user.
+    /// It does not answer.
     Nothing,
+    /// It answers otherwise than a member should: it refuses the user or a certificate, speaks another protocol, or is a
+    /// learner.
+    Refusal,
     /// It is no member: etcd's gRPC proxy answers.
     Proxy,
 }
@@ -39,7 +45,7 @@ impl Said {
     pub(crate) fn distance(&self) -> Option<Distance> {
         match self {
             Said::Report(report) => report.distance,
-            Said::Nothing | Said::Proxy => None,
+            Said::Nothing | Said::Refusal | Said::Proxy => None,
         }
     }
 }
@@ -62,17 +68,16 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
                 );
                 return (findings, Said::Proxy);
             }
-            let remedy = match error.kind() {
-                ErrorKind::Unauthenticated => "correct --user and its password",
-                _ => "start it, repair the network to it, or remove it from --endpoints",
+            let message = error.report().to_string();
+            let (remedy, said) = match remedy(endpoint, &error).await {
+                Some(remedy) => (remedy, Said::Refusal),
+                None => (
+                    "start it, repair the network to it, or remove it from --endpoints",
+                    Said::Nothing,
+                ),
             };
-            findings.bad(
-                Level::Fail,
-                (about, "reachable"),
-                error.report().to_string(),
-                remedy,
-            );
-            return (findings, Said::Nothing);
+            findings.bad(Level::Fail, (about, "reachable"), message, remedy);
+            return (findings, said);
         }
     };
     if let Some(status) = &status {
@@ -84,7 +89,12 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         let message = "its version and state are unknown: etcd 3.4 reports them only to root";
         findings.note(about, "version", message);
     }
-    let slowest = latency(endpoint, &mut findings).await;
+    // A learner answers no reads, as was told.
+    let slowest = if status.as_ref().is_some_and(|status| status.learner) {
+        None
+    } else {
+        latency(endpoint, &mut findings).await
+    };
     let distance = Distance::to(endpoint).await;
     if let Some(Distance { median, worst }) = distance {
         let message =
@@ -97,6 +107,24 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         distance,
     };
     (findings, Said::Report(report))
+}
+
+/// What to do about a member that answers otherwise than it should; `None` if it does not answer.
+async fn remedy(endpoint: &Endpoint, error: &eldest::Error) -> Option<&'static str> {
+    if error
+        .report()
+        .to_string()
+        .contains("not supported for learner")
+    {
+        return Some(PROMOTE);
+    }
+    match error.kind() {
+        ErrorKind::Unauthenticated => Some("correct --user and its password"),
+        ErrorKind::CertificateRefused => Some(
+            "correct --cacert, --cert or --key, or let etcd's certificate name this host: the reason says which side refused which",
+        ),
+        _ => endpoint.misnamed().await,
+    }
 }
 
 fn who(status: &EtcdMemberStatus) -> String {
@@ -124,7 +152,7 @@ fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
             Level::Warn,
             (about, "learner"),
             "this member is a learner, which answers no linearizable reads",
-            "promote it, or remove it from --endpoints",
+            PROMOTE,
         );
     }
     for complaint in &status.errors {

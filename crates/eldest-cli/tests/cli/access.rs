@@ -6,7 +6,7 @@ use etcd_client::{
 };
 use tempfile::TempDir;
 
-use crate::common::{DENIED, DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, run};
+use crate::common::{DENIED, DONE, Ended, Result, SICK, USAGE, at, run};
 
 /// Found nowhere else.
 const PASSWORD: &str = "canary-9b1f0c";
@@ -179,7 +179,7 @@ const FOUND: [Found; 6] = [
         "node",
         WRONG,
         &[],
-        UNAVAILABLE,
+        SICK,
         &["-> correct --user and its password"],
     ),
 ];

@@ -23,7 +23,7 @@ fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
 
 /// That a check found this, and only this, this bad.
 #[track_caller]
-fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
+pub(crate) fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
     let all = found(ended, check);
     let fits = |(l, m, r): &(String, String, String)| {
         l == level && m.contains(message) && r.contains(remedy)
@@ -39,7 +39,10 @@ async fn examine(command: tokio::process::Command) -> Result<Ended> {
 }
 
 /// With options that no other command has.
-async fn examine_with(mut command: tokio::process::Command, more: &[&str]) -> Result<Ended> {
+pub(crate) async fn examine_with(
+    mut command: tokio::process::Command,
+    more: &[&str],
+) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
     command.args(more);
     run(command).await

@@ -11,6 +11,7 @@ mod doctor;
 mod evacuate;
 mod evict;
 mod migrate;
+mod misfits;
 mod options;
 mod pages;
 mod partitions;

@@ -1,0 +1,37 @@
+//! Examines limits of etcd that an operator may have set too low for a session.
+
+use eldest_http::contract::command::Level;
+
+use super::cluster::Patient;
+use super::findings::Findings;
+
+const ABOUT: (&str, &str) = ("limits", "limits");
+/// Operations in one transaction that a session cannot do without: it puts a key and reads its queue.
+const OPERATIONS: usize = 3;
+
+impl Patient<'_> {
+    /// Whether this etcd takes what a session sends.
+    pub(super) async fn limits(&self, findings: &mut Findings) {
+        let before = findings.worst();
+        // What is not known is told by other findings.
+        if let Ok(false) = self.one().takes_operations(OPERATIONS).await {
+            let message = format!(
+                "etcd takes no transaction of {OPERATIONS} operations, so no node can become a candidate"
+            );
+            let remedy = "start etcd with --max-txn-ops of 3 or more; 128 is the default";
+            findings.bad(Level::Fail, ABOUT, message, remedy);
+        }
+        if let Ok(false) = self.one().takes_requests_beside_a_stream().await {
+            let message = "etcd answers no request on a connection that carries a stream, so no renewal can be verified";
+            let remedy = "start etcd with --max-concurrent-streams of 10 or more; there is no limit by default";
+            findings.bad(Level::Fail, ABOUT, message, remedy);
+        }
+        if findings.worst() == before {
+            findings.ok(
+                ABOUT.0,
+                ABOUT.1,
+                "transactions and streams are as large as a session needs",
+            );
+        }
+    }
+}
