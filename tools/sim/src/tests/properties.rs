@@ -359,3 +359,29 @@ proptest! {
         }
     }
 }
+
+/// Its key is written over and it does not hear of it, because etcd's answers are lost until it has closed.
+#[test]
+fn closing_session_leaves_a_key_that_was_written_over_to_its_writer() {
+    let step = |at_ms, for_ms, what| Step {
+        at_ms,
+        node: 1,
+        election: 0,
+        for_ms,
+        what,
+    };
+    let schedule = Schedule {
+        seed: 4_334_539_503_243_110_491,
+        follow: [0; NODES],
+        work_ms: [0; NODES],
+        faults: vec![
+            step(46_368, 12_683, Kind::AnswersLost),
+            step(48_166, 1, Kind::Close),
+        ],
+    };
+    let mut w = schedule.world();
+    w.after(Duration::from_millis(46_349), |w| {
+        meddle(w, Kind::Overwrite, 1, ELECTIONS[0], 1);
+    });
+    schedule.settle(&mut w);
+}

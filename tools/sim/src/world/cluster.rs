@@ -316,9 +316,12 @@ impl World {
     }
 
     /// Operators take away what they left themselves. What they wrote over is for its owner, while that lives and if it
-    /// ever knew that the key stood.
+    /// ever knew that the key stood. A session that closes looks at nothing any more: it only gives its lease back.
     pub(crate) fn tidy(&mut self) {
-        let living = self.nodes.iter().filter(|n| !n.closed());
+        let living = self
+            .nodes
+            .iter()
+            .filter(|n| !n.closed() && !n.core.is_closing());
         let mut owned = Vec::new();
         let mut known = Vec::new();
         for node in living {
