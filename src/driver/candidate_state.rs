@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::announcing::Announcing;
 use super::spans::{self, Campaign, Whose};
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{
-    LeaseDeadline, LocalStatusWriter, Status, Term, TermState, in_queue_since, leading,
-};
+use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
 use crate::util::{LazyWatch, LazyWatchSender};
 use eldest_core::action::{RequestError, SlotId, TermId};
 use eldest_core::partitions::partition_key;
@@ -46,13 +45,7 @@ pub(crate) struct CandidateState {
     term: Option<(TermId, Arc<TermState>)>,
     /// When the term began, until it is known that somebody took it up, or it was warned of.
     unclaimed: Option<Time>,
-    /// What it announces, without the beginning of its term.
-    pub(super) value: Arc<[u8]>,
-    /// Whether it joined before.
-    stood: bool,
-    /// When it asked for its present key, if that is not its first one; since 1970.
-    again: Option<Duration>,
-    beginning: Option<Beginning>,
+    pub(super) announcing: Announcing,
     failure: Arc<OnceLock<Error>>,
     /// A lock's, a semaphore's or a partition's: its many terms are told as details.
     brief: bool,
@@ -61,22 +54,6 @@ pub(crate) struct CandidateState {
     /// Tells the election's other handles; nobody else has such.
     writer: Option<LocalStatusWriter>,
     campaign: Campaign,
-}
-
-/// The beginning of the last term, which is announced once, for nodes that come later.
-struct Beginning {
-    /// Since 1970.
-    since: Duration,
-    told: Told,
-}
-
-/// Answers whether something was announced.
-pub(super) type Announced = oneshot::Sender<Result<bool>>;
-
-enum Told {
-    Not,
-    Asked(oneshot::Receiver<Result<bool>>),
-    Yes,
 }
 
 /// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
@@ -131,10 +108,7 @@ impl CandidateState {
             elected,
             term: None,
             unclaimed: None,
-            value: Arc::default(),
-            stood: false,
-            again: None,
-            beginning: None,
+            announcing: Announcing::default(),
             failure: Arc::clone(&failure),
             brief: turn.is_some(),
             turn,
@@ -162,10 +136,7 @@ impl CandidateState {
             elected: Arc::clone(&self.elected),
             term: None,
             unclaimed: None,
-            value: Arc::default(),
-            stood: false,
-            again: None,
-            beginning: None,
+            announcing: Announcing::default(),
             failure: Arc::default(),
             brief: true,
             turn: None,
@@ -196,7 +167,7 @@ impl CandidateState {
     }
 
     pub(super) fn joined(&mut self, identity: &str, key: &[u8], create_revision: i64, again: bool) {
-        self.stood = true;
+        self.announcing.registered();
         tell!(
             self, target: "eldest::election", identity, election = &*self.election,
             key = %String::from_utf8_lossy(key), create_revision, again, "joined",
@@ -225,12 +196,7 @@ impl CandidateState {
         token: i64,
     ) -> Won {
         tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
-        if !self.brief {
-            let since = env.unix_time();
-            metrics::elected(identity, &self.election, since);
-            let told = Told::Not;
-            self.beginning = Some(Beginning { since, told });
-        }
+        let since = env.unix_time();
         let shared = TermState::new(
             env,
             pool,
@@ -239,6 +205,10 @@ impl CandidateState {
             key,
             token,
         );
+        if !self.brief {
+            metrics::elected(identity, &self.election, since);
+            self.announcing.elected(&shared, since);
+        }
         let whose = Whose {
             identity,
             election: &self.election,
@@ -262,53 +232,12 @@ impl CandidateState {
         }
     }
 
-    /// What the next key says of its age, if it is another one than the first.
-    pub(super) fn joins_again(&mut self, now: Duration) -> Option<Arc<[u8]>> {
-        if !self.stood || self.brief {
+    /// Returns what the next key announces, if it replaces another one of an election's candidate.
+    pub(super) fn rejoin(&mut self, now: Duration) -> Option<Arc<[u8]>> {
+        if self.brief {
             return None;
         }
-        self.value = in_queue_since(&self.value, now)?;
-        self.again = Some(now);
-        Some(Arc::clone(&self.value))
-    }
-
-    /// What the key is to say when it announces that.
-    pub(super) fn announced(&mut self, value: Arc<[u8]>) -> Arc<[u8]> {
-        let since = self.again;
-        let again = since.and_then(|since| in_queue_since(&value, since));
-        self.value = again.unwrap_or(value);
-        let beginning = self.beginning.as_ref().map(|it| it.since);
-        let led = beginning.and_then(|since| self.led_since(since));
-        led.unwrap_or_else(|| Arc::clone(&self.value))
-    }
-
-    /// The announcement with the beginning of the present term, if there is one.
-    fn led_since(&self, since: Duration) -> Option<Arc<[u8]>> {
-        let term = self.term.as_ref().map(|(_, shared)| shared);
-        let term = term.filter(|term| !term.is_lost())?;
-        leading(&self.value, term.token, since)
-    }
-
-    /// Begins to tell others when the present term began, unless they were told; what to announce, and where to answer.
-    pub(super) fn tell_beginning(&mut self) -> Option<(Arc<[u8]>, Announced)> {
-        let mut beginning = self.beginning.take()?;
-        if let Told::Asked(answer) = &mut beginning.told {
-            match answer.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => {}
-                Ok(Ok(_)) => beginning.told = Told::Yes,
-                Ok(Err(_)) | Err(_) => beginning.told = Told::Not,
-            }
-        }
-        let value = matches!(beginning.told, Told::Not)
-            .then(|| self.led_since(beginning.since))
-            .flatten();
-        let asked = value.map(|value| {
-            let (reply, answer) = oneshot::channel();
-            beginning.told = Told::Asked(answer);
-            (value, reply)
-        });
-        self.beginning = Some(beginning);
-        asked
+        self.announcing.rejoin(now)
     }
 
     /// Warns, once, of a term that began before that moment and that nobody took up.
@@ -423,7 +352,7 @@ impl CandidateState {
         // Whoever is told of the end finds the next one's turn begun.
         drop(self.turn.take());
         self.answer(Err(error));
-        // LazyWatch already, unless it never came to be; nobody is told twice.
+        // The core has reported the end already, unless the candidacy never began.
         let ended = Status::ended(reason);
         self.status
             .change(|status| std::mem::replace(status, ended) != ended);
@@ -441,5 +370,44 @@ impl CandidateState {
                 self.tell_end(identity, &shared, LostReason::RuntimeGone);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Winner for Nobody {
+        fn elected(&self, _: SlotId, _: TermId, _: Term) {}
+    }
+
+    fn candidate() -> (Box<CandidateState>, CandidateChannels) {
+        CandidateState::new(
+            Arc::new(Nobody),
+            "e".into(),
+            Arc::default(),
+            None,
+            None,
+            None,
+        )
+    }
+
+    #[test]
+    fn campaign_is_answered_when_the_key_is_registered_and_its_place_is_known() {
+        let place = Status::waiting(1);
+        let (mut candidate, mut seen) = candidate();
+        candidate.registered();
+        assert!(seen.placed.try_recv().is_err(), "its place is not known");
+        candidate.status("node", place);
+        assert!(matches!(seen.placed.try_recv(), Ok(Ok(()))));
+
+        let (mut candidate, mut seen) = self::candidate();
+        candidate.status("node", place);
+        assert!(seen.placed.try_recv().is_err(), "its key is not registered");
+        candidate.registered();
+        assert!(matches!(seen.placed.try_recv(), Ok(Ok(()))));
+        assert_eq!(seen.status.get(), place);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::candidate_state::{Announced, Won};
+use super::announcing::Answer;
+use super::candidate_state::Won;
 use super::{Driver, spans};
 use crate::error::Error;
 use crate::metrics;
@@ -151,7 +152,7 @@ impl Driver {
         for candidate in self.candidates.values_mut() {
             candidate.warn_if_unclaimed(&self.identity, before);
         }
-        self.tell_beginnings();
+        self.announce_beginnings();
     }
 
     /// Has a key that replaces another one tell since when it stands. A member that is set aside, which is rare, keeps the time
@@ -162,7 +163,7 @@ impl Driver {
         let Some((slot, candidate)) = candidate.filter(|_| !share(&join.value).aside) else {
             return;
         };
-        if let Some(value) = candidate.joins_again(self.env.unix_time()) {
+        if let Some(value) = candidate.rejoin(self.env.unix_time()) {
             join.value = Arc::clone(&value);
             // No key stands, so nothing is written, and nobody waits for an answer.
             let now = self.env.now();
@@ -172,9 +173,10 @@ impl Driver {
 
     /// Announces when terms began. Not before a renewal, so that a short term costs no request and no hand-over waits; and a
     /// few at a time, because a session may lead thousands of elections.
-    fn tell_beginnings(&mut self) {
+    fn announce_beginnings(&mut self) {
         let each = self.candidates.iter_mut();
-        let each = each.filter_map(|(slot, candidate)| Some((*slot, candidate.tell_beginning()?)));
+        let each =
+            each.filter_map(|(slot, candidate)| Some((*slot, candidate.announcing.beginning()?)));
         let some: Vec<_> = each.take(BEGINNINGS).collect();
         for (slot, (value, reply)) in some {
             self.proclaim(slot, value, reply);
@@ -182,7 +184,7 @@ impl Driver {
     }
 
     /// Replaces what a candidate announces, and answers when etcd has.
-    pub(super) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Announced) {
+    pub(super) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Answer) {
         self.tickets += 1;
         self.proclaims.insert(self.tickets, reply);
         let now = self.env.now();

@@ -31,7 +31,7 @@ impl Driver {
                 config,
                 mut candidate,
             } => {
-                candidate.value = Arc::clone(&value);
+                candidate.announcing.begin_with(&value);
                 let prefix = Arc::clone(&candidate.prefix);
                 // A semaphore's permits have keys of their own, and so have those who share a lock.
                 if config.permit.is_none() && config.shared.is_none() {
@@ -70,7 +70,7 @@ impl Driver {
             Command::Proclaim { slot, value, reply } => {
                 let candidate = self.candidates.get_mut(&slot);
                 let value = match candidate {
-                    Some(candidate) => candidate.announced(value),
+                    Some(candidate) => candidate.announcing.replace(value),
                     None => value,
                 };
                 self.proclaim(slot, value, reply);

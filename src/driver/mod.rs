@@ -1,6 +1,7 @@
 //! Runs one task per session, which passes etcd's events and users' commands to the core and executes the core's
 //! actions. The task waits for all events and commands at once, and never for a single one.
 
+mod announcing;
 mod batch;
 mod batch_size;
 mod candidate_state;

@@ -236,7 +236,6 @@ impl Pool {
         self.env.now()
     }
 
-    /// Whether etcd knows by whom the requests are.
     /// Records whether a member of another cluster answers at an endpoint. Returns `true` if that is news.
     pub(super) fn is_new_stranger(&self, number: usize, is_stranger: bool) -> bool {
         let strangers = self.strangers.lock();
@@ -248,6 +247,7 @@ impl Pool {
         false
     }
 
+    /// Returns `true` if etcd knows which user sends the requests.
     pub(crate) fn is_as_user(&self) -> bool {
         self.access.is_as_user()
     }

@@ -37,7 +37,8 @@ impl Pool {
     /// # Errors
     /// Says which endpoint is unusable and why.
     pub(crate) fn checked(&self, endpoints: Vec<Endpoint>) -> Result<Vec<Endpoint>, String> {
-        let endpoints = source::all(endpoints, &self.access)?;
+        let access = source::access_of(&endpoints, &self.access);
+        let endpoints = source::all(endpoints, &access)?;
         endpoint::check_own(self.data_center.as_deref(), &endpoints)?;
         Ok(endpoints)
     }

@@ -142,13 +142,12 @@ pub(super) fn access_of<'a>(
     }
 }
 
-/// Each endpoint with its scheme, once; at least one.
+/// Returns each endpoint with its scheme, once; at least one. `access` is that of the list, from [`access_of`].
 ///
 /// # Errors
 ///
 /// Says which one is unusable and why.
 pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
-    let access = &access_of(&endpoints, access);
     let mut all: Vec<Endpoint> = Vec::new();
     for (index, endpoint) in endpoints.into_iter().enumerate() {
         let Endpoint {

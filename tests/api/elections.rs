@@ -101,24 +101,6 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_knows_its_place_when_its_campaign_returns() -> Result {
-    let etcd = in_memory();
-    let mut elder = Vec::new();
-    for ahead in 0..10 {
-        let session = session(&etcd, &format!("node-{ahead}")).await?;
-        let candidate = session.election("e")?.campaign().await?;
-        let place = match candidate.status() {
-            Status::Waiting { ahead, .. } => Some(ahead),
-            Status::Leading { .. } => Some(0),
-            _ => None,
-        };
-        assert_eq!(place, Some(ahead), "{:?}", candidate.status());
-        elder.push((session, candidate));
-    }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;

@@ -111,7 +111,7 @@ fn connector(ca: Option<&Path>) -> Result<TlsConnector> {
             "this system has no certificate authorities; name some with --health-ca"
         );
     }
-    Ok(Arc::new(trust::client(roots)?).into())
+    trust::connector(roots)
 }
 
 impl Check {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use eldest::internal::Pause;
 use eldest::{Announcement, Election, Member, Status};
 use futures::StreamExt;
 use http::{Method, Request, StatusCode, Uri, header};
@@ -23,8 +24,6 @@ const HEADING: &str = "Kubernetes";
 const LEADER: &str = "leader";
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pauses after a failed request: the first one, doubled up to the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How often a leader sets its label again, which somebody may have removed.
 const REPEAT: Duration = Duration::from_secs(30);
 /// The items of metadata by which a pod is announced.
@@ -163,7 +162,7 @@ impl Args {
         let api = Api {
             server: format!("https://{host}:{port}"),
             account: self.service_account.clone(),
-            connector: Arc::new(trust::client(roots)?).into(),
+            connector: trust::connector(roots)?,
             label: key.to_owned(),
         };
         // The token is read for each request, because Kubernetes replaces it.
@@ -260,7 +259,7 @@ async fn keep(label: Label, election: Election, mut stopped: watch::Receiver<boo
     };
     let mut status = election.subscribe();
     let mut queue = Box::pin(rosters(&election));
-    let (mut pause, mut failed) = (PAUSES.0, false);
+    let (mut pause, mut failed) = (Pause::default(), false);
     loop {
         let over = *stopped.borrow_and_update();
         let leads = !over && matches!(*status.borrow_and_update(), Status::Leading { .. });
@@ -269,7 +268,7 @@ async fn keep(label: Label, election: Election, mut stopped: watch::Receiver<boo
                 if std::mem::take(&mut failed) {
                     tracing::info!(election = election.name(), "the pod's label is kept again");
                 }
-                pause = PAUSES.0;
+                pause = Pause::default();
                 REPEAT
             }
             Err(error) => {
@@ -281,9 +280,7 @@ async fn keep(label: Label, election: Election, mut stopped: watch::Receiver<boo
                         "the pod's label cannot be kept"
                     );
                 }
-                let next = pause;
-                pause = (pause * 2).min(PAUSES.1);
-                next
+                pause.after(Duration::ZERO)
             }
         };
         if over {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -36,4 +37,9 @@ pub(crate) fn client(roots: RootCertStore) -> Result<ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(config)
+}
+
+/// Encrypts towards servers that these authorities vouch for.
+pub(crate) fn connector(roots: RootCertStore) -> Result<TlsConnector> {
+    Ok(Arc::new(client(roots)?).into())
 }
