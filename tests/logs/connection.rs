@@ -9,7 +9,7 @@ use std::time::Duration;
 use eldest::internal::{Env as _, System};
 use eldest::sim::Scripted;
 use eldest::{Candidate, LostReason, Session, SessionOptions};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 use etcd_client::Client;
 use futures::FutureExt;
 use tokio::time::timeout;
@@ -239,6 +239,33 @@ async fn a_name_that_is_not_found_is_told_once() -> Result {
     session.close().await?;
     let name = [("name", "dns+http://etcd.test:1")];
     let line = logs.one(ETCD, "name not looked up", &name);
+    assert_eq!(line.level, Level::WARN);
+    all_documented(&logs);
+    Ok(())
+}
+
+/// A member that lost its majority may know an old list.
+#[tokio::test]
+async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut cluster = EtcdCluster::start(3).await?;
+    cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let session = Session::connect(&endpoints[..1], options("a").follow_members()).await?;
+    eventually(LONG, "the members are followed", async || {
+        (session.endpoints().borrow().len() == 3).then_some(())
+    })
+    .await?;
+    for member in 1..3 {
+        cluster.member(member).stop().await?;
+    }
+    let line = eventually(LONG, "the list of the last member is refused", async || {
+        let lines = logs.of(ETCD, "member list not followed", &[]);
+        lines
+            .into_iter()
+            .find(|line| line.field("why").contains(&endpoints[0]))
+    })
+    .await?;
     assert_eq!(line.level, Level::WARN);
     all_documented(&logs);
     Ok(())

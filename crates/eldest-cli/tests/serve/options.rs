@@ -3,11 +3,15 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Output;
 
+use eldest_fixtures::hang::idle;
 use eldest_testing::eventually;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 
 use crate::caller::{ask, exactly, get, post};
 use crate::stage::{ELECTION, Result, SOON, Stage, answers, eldest};
 
+const EVENTS: &str = "/v1/elections/team%2Fe/events";
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
 fn refused(output: &Output, code: i32, parts: &[&str]) {
@@ -202,4 +206,32 @@ async fn a_node_announces_its_data_center_and_takes_its_times_from_the_round_tri
     assert!(valid > Some(9_500) && valid < Some(15_000), "{shown}");
     node.stop().await?;
     Ok(())
+}
+
+/// Follows the events of the election on a connection of its own.
+async fn events(at: SocketAddr) -> Result<TcpStream> {
+    let request = format!("GET {EVENTS} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut stream = idle(at, &request).await?;
+    let mut begin = [0; 12];
+    stream.read_exact(&mut begin).await?;
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn a_caller_has_at_most_as_many_connections_as_the_option_says() -> Result {
+    let stage = Stage::new().await?;
+    let limit = 2;
+    let option = ["--http-caller-connections", &limit.to_string()];
+    let node = stage.node("60s", "a", &option).await?;
+    let mut streams = Vec::new();
+    for _ in 0..limit {
+        // The connection of the probe before may not be gone yet.
+        let stream = eventually(SOON, "a stream", async || events(node.at).await.ok());
+        streams.push(stream.await?);
+    }
+    assert!(get(node.at, "/live").await.is_err(), "one connection more");
+    streams.pop();
+    answers(node.at, "/live", 200).await?;
+    node.stop().await
 }

@@ -100,7 +100,7 @@ async fn probes_are_answered_when_all_other_connections_are_taken() -> Result {
 }
 
 /// Sends requests, and reads none of the answers, until the connection is closed.
-async fn never_reads(mut stream: impl AsyncWrite + Unpin) -> Result {
+pub(crate) async fn never_reads(mut stream: impl AsyncWrite + Unpin) -> Result {
     let request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let sending = async { while stream.write_all(request).await.is_ok() {} };
     Ok(tokio::time::timeout(SOON, sending).await?)

@@ -21,6 +21,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::caller::raw;
+use crate::limits::never_reads;
 use crate::stage::{Result, SOON, options};
 
 const REQUEST: &str = "GET /live HTTP/1.1\r\nHost: localhost\r\n";
@@ -180,4 +181,12 @@ fn files_that_cannot_be_used_are_refused_by_name() -> Result {
     std::fs::write(&certificate, "rubbish")?;
     refused("server.");
     Ok(())
+}
+
+#[tokio::test]
+async fn a_caller_that_takes_nothing_of_an_answer_is_cut_off() -> Result {
+    let limits = Limits::default().write_time(Duration::from_millis(200));
+    let stage = Stage::start(limits).await?;
+    never_reads(stage.connect().await?).await?;
+    stage.stop().await
 }
