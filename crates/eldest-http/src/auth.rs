@@ -136,7 +136,7 @@ impl Auth {
         called: Option<&Authority>,
         local: bool,
     ) -> Result<(), Problem> {
-        // These change nothing.
+        // Requests with these methods change nothing.
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
             return Ok(());
         }

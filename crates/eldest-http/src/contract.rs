@@ -108,13 +108,13 @@ impl From<&eldest::Member> for Member {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It leads, and the caller may act for `may_act_for_ms` if that is not null.
+    /// The node leads, and the caller may act for `may_act_for_ms` if that is not null.
     Leader,
     /// Its term winds up: running work may end, nothing new may begin.
     Ending,
-    /// It is a candidate, or about to become one, and does not lead.
+    /// The node is a candidate, or about to become one, and does not lead.
     Follower,
-    /// It only observes.
+    /// The node only observes.
     Observer,
 }
 
@@ -168,7 +168,7 @@ pub struct Term {
     /// the end, or its own clock ended its own term. After a silence of etcd, it is the time at which etcd last confirmed the
     /// term.
     pub ended_unix_ms: Option<u64>,
-    /// Whether it was a term of the answering node, which ended by the node's own clock before etcd reported an end.
+    /// True for a term of the answering node that ended by the node's own clock before etcd reported an end.
     pub ended_by_own_clock: bool,
     /// The beginning of a time after the term of which the answering node knows nothing, because etcd was silent for longer
     /// than a TTL; null: there is none. In this time, another node may have led.
@@ -190,7 +190,7 @@ pub struct EndpointState {
     /// The round trip to the member when it was last probed; null: it was not probed.
     #[cfg_attr(test, schema(minimum = 0))]
     pub round_trip_seconds: Option<f64>,
-    /// Whether a request or a probe failed there, and no probe was answered since.
+    /// True if a request or a probe failed there, and no probe was answered since.
     pub failing: bool,
     /// Why renewals of the lease use it.
     pub lease: Option<String>,
@@ -236,7 +236,7 @@ pub struct ElectionState {
     /// How long ago etcd last confirmed that `roster` is complete, by the clock of the answering node: it has every
     /// change that etcd had accepted then, and later ones may be missing. null: not yet.
     pub age_ms: Option<u64>,
-    /// Whether `age_ms` is more than the node allows (by default the TTL of its session), or there was no confirmation
+    /// True if `age_ms` is more than the node allows (by default the TTL of its session), or there was no confirmation
     /// yet. While etcd answers, it is false, however quiet the election is.
     pub stale: bool,
     /// A key without a lease that is first in the queue: nobody can lead until somebody deletes it.
@@ -259,7 +259,7 @@ pub struct Elections {
     pub elections: Vec<ElectionState>,
 }
 
-/// Whether the process can still work.
+/// The answer of `/live`: can the process still work?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Live {
@@ -267,13 +267,13 @@ pub struct Live {
     pub live: bool,
 }
 
-/// Whether a node is ready.
+/// The answer of `/ready`: is the node ready?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Ready {
-    /// Whether it is ready in all requested elections.
+    /// True if the node is ready in all requested elections.
     pub ready: bool,
-    /// Whether it is ready, by election.
+    /// The same for each election, by name.
     pub elections: BTreeMap<String, bool>,
     /// Why it is not ready, in words for people, by election.
     pub reasons: BTreeMap<String, String>,
@@ -286,7 +286,7 @@ pub struct SteppedDown {
     /// The token of that term.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: i64,
-    /// Whether etcd confirmed that its key is gone.
+    /// True if etcd confirmed that its key is gone.
     pub released: bool,
 }
 
@@ -304,7 +304,7 @@ pub struct Heartbeat {
 pub struct Evacuation {
     /// The name of the data center.
     pub data_center: String,
-    /// Who ordered it; null: the order does not say so.
+    /// The author of the order; null: the order does not name one.
     pub by: Option<String>,
     /// Why; null: the order does not say so.
     pub reason: Option<String>,
@@ -338,7 +338,7 @@ pub struct EvacuationList {
     pub evacuations: Option<Vec<Evacuation>>,
     /// How long ago etcd last confirmed that `evacuations` is complete; null: not yet.
     pub age_ms: Option<u64>,
-    /// Whether `age_ms` is more than the node allows, or there was no confirmation yet.
+    /// True if `age_ms` is more than the node allows, or there was no confirmation yet.
     pub stale: bool,
     /// Why etcd refuses this node's watch, if it does.
     pub refused: Option<String>,
@@ -356,7 +356,7 @@ pub struct OrderEvacuation {
     /// Why, for those who list the orders. At most 4096 bytes.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Who gives the order; null: the name of the node. At most 4096 bytes.
+    /// The author of the order; null: the name of the node. At most 4096 bytes.
     #[serde(default)]
     pub by: Option<String>,
 }
@@ -377,10 +377,10 @@ pub struct AcquireLock {
     #[serde(default = "usual_ttl_ms")]
     #[cfg_attr(test, schema(minimum = 1000, maximum = 300_000, default = 10_000))]
     pub ttl_ms: u64,
-    /// Whether to hold the lock as a reader, together with other readers, instead of alone.
+    /// True to hold the lock as a reader, together with other readers, instead of alone.
     #[serde(default)]
     pub shared: bool,
-    /// What counts as a sign of life.
+    /// The sign of life that keeps the lock.
     #[serde(default)]
     pub hold: Hold,
     /// The process whose end releases the lock at once. Only over the node's Unix socket.
@@ -432,7 +432,7 @@ const fn usual_ttl_ms() -> u64 {
     10_000
 }
 
-/// What keeps a lock. `renewals`: the caller renews it. `connection`: the answer continues with a line of JSON every
+/// The sign of life that keeps a lock. `renewals`: the caller renews it. `connection`: the answer continues with a line of JSON every
 /// `ttl_ms / 4`, and the open connection replaces renewals. A caller that was cut off is considered gone within 20 s,
 /// and the lock is free `ttl_ms` after that. A caller whose process is only stopped keeps the lock for as long as it is
 /// stopped, so a process that may be stopped should use renewals.
@@ -443,7 +443,7 @@ pub enum Hold {
     /// The caller renews it.
     #[default]
     Renewals,
-    /// It is held while the connection is open.
+    /// The lock is held while the connection is open.
     Connection,
 }
 
@@ -494,7 +494,7 @@ pub struct Locks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Released {
-    /// Whether etcd confirmed that it is free.
+    /// True if etcd confirmed that it is free.
     pub released: bool,
 }
 

@@ -40,7 +40,7 @@ struct Follower {
     /// The end of the last reported term, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
     told: bool,
-    /// Whether the last reported view was stale.
+    /// True if the last reported view was stale.
     stale: bool,
     _permit: Arc<OwnedSemaphorePermit>,
 }

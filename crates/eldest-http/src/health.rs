@@ -95,7 +95,7 @@ pub(super) struct Fitness {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of the last term that was kept for the program.
+    /// The heartbeats of the last term that was kept for the program.
     heartbeats: Option<Heartbeats>,
     /// The last heartbeat that counted as an answer of the program.
     counted: Option<Time>,

@@ -51,7 +51,7 @@
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page and the event `state` say so, and
 //! `/ready` is 503 on a node that only observes. A candidate relies on its lease, which etcd must confirm as well.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+// Public enums and structs may grow without breaking users; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod answer;

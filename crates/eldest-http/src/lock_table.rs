@@ -39,7 +39,7 @@ pub(super) struct Held {
     times: Mutex<Times>,
     /// Cancelled when the caller releases it.
     given_back: CancellationToken,
-    /// Whether etcd confirmed that it is free; `None`: not known yet.
+    /// True if etcd confirmed that the lock is free; `None`: not known yet.
     end: watch::Sender<Option<bool>>,
 }
 
@@ -49,7 +49,7 @@ struct Times {
     expires: Time,
     /// The time until which the caller may act.
     promised: Time,
-    /// Whether nothing is promised any more.
+    /// True if nothing is promised any more.
     over: bool,
 }
 
@@ -204,7 +204,7 @@ impl Held {
                 () = self.sleep(false) => {}
             }
             if lost.is_cancelled() {
-                // What was promised still holds, unless the key itself is gone.
+                // The promises still hold, unless the key itself is gone.
                 self.sleep(true).await;
             }
         });

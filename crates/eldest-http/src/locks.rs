@@ -36,7 +36,7 @@ pub(super) struct Locks {
     session: Session,
     lock_table: Arc<LockTable>,
     waiting: Arc<Semaphore>,
-    /// What names begin with; `None`: with anything.
+    /// The prefixes that a name may begin with; `None`: any.
     within: Option<Vec<String>>,
 }
 

@@ -160,7 +160,7 @@ mod tests {
                 Part::StepDown,
             ),
             ("jobs/heartbeat", "jobs", Part::Heartbeat),
-            // Those whose name ends as an action is called.
+            // Elections whose name ends like an action.
             ("events", "events", Part::State),
             ("billing%2Fevents", "billing/events", Part::State),
             ("billing/%65vents", "billing/events", Part::State),

@@ -64,7 +64,7 @@ pub struct Node {
     pub(super) streams: Arc<Semaphore>,
     pub(super) render: Option<Render>,
     pub(super) locks: Option<Locks>,
-    /// Those that callers may change.
+    /// The evacuations that callers may change.
     pub(super) evacuations: Option<Orders>,
     pub(super) programs: Programs,
     /// The only process on whose behalf it leads, if its command line names one.
@@ -100,9 +100,9 @@ pub(super) struct Shown {
 /// The reason why a node takes part in an election.
 #[derive(Debug)]
 enum Part {
-    /// It leads for its callers, in the terms that are kept for them, while these programs live and are fit.
+    /// The node leads for its callers, in the terms that are kept for them, while these programs live and are fit.
     OnBehalf(Kept, Programs, Arc<Fitness>),
-    /// It leads for its own work, which ends at its deadline: nobody else is promised any time.
+    /// The node leads for its own work, which ends at its deadline: no caller is promised any time.
     OwnWork,
     Observes,
 }

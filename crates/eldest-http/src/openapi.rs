@@ -53,7 +53,7 @@ impl Op {
             .refuses("503", "The node answers too many requests at once.")
     }
 
-    /// What changes something may need a token.
+    /// Describes an operation that changes something, so it may need a token.
     fn changing(id: &str, tag: &str, summary: &str) -> Self {
         let open = SecurityRequirement::default();
         let token = SecurityRequirement::new::<_, _, String>("token", []);

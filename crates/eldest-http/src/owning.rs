@@ -154,7 +154,7 @@ impl Owning {
     async fn keep(self, of: Partitions, partition: Partition, orphaned: CancellationToken) {
         let term = partition.term();
         let _kept = self.kept.begin(partition.number(), term.clone(), &orphaned);
-        // It only waits, until the same moment at which it would be dropped.
+        // This work only waits for the moment at which it would be dropped.
         internal::interruptible(&term);
         self.programs
             .may_act_no_longer(Inside::from(&of), &term, &orphaned)

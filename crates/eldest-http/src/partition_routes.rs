@@ -202,7 +202,7 @@ struct Follower {
     /// The state that the caller receives in several events, and the first partition of the next one.
     unfinished: Option<(View, u32)>,
     begun: bool,
-    /// Whether the last reported view was stale.
+    /// True if the last reported view was stale.
     stale: bool,
     _permit: OwnedSemaphorePermit,
 }

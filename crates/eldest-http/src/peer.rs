@@ -27,7 +27,7 @@ struct Opened {
     process: Result<Arc<Process>, String>,
     /// `None`: unknown.
     user: Option<u32>,
-    /// Whether the process is known to be in this node's pid namespace.
+    /// True if the process is known to be in this node's pid namespace.
     shares_numbers: bool,
     /// The last open file that it has sent, until a request names it.
     #[cfg(target_os = "linux")]

@@ -38,14 +38,14 @@ struct Ledger {
 #[derive(Debug)]
 struct Program {
     process: Arc<Process>,
-    /// Whether the guards of the sessions, if they have any, await its end.
+    /// True if the guards of the sessions, if they have any, await its end.
     guarded: bool,
 }
 
 /// The answer to a caller that asks whether it may act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// It may act for a grace period.
+    /// The caller may act for a grace period.
     Given,
     /// Only programs that have bound themselves may act, and it is none of them.
     ForOthers,
@@ -144,7 +144,7 @@ impl Programs {
         let end = env.now().after(session.grace()).min(internal::cutoff(term));
         let others = async {
             orphaned.cancelled().await;
-            // It stays as it is, because only bound programs are promised anything from the first one on.
+            // The promise does not grow any more: once a program is bound, only bound programs get one.
             let promised = self.0.borrow().promised;
             env.wake_at(promised).await;
         };

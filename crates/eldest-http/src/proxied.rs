@@ -76,7 +76,7 @@ pub(super) async fn pass<C: Client>(
     mark_upgrade(answer.headers_mut(), &accepted);
     let over = client.over(&answer);
     let joined = join(caller, hyper::upgrade::on(&mut answer));
-    // What is left of the connections is dropped, which closes them.
+    // Dropping the connections closes them.
     env.spawn(Box::pin(async { drop(select(pin!(joined), over).await) }));
     *answer.body_mut() = Body::empty();
     Ok(answer)
@@ -151,7 +151,7 @@ fn tell_caller(headers: &mut HeaderMap, caller: Option<SocketAddr>, scheme: &'st
         None => "unknown".to_owned(),
     };
     let named = host.as_ref().and_then(|host| host.to_str().ok());
-    // What has these characters is no host, and would end the quotes.
+    // No host has these characters, which would end the quotes.
     let named = named.filter(|host| !host.contains(['"', '\\']));
     let named = named.map_or_else(String::new, |host| format!(";host=\"{host}\""));
     append(
@@ -181,7 +181,7 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, entry: &str) {
     }
 }
 
-/// Whether a request is a call of gRPC, which needs HTTP/2 all the way.
+/// Returns true for a call of gRPC, which needs HTTP/2 all the way.
 fn is_grpc(request: &Request) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))

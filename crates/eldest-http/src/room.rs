@@ -36,7 +36,7 @@ pub(super) enum Caller {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) connections: usize,
-    /// Those that only probes may keep busy.
+    /// How many of them only probes may keep busy.
     pub(super) reserve: usize,
     pub(super) per_caller: usize,
 }
@@ -258,7 +258,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         let first = places[0].begin("/v1/events").unwrap();
-        // It waits until the second one has had the time to begin a request.
+        // The ninth waits until the second one has had the time to begin a request.
         let ninth = enter(&room, 9).await;
         let cut = |place: &Arc<Place>| place.cut.is_cancelled();
         let gone: Vec<usize> = (0..8).filter(|at| cut(&places[*at])).collect();

@@ -301,7 +301,7 @@ where
     };
     drop(listener);
     open.close();
-    // Whoever follows events does not end by himself.
+    // A caller that follows events does not end by itself.
     let _ = tokio::time::timeout(limits.drain_time, open.wait()).await;
     cut.cancel();
     open.wait().await;
@@ -420,7 +420,7 @@ impl Origin {
     }
 }
 
-/// What belongs to a connection beside its stream.
+/// The parts of a connection beside its stream.
 struct Held {
     from: Origin,
     place: Arc<Place>,
@@ -472,6 +472,6 @@ async fn connection(
             let _ = connection.await;
         }
     }
-    // What has not ended changed its protocol.
+    // A connection that has not ended changed its protocol.
     upgraded.store(true, Ordering::Relaxed);
 }

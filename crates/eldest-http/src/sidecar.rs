@@ -221,7 +221,7 @@ async fn programs_end(programs: &Programs, kept: &Kept, orphaned: &CancellationT
 async fn keep(kept: Kept, leadership: Leadership, programs: Programs, orphaned: CancellationToken) {
     let _keeping = kept.begin(leadership.fencing_token(), &orphaned);
     let session = Inside::from(&leadership);
-    // It only waits, until the same moment at which it would be dropped.
+    // This work only waits for the moment at which it would be dropped.
     internal::interruptible(&leadership.term());
     programs
         .may_act_no_longer(session, &leadership.term(), &orphaned)

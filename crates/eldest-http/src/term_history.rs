@@ -128,7 +128,7 @@ mod tests {
         term_history.see(Some(led_by(9)), 65);
         assert_eq!(end(&term_history), (Some(45), true, Some(45), Some(65)));
 
-        // Of another's term nobody but etcd tells the end.
+        // Only etcd reports the end of another node's term.
         let mut term_history = led();
         term_history.silent_since(Some(40));
         term_history.see(None, 65);

@@ -16,7 +16,7 @@ pub(super) struct Timed<S> {
     stream: S,
     limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Whether the connection belongs to another protocol, which has its own limits.
+    /// True if the connection belongs to another protocol, which has its own limits.
     upgraded: Arc<AtomicBool>,
 }
 

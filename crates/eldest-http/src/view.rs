@@ -24,12 +24,12 @@ pub(super) struct View {
     pub(super) confirmed: Confirmed,
 }
 
-/// As of when a view is complete.
+/// The moment at which a view was complete.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Confirmed {
     /// The source of changes, which knows as of when they are complete, and how many of them the view shows.
     source: Option<(Freshness, u64)>,
-    /// As of when the view was complete at least, whatever the source reports.
+    /// The earliest such moment, whatever the source reports.
     fixed: Option<Time>,
 }
 

@@ -11,7 +11,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause is this part of the wait.
 const LONGEST_PAUSE: u32 = 16;
 
-/// What became of an attempt that had no answer of a leader.
+/// The outcome of an attempt that no leader answered.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The node said that it does not lead. It did not work on the request.
@@ -31,7 +31,7 @@ pub(crate) struct Attempts {
     left: u32,
     pause: Duration,
     longest: Duration,
-    /// What is known of an attempt that may have been carried out.
+    /// The error of an attempt that the leader may have carried out.
     lost: Option<Error>,
     last: Option<Error>,
 }

@@ -89,7 +89,7 @@ impl Replay {
         })))
     }
 
-    /// Whether another attempt would send all of the body.
+    /// Returns true if another attempt would send all of the body.
     pub(crate) fn is_whole(&self) -> bool {
         !lock(&self.0).gone
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eldest::BoxError;
 
-/// What became of a request, and so what the caller does next.
+/// The outcome of a request, which decides what the caller does next.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use tokio::sync::watch;
 
-/// What etcd last showed.
+/// The last view of etcd.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
     /// Nothing yet.

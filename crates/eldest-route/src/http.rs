@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Http<C = HttpConnector> {
     client: Client<C, Body>,
-    /// Whether the connector may know `https`.
+    /// True if the connector may know `https`.
     any_scheme: bool,
 }
 

@@ -34,7 +34,7 @@
 //! | `http` (default) | [`Http`]: HTTP/1.1 by hyper-util's pooled client |
 //! | `tonic` | `Grpc`: a tonic channel for each address |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What users match and build may grow without breaking them.
+// Public enums and structs may grow without breaking users.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod attempts;

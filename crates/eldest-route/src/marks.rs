@@ -29,12 +29,12 @@ pub fn not_leader(name: &str) -> HeaderValue {
     HeaderValue::from_str(&encoded).unwrap_or(HeaderValue::from_static("-"))
 }
 
-/// Whether an answer with these headers says that the node does not lead that election.
+/// Returns true if an answer with these headers says that the node does not lead that election.
 pub(crate) fn says_not_leader(headers: &HeaderMap, name: &str) -> bool {
     says(headers, &NOT_LEADER, name)
 }
 
-/// Whether an answer with these headers says that the answer of that election's leader was lost.
+/// Returns true if an answer with these headers says that the answer of that election's leader was lost.
 pub(crate) fn says_answer_lost(headers: &HeaderMap, name: &str) -> bool {
     says(headers, &ANSWER_LOST, name)
 }
@@ -69,11 +69,11 @@ pub fn hops(headers: &HeaderMap) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "it says one thing")]
 pub struct Idempotent(
-    /// Whether it does.
+    /// True if the request may be carried out twice.
     pub bool,
 );
 
-/// Whether a request may be carried out twice: by its extension, or by its method (RFC 9110, 9.2.2).
+/// Returns true if a request may be carried out twice: by its extension, or by its method (RFC 9110, 9.2.2).
 pub(crate) fn is_idempotent(parts: &http::request::Parts) -> bool {
     let said = parts.extensions.get::<Idempotent>();
     said.map_or_else(|| parts.method.is_idempotent(), |said| said.0)

@@ -13,12 +13,12 @@ use crate::destination::Destination;
 use crate::error::{Error, ErrorKind};
 use crate::follow::{self, Seen, View};
 
-/// What a wait exceeds one TTL by: an election of etcd's own leader, and the time of a new leader to learn of its turn.
+/// The part of a wait beyond one TTL: an election of etcd's own leader, and the time until a new leader learns of its term.
 const BEYOND_TTL: Duration = Duration::from_secs(5);
 
 /// Follows an [`Election`] or [`Partitions`].
 pub trait RouteExt {
-    /// What it returns.
+    /// The route that [`route`](Self::route) returns.
     type Route;
 
     /// Starts to follow the leader of the election, or the owners of the partitions.
@@ -89,7 +89,7 @@ pub struct Route {
     item: Option<Arc<str>>,
 }
 
-/// What a view says of one route.
+/// The way of a request by one view.
 enum Way {
     To(Destination),
     Nobody,

@@ -32,7 +32,7 @@ impl StdError for NotSent {
     }
 }
 
-/// Whether that error, or one of its causes, says that the request was not sent.
+/// Returns true if the error, or one of its causes, says that the request was not sent.
 pub(crate) fn was_not_sent(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_millis(1600);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What a node does with a request.
+/// The behaviour of a node.
 #[derive(Debug, Clone)]
 enum Does {
     Answers(StatusCode),

@@ -12,7 +12,7 @@ pub struct Candidate {
     /// The candidate, as every node sees it in etcd.
     #[serde(flatten)]
     pub member: Member,
-    /// Whether it leads, or holds the lock or permit.
+    /// True if the member leads, or holds the lock or permit.
     pub has_turn: bool,
     /// The time left of its lease, by the clock of etcd's leader; null: not asked, or no answer.
     pub lease_left_ms: Option<u64>,
@@ -24,7 +24,7 @@ pub struct Candidate {
     pub partition_capacity: Option<u32>,
 }
 
-/// What candidates compete for.
+/// The resource for which candidates compete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -77,7 +77,7 @@ pub struct MeasuredEndpoint {
     /// The longest of these round trips.
     #[cfg_attr(test, schema(minimum = 0))]
     pub worst_round_trip_seconds: Option<f64>,
-    /// Whether it did not answer.
+    /// True if it did not answer.
     pub failing: bool,
     /// Why a node with these options uses it: `only`, `own_data_center`, `nearest`, `preferred_failed` or `unmeasured`.
     /// null: the node uses another one.
@@ -219,7 +219,7 @@ pub struct GuardedSession {
     pub leases: Vec<String>,
     /// How long its promises to others still last, for which the agent waits; null: nobody relies on one.
     pub promised_ms: Option<u64>,
-    /// Whether the session is connected to the agent. A session without a connection is guarded, too.
+    /// True if the session is connected to the agent. A session without a connection is guarded, too.
     pub connected: bool,
 }
 
@@ -296,7 +296,7 @@ pub struct Finding {
     pub level: Level,
     /// The finding, in words for people.
     pub detail: String,
-    /// What to do about it; null: nothing.
+    /// The remedy; null: there is nothing to do.
     pub remedy: Option<String>,
 }
 

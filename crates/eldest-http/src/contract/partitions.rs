@@ -31,7 +31,7 @@ pub struct PartitionsSummary {
     pub revision: Option<i64>,
     /// How long ago etcd last confirmed this state, by the clock of the answering node; null: not yet.
     pub age_ms: Option<u64>,
-    /// Whether `age_ms` is more than the node allows, or there was no confirmation yet.
+    /// True if `age_ms` is more than the node allows, or there was no confirmation yet.
     pub stale: bool,
     /// Why this node sees no owners, if etcd refuses its watch or others share the partitions under another count.
     pub refused: Option<String>,
@@ -62,7 +62,7 @@ pub struct PartitionsState {
     pub next_from: Option<u32>,
     /// How long ago etcd last confirmed this state, by the clock of the answering node; null: not yet.
     pub age_ms: Option<u64>,
-    /// Whether `age_ms` is more than the node allows, or there was no confirmation yet.
+    /// True if `age_ms` is more than the node allows, or there was no confirmation yet.
     pub stale: bool,
     /// Why this node sees no owners, if etcd refuses its watch or others share the partitions under another count.
     pub refused: Option<String>,
@@ -160,7 +160,7 @@ pub struct KeyOwner {
     pub revision: i64,
     /// How long ago etcd last confirmed this state, by the clock of the answering node; null: not yet.
     pub age_ms: Option<u64>,
-    /// Whether `age_ms` is more than the node allows.
+    /// True if `age_ms` is more than the node allows.
     pub stale: bool,
 }
 

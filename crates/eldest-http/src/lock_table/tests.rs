@@ -36,7 +36,7 @@ impl Stage {
         }
     }
 
-    /// Until when a sign of life lets the caller act, in milliseconds.
+    /// Returns for how long a sign of life lets the caller act, in milliseconds.
     fn promised(&self) -> u64 {
         match self.held.sign() {
             Sign::Held(told) => told.may_act_until_boot_ms,
@@ -134,7 +134,7 @@ async fn a_lock_whose_holder_has_ended_promises_nothing_from_that_moment() {
     assert!(matches!(stage.held.sign(), Sign::Over));
 }
 
-/// That the system draws them anew at each call, tests of the library show.
+/// Tests of the library show that the system draws new ones at each call.
 #[tokio::test]
 async fn an_id_is_128_bits_that_the_system_drew_for_this_lock_and_nothing_else() {
     let drawn = Mutex::new(vec![7, 8, u64::MAX, 0x0123_4567_89ab_cdef]);
