@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use eldest::{CancellationToken, Partitions, Session};
+use eldest::{CancellationToken, Partitions, Session, SessionOptions};
 use eldest_http::{Health, Leading, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, Proxy, eventually};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -30,7 +30,11 @@ struct Beside {
 
 impl Beside {
     async fn start(etcd: &Etcd, identity: &str, health: Health) -> Result<Self> {
-        let session = Session::connect([etcd.endpoint()], options(identity)).await?;
+        Self::at(etcd.endpoint(), options(identity), health).await
+    }
+
+    async fn at(endpoint: String, options: SessionOptions, health: Health) -> Result<Self> {
+        let session = Session::connect([endpoint], options).await?;
         let partitions = session.partitions("team/p", COUNT)?;
         let never = CancellationToken::new();
         let (node, leading) = Node::new().own_on_behalf_while_healthy(&partitions, health, never);
@@ -128,6 +132,48 @@ async fn a_program_may_act_for_what_its_node_owns_and_no_other_node_owns_that_me
     drop(taken);
     member.leave().await?;
     a.owns(COUNT as usize).await?;
+    other.close().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -> Result {
+    const TTL: Duration = Duration::from_secs(3);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let a = Beside::at(proxy.endpoint(), options("a").ttl(TTL), Health::new()).await?;
+    a.owns(COUNT as usize).await?;
+    let other = Session::connect([etcd.endpoint()], options("b").ttl(TTL)).await?;
+    let mut member = other.partitions("team/p", COUNT)?.join().await?;
+    let mut taken = Vec::new();
+    while taken.len() < COUNT as usize / 2 {
+        taken.push(timeout(SOON, member.owned()).await??);
+    }
+    proxy.hold();
+    // The program asks again and again, and counts each promise from before its request.
+    let mut promises: BTreeMap<u32, Instant> = BTreeMap::new();
+    let mut asks = tokio::time::interval(Duration::from_millis(10));
+    while taken.len() < COUNT as usize {
+        tokio::select! {
+            partition = member.owned() => {
+                let partition = partition?;
+                let until = promises.get(&partition.number()).copied();
+                assert!(until.is_some_and(|until| until <= Instant::now()), "two owners: {promises:?}");
+                taken.push(partition);
+            }
+            _ = asks.tick() => {
+                let before = Instant::now();
+                let answer = a.asked().await?;
+                let Some(may_act) = answer["may_act_for_ms"].as_u64() else { continue };
+                let until = before + Duration::from_millis(may_act);
+                promises.extend(owned(&answer).into_iter().map(|(number, _)| (number, until)));
+            }
+        }
+    }
+    assert!(owned(&a.asked().await?).is_empty());
+    proxy.heal();
+    drop(taken);
+    member.leave().await?;
     other.close().await?;
     a.stop().await
 }
