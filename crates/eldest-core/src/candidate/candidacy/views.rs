@@ -144,7 +144,9 @@ impl Candidacy {
             }
             _ => self.view.snapshot(request, revision, entries, own.as_ref()),
         }
-        (first, discarded)
+        // The event of its end may have come before this answer.
+        let stands = own.is_none_or(|own| !self.shows_gone(&own));
+        (first && stands, discarded)
     }
 
     /// If the queue is longer than that and it is not the next to lead, it follows its neighbours from now on. The watchers
@@ -181,6 +183,16 @@ impl Candidacy {
         following.snapshot(revision, entries, &own);
         let before = std::mem::replace(&mut self.view, View::Predecessor(following));
         before.watchers()
+    }
+
+    /// Whether its view shows everything up to now, and that key is not there.
+    pub(crate) fn shows_gone(&self, own: &Own) -> bool {
+        let View::Prefix(view) = &self.view else {
+            return false;
+        };
+        let roster = view.roster();
+        let is_judge = view.is_synced() && roster.revision() >= own.create_revision;
+        is_judge && own.read(roster.get(&own.key)) != Fate::Ours
     }
 
     /// A member's: what it is to do, once its view shows everything. `shown` says what it means that a view at that revision

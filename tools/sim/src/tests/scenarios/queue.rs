@@ -294,3 +294,16 @@ fn somebody_standing_twice_in_one_session_is_refused_by_the_registry() {
     w.check_settled();
     assert_eq!(w.elected.len(), 2);
 }
+
+#[test]
+fn key_that_goes_before_its_join_is_answered_begins_no_term() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::Slow(ms(200)));
+    w.campaign(0);
+    w.until("its key stands", secs(1), |w| !w.store.queue(E).is_empty());
+    w.run(ms(50));
+    let own = w.store.queue(E)[0].key.clone();
+    w.delete(&own);
+    w.until("it leads by another key", secs(2), |w| w.leads(0));
+    assert_eq!(w.elected.len(), 1, "none by the key that was gone");
+}
