@@ -38,6 +38,11 @@ impl Gate {
         self.under_way == 0
     }
 
+    /// Whether nobody waits for a request.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.last.is_empty()
+    }
+
     /// The slot whose request may be sent now; one that is behind all others only if it may be, too.
     pub(crate) fn next(&mut self, last_too: bool) -> Option<SlotId> {
         if self.under_way >= self.most {
@@ -56,6 +61,7 @@ impl Gate {
 
     /// A request was sent.
     pub(crate) fn sent(&mut self) {
+        debug_assert!(self.under_way < self.most, "a gate has a limit");
         self.under_way += 1;
     }
 

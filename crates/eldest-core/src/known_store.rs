@@ -67,6 +67,19 @@ impl KnownStore {
             && header.revision >= floor.revision
             && header.term >= floor.term;
         if known {
+            debug_assert_eq!(
+                self.newest.former_stores, floor.former_stores,
+                "an answer counts for the store that its request was sent to"
+            );
+            debug_assert!(
+                self.cluster.unwrap_or(header.cluster) == header.cluster
+                    && (floor.revision, floor.term)
+                        == (
+                            floor.revision.min(header.revision),
+                            floor.term.min(header.term)
+                        ),
+                "a store never shows less than was known of it"
+            );
             self.cluster = Some(header.cluster);
             self.watched(header.revision);
             self.newest.term = self.newest.term.max(header.term);

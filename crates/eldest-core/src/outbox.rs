@@ -4,6 +4,8 @@
 //! whether another store gave it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::action::{Action, Ask, CandidateAction, Class, Note, RequestError};
 use crate::ids::RequestId;
@@ -27,6 +29,8 @@ pub(crate) struct Outbox {
     store: KnownStore,
     /// Operations in one transaction, until etcd takes fewer.
     batch: usize,
+    /// In debug builds, the newest create revision at which each key was asked to go under the present lease.
+    asked_to_go: BTreeMap<Arc<[u8]>, i64>,
 }
 
 impl Outbox {
@@ -38,6 +42,7 @@ impl Outbox {
             requests: BTreeMap::new(),
             store: KnownStore::default(),
             batch,
+            asked_to_go: BTreeMap::new(),
         }
     }
 
@@ -83,8 +88,66 @@ impl Outbox {
     }
 
     pub(crate) fn ask_as(&mut self, request: RequestId, purpose: Purpose, ask: Ask) {
-        self.requests.insert(request, (purpose, self.store.floor()));
+        debug_assert!(
+            operations(&ask) <= self.batch,
+            "a transaction has no more operations than etcd takes"
+        );
+        debug_assert!(
+            request <= self.counter,
+            "the number of a request is taken from the counter"
+        );
+        let former = self.requests.insert(request, (purpose, self.store.floor()));
+        debug_assert!(former.is_none(), "no two requests share a number");
+        if cfg!(debug_assertions) {
+            self.remember_deletes(&ask);
+        }
         self.act(Action::Ask { request, ask });
+    }
+
+    fn remember_deletes(&mut self, ask: &Ask) {
+        let one;
+        let keys = match ask {
+            Ask::Delete {
+                key,
+                create_revision,
+            } => {
+                one = [(Arc::clone(key), *create_revision)];
+                &one[..]
+            }
+            Ask::Release { keys } => keys,
+            _ => return,
+        };
+        for (key, created) in keys {
+            let newest = self.asked_to_go.entry(Arc::clone(key)).or_default();
+            *newest = (*newest).max(*created);
+        }
+    }
+
+    /// Whether a delete of that key was sent under the present lease. Only debug builds remember it.
+    pub(crate) fn was_asked_to_go(&self, key: &[u8], create_revision: i64) -> bool {
+        let newest = self.asked_to_go.get(key);
+        newest.is_some_and(|newest| create_revision <= *newest)
+    }
+
+    /// Nobody of this session stands below that prefix any more.
+    pub(crate) fn forget_deletes_below(&mut self, prefix: &[u8]) {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let keys = self.asked_to_go.range::<[u8], _>(from);
+        let below = keys.take_while(|(key, _)| key.starts_with(prefix));
+        let below: Vec<_> = below.map(|(key, _)| Arc::clone(key)).collect();
+        for key in below {
+            self.asked_to_go.remove(&key);
+        }
+    }
+
+    /// The lease is gone, and every key of it.
+    pub(crate) fn forget_deletes(&mut self) {
+        self.asked_to_go.clear();
+    }
+
+    /// Whether no request is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.is_empty()
     }
 
     /// A request is answered: what it was for, and what was known of the store when it was sent.
@@ -142,6 +205,19 @@ impl Outbox {
     pub(crate) fn smaller_batches(&mut self, class: Class, asked: usize) {
         if class == Class::Invalid && asked > 1 {
             self.batch = self.batch.min(asked / 2);
+            debug_assert!(
+                self.batch < asked,
+                "what etcd refused as too large is asked for in parts"
+            );
         }
+    }
+}
+
+/// How many operations the transaction of a batch has.
+fn operations(ask: &Ask) -> usize {
+    match ask {
+        Ask::Check { keys } | Ask::Take { keys, .. } => keys.len(),
+        Ask::Release { keys } => keys.len(),
+        _ => 1,
     }
 }

@@ -9,6 +9,8 @@ use crate::stage::Stage;
 use crate::{process, setup, together};
 
 pub(crate) const PACKAGE: &str = "eldest-sim";
+/// As released, with the core's assertions.
+pub(crate) const PROFILE: &str = "simulate";
 /// In each run of the tests.
 const SEEDS: &str = "3000";
 
@@ -68,7 +70,8 @@ pub(crate) fn seeds(stage: &mut Stage, built: &Built, number: &str) -> Result<()
 fn build() -> Result<Command> {
     setup::cargo([
         "build",
-        "--release",
+        "--profile",
+        PROFILE,
         "--package",
         PACKAGE,
         "--message-format=json-render-diagnostics",

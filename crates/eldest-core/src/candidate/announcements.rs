@@ -48,12 +48,21 @@ impl Announcements {
 
     /// The write was sent.
     pub(crate) fn sent(&mut self) {
+        debug_assert!(
+            !self.under_way,
+            "one write of a candidate's value is under way at a time"
+        );
         self.under_way = true;
     }
 
     /// The write was answered, whatever became of it.
     pub(crate) fn answered(&mut self) {
         self.under_way = false;
+    }
+
+    /// Whether the answer to a write is awaited.
+    pub(crate) fn are_under_way(&self) -> bool {
+        self.under_way
     }
 
     /// The write failed. How many did since the value is owed, if it is: then another one follows.

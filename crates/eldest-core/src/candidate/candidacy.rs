@@ -324,11 +324,7 @@ impl Candidacy {
 
     /// Our key, while we hold one and may still act on it.
     pub fn own(&self) -> Option<&Own> {
-        match &self.phase {
-            Phase::Waiting { own } | Phase::Leading { own, .. } => Some(own),
-            Phase::Ending { own, .. } => own.as_ref(),
-            Phase::Joining { .. } | Phase::Leaving { .. } => None,
-        }
+        self.phase.own()
     }
 
     /// Whether this candidate has an interest in what its view says.
@@ -386,6 +382,12 @@ impl Candidacy {
         Some((tickets, Some(write)))
     }
 
+    /// Whether the answer to a write is awaited.
+    pub(crate) fn is_writing(&self) -> bool {
+        let announcements = self.announcements.as_ref();
+        announcements.is_some_and(|announcements| announcements.are_under_way())
+    }
+
     /// The write was answered, whatever became of it.
     pub(crate) fn write_answered(&mut self) {
         self.announcements().answered();
@@ -433,6 +435,11 @@ impl Candidacy {
 
     /// The only place where the phase, and with it leadership, changes.
     fn enter(&mut self, next: Phase) -> Turn {
+        debug_assert!(
+            self.phase.may_become(&next),
+            "a candidate never goes from {:?} to {next:?}",
+            self.phase
+        );
         let before = std::mem::replace(&mut self.phase, next);
         match (before, &self.phase) {
             (Phase::Leading { .. }, Phase::Leading { .. }) => Turn::None,

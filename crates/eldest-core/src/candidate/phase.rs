@@ -47,6 +47,36 @@ pub enum Phase {
     },
 }
 
+impl Phase {
+    /// Our key, while we hold one and may still act on it.
+    pub(super) fn own(&self) -> Option<&Own> {
+        match self {
+            Self::Waiting { own } | Self::Leading { own, .. } => Some(own),
+            Self::Ending { own, .. } => own.as_ref(),
+            Self::Joining { .. } | Self::Leaving { .. } => None,
+        }
+    }
+
+    /// Whether a candidate in this phase may enter `next`. A term ends before another one begins, and its key is released
+    /// or lost before another join; who leaves does not come back.
+    pub(super) fn may_become(&self, next: &Self) -> bool {
+        match (self, next) {
+            (Self::Leaving { .. }, _)
+            | (Self::Joining { .. }, Self::Ending { .. })
+            | (Self::Waiting { .. }, Self::Waiting { .. } | Self::Ending { .. })
+            | (Self::Leading { .. }, Self::Joining { .. } | Self::Waiting { .. })
+            | (Self::Leading { .. }, Self::Leading { .. } | Self::Leaving { .. })
+            | (Self::Ending { .. }, Self::Waiting { .. } | Self::Leading { .. }) => false,
+            (Self::Waiting { own: before }, Self::Leading { own, .. }) => own == before,
+            (
+                Self::Leading { term, .. } | Self::Ending { term, .. },
+                Self::Ending { own, term: of, .. },
+            ) => of == term && (own.is_none() || own.as_ref() == self.own()),
+            _ => true,
+        }
+    }
+}
+
 /// What follows the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {

@@ -86,6 +86,13 @@ impl Deleted {
         }
     }
 
+    /// Whether nothing is remembered of a key below that prefix.
+    pub(super) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let first = self.keys.range::<[u8], _>(from).next();
+        first.is_none_or(|(key, _)| !key.starts_with(prefix))
+    }
+
     /// The lease is gone, and every key of it.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

@@ -106,6 +106,10 @@ impl Removals {
         if let Some(slot) = slot {
             self.wait(key, slot);
         }
+        debug_assert!(
+            self.keys[key].create_revision >= create_revision,
+            "a removal knows the newest key that must go"
+        );
         self.start(key, now, out);
     }
 
@@ -125,6 +129,31 @@ impl Removals {
             *self.waits.entry(slot).or_default() += 1;
         }
         true
+    }
+
+    /// Whether the key must go, and its removal waits for the answer to a join of that candidate.
+    pub(crate) fn is_held_by(&self, key: &[u8], slot: SlotId) -> bool {
+        let removal = self.keys.get(key);
+        removal.is_some_and(|removal| removal.held_by == Some(slot))
+    }
+
+    /// Checks, while no request is under way, that no removal is forgotten: each has a timer.
+    pub(crate) fn check_idle(&self) {
+        debug_assert!(
+            !self.releases.under_way && self.releases.waiting.is_empty(),
+            "the next batch of removals begins when the last one is answered"
+        );
+        for (key, removal) in &self.keys {
+            debug_assert_eq!(
+                (removal.request, removal.held_by),
+                (None, None),
+                "a removal waits for a request that is under way"
+            );
+            debug_assert!(
+                self.due.contains(&(removal.not_before, Arc::clone(key))),
+                "a removal goes on until etcd confirms it"
+            );
+        }
     }
 
     /// Whether the candidate waits for any key.
@@ -166,6 +195,15 @@ impl Removals {
             self.start_releases(out);
             return;
         }
+        debug_assert_eq!(
+            (removal.held_by, removal.request),
+            (None, None),
+            "a key is asked to go once at a time, and not before the join that may put it"
+        );
+        debug_assert!(
+            removal.not_before <= now,
+            "removals that fail again and again are paced"
+        );
         let purpose = Purpose::Remove {
             key: Arc::clone(&key),
         };
@@ -197,6 +235,10 @@ impl Removals {
         let purpose = Purpose::Release {
             keys: keys.iter().map(|(key, _)| Arc::clone(key)).collect(),
         };
+        debug_assert!(
+            !self.releases.under_way,
+            "one batch of removals is under way at a time"
+        );
         let asked = keys.clone();
         let request = out.ask(purpose, Ask::Release { keys });
         self.releases.under_way = true;
@@ -242,10 +284,16 @@ impl Removals {
         out: &mut Outbox,
     ) -> Option<Vec<SlotId>> {
         let removal = self.keys.get_mut(key)?;
+        let awaited = removal.request;
         if removal.request != Some(request) {
             return None;
         }
         removal.request = None;
+        debug_assert_eq!(
+            awaited,
+            Some(request),
+            "a removal ends by the answer to its own request"
+        );
         match answer {
             Answer::Deleted { header } => {
                 self.deleted.confirm(key, header.revision);
@@ -335,6 +383,11 @@ impl Removals {
     /// a key that somebody wrote over is not bound to the lease any more. The candidates that waited, each once for every
     /// key.
     pub(crate) fn lease_lost(&mut self, now: Time, out: &mut Outbox) -> Vec<SlotId> {
+        let known = |removals: &Self| {
+            let keys = removals.keys.values();
+            keys.filter(|r| r.create_revision.is_some()).count()
+        };
+        let before = known(self);
         self.waits.clear();
         self.deleted.clear();
         let (mut waiting, mut held) = (Vec::new(), Vec::new());
@@ -343,6 +396,11 @@ impl Removals {
             held.extend(removal.held_by.take().map(|_| Arc::clone(key)));
         }
         self.keys.retain(|_, r| r.create_revision.is_some());
+        debug_assert_eq!(
+            known(self),
+            before,
+            "a key that was asked to go is asked for until etcd confirms it"
+        );
         for key in held {
             self.start(&key, now, out);
         }
@@ -353,6 +411,11 @@ impl Removals {
     /// remembered: a session may share partitions under any number of names.
     pub(crate) fn forget_below(&mut self, prefix: &[u8]) {
         self.deleted.forget_below(prefix);
+    }
+
+    /// Whether nothing is remembered of deleted keys below that prefix.
+    pub(crate) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
+        self.deleted.knows_nothing_below(prefix)
     }
 }
 

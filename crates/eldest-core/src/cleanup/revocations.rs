@@ -39,6 +39,16 @@ impl Revocations {
         self.leases.is_empty()
     }
 
+    /// Whether that lease must go.
+    pub(crate) fn contains(&self, lease: i64) -> bool {
+        self.leases.iter().any(|r| r.lease == lease)
+    }
+
+    /// Whether the answer to a revocation is awaited.
+    pub(crate) fn await_answer(&self) -> bool {
+        self.leases.iter().any(|r| r.request.is_some())
+    }
+
     /// The lease must go, from `not_before` on; it would by itself a TTL later.
     pub(crate) fn add(
         &mut self,
@@ -64,6 +74,10 @@ impl Revocations {
         self.leases.retain(|r| r.request.is_some() || now < r.until);
         for revocation in &mut self.leases {
             if revocation.request.is_none() && now >= revocation.not_before {
+                debug_assert!(
+                    now < revocation.until,
+                    "a lease that has expired by itself is not revoked"
+                );
                 let lease = revocation.lease;
                 let request = out.ask(Purpose::Revoke { lease }, Ask::Revoke { lease });
                 revocation.request = Some(request);
@@ -95,6 +109,11 @@ impl Revocations {
         let Some(revocation) = self.leases.iter_mut().find(|r| r.lease == lease) else {
             return;
         };
+        debug_assert_ne!(
+            error.class,
+            Class::LeaseGone,
+            "a lease that is gone is not revoked again"
+        );
         revocation.failures += 1;
         revocation.request = None;
         let pause = self.pace.pause(revocation.failures, error.class);

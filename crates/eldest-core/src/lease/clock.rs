@@ -92,9 +92,19 @@ impl LeaseClock {
         };
         self.waiting = None;
         let same_leader = ack.term == header.term && ack.cluster == header.cluster;
+        debug_assert!(self.waiting.is_none(), "an acknowledgement is judged once");
         if !same_leader || header.cluster != self.cluster {
             return Verdict::Refused;
         }
+        debug_assert!(
+            ack.received < begun,
+            "only a read begun after an acknowledgement confirms it"
+        );
+        debug_assert_eq!(
+            (ack.term, ack.cluster, self.cluster),
+            (header.term, header.cluster, header.cluster),
+            "only a read of the same raft term and cluster confirms a renewal"
+        );
         self.deadline = self.deadline.max(ack.deadline);
         Verdict::Accepted(self.deadline)
     }

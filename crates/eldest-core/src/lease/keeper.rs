@@ -219,6 +219,10 @@ impl LeaseKeeper {
             lease: lease.id(),
             ttl,
         });
+        debug_assert!(
+            matches!(self.holding, Holding::Granting),
+            "a session holds one lease at a time"
+        );
         let deadline = lease.deadline();
         self.holding = Holding::Held(Box::new(lease));
         self.set_renewal_timer(out);
@@ -231,6 +235,10 @@ impl LeaseKeeper {
         self.grant_failures += 1;
         let pause = self.pace.pause(self.grant_failures, error.class);
         let not_before = now.after(pause);
+        debug_assert!(
+            now < not_before || self.grant_failures == 1,
+            "grants that fail again and again are paced"
+        );
         self.holding = Holding::None { not_before };
         out.set_timer(not_before, Timer::Grant);
         out.note_failure("grant", &[], error);
@@ -242,6 +250,18 @@ impl LeaseKeeper {
         if now >= until {
             return false;
         }
+        debug_assert!(
+            now.after(self.config.grace) < deadline,
+            "a lease is trusted only while more than the grace period is left"
+        );
+        debug_assert!(
+            self.trusted <= Some(deadline),
+            "the deadline of a lease never moves back"
+        );
+        debug_assert!(
+            self.keeps_margin(deadline),
+            "a deadline leaves the margin and the drift of what etcd granted"
+        );
         let fresh = self.trusted.is_none();
         self.trusted = Some(deadline);
         self.last_deadline = deadline;
@@ -253,6 +273,31 @@ impl LeaseKeeper {
         fresh
     }
 
+    /// Whether the lease cannot expire before `deadline`, and a margin, counted from when its last renewal was sent.
+    fn keeps_margin(&self, deadline: Time) -> bool {
+        let Some(lease) = self.lease() else {
+            return false;
+        };
+        let Trust { margin, drift_ppm } = self.config.trust;
+        let drift = lease.ttl().mul_f64(f64::from(drift_ppm) / 1e6);
+        let sent = lease.renewed();
+        deadline <= sent || deadline.after(margin + drift) <= sent.after(lease.ttl())
+    }
+
+    /// Whether a key may stand under this lease that nobody knows of.
+    pub(crate) fn is_suspicious(&self) -> bool {
+        self.suspicion.is_some()
+    }
+
+    /// Whether an answer about the lease is awaited.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        match &self.holding {
+            Holding::Granting => true,
+            Holding::Held(lease) => lease.next_at().is_none(),
+            Holding::None { .. } | Holding::Closed => false,
+        }
+    }
+
     /// Whether the time of the belief is over: it ends the grace period before the deadline.
     pub(crate) fn is_expired(&self, now: Time) -> bool {
         let deadline = self.trusted;
@@ -261,6 +306,11 @@ impl LeaseKeeper {
 
     /// The belief in the lease is over; a verified renewal begins another one.
     pub(crate) fn distrust(&mut self) {
+        debug_assert_eq!(
+            self.trusted,
+            Some(self.last_deadline),
+            "terms fade by the deadline until which the lease was trusted"
+        );
         self.trusted = None;
         if let Holding::Held(lease) = &mut self.holding {
             lease.doubt();
@@ -269,6 +319,10 @@ impl LeaseKeeper {
 
     /// Tells that the belief is over, after the reasons were told: this cancels whatever is left.
     pub(crate) fn tell_distrust(&mut self, out: &mut Outbox) {
+        debug_assert!(
+            self.trusted.is_none() && self.lease().is_none_or(Lease::is_doubted),
+            "a lease whose belief is over is doubted until a renewal is verified"
+        );
         out.act(Action::Distrust);
         let reason = LostReason::LeaseExpiring;
         self.set_state(SessionState::Lost { reason }, out);
@@ -294,7 +348,14 @@ impl LeaseKeeper {
                 Renewed::Keep
             }
             Answer::Renewed { ttl, header } => {
-                match lease.acknowledged(request, received, ttl, header, verify) {
+                let before = lease.deadline();
+                let acknowledged = lease.acknowledged(request, received, ttl, header, verify);
+                debug_assert_eq!(
+                    lease.deadline(),
+                    before,
+                    "an acknowledgement alone extends nothing"
+                );
+                match acknowledged {
                     (Outcome::Gone, _) => Renewed::Gone,
                     (_, Some(Next::Verify)) => Renewed::Verify(out.next_id()),
                     _ => Renewed::Nothing,
@@ -382,6 +443,8 @@ impl LeaseKeeper {
         let before = lease.deadline();
         match lease.confirm(now, begun, header) {
             Outcome::Extended(deadline) => {
+                debug_assert!(before <= deadline, "a deadline only moves forward");
+                debug_assert!(!lease.is_doubted(), "a verified renewal ends the doubt");
                 let (left, took) = (before.since(now), now.since(lease.renewed()));
                 let LeaseConfig {
                     grace,
@@ -467,6 +530,11 @@ impl LeaseKeeper {
     /// Whatever depended on that lease knows of its loss: another one may be granted.
     pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
         self.set_state(SessionState::Lost { reason }, out);
+        debug_assert!(self.trusted.is_none(), "a lost lease is not trusted");
+        debug_assert!(
+            self.lease().is_none(),
+            "a session holds one lease at a time"
+        );
         // A lease that is lost as soon as it is granted must not be granted in a tight loop.
         if now.since(lease.renewed()) < lease.ttl() / 3 {
             self.grant_failures += 1;

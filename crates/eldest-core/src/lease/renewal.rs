@@ -137,6 +137,10 @@ impl Lease {
                 Some(Next::Verify)
             }
             Link::Closed => {
+                debug_assert!(
+                    self.heard || !self.doubted,
+                    "a doubted lease is renewed only after etcd has answered"
+                );
                 self.link = Link::Opening(request);
                 Some(Next::Open)
             }
@@ -179,6 +183,11 @@ impl Lease {
             self.link = Link::Closed;
             return (Outcome::Gone, None);
         }
+        debug_assert_eq!(
+            request, awaited,
+            "an acknowledgement counts for its own renewal"
+        );
+        debug_assert!(!ttl.is_zero(), "a lease without a TTL is gone");
         self.clock.acknowledged(received, sent, ttl, header);
         self.renewed = sent;
         self.link = Link::Verifying { request: verify };
@@ -205,6 +214,14 @@ impl Lease {
                 } else {
                     now.after(self.request_timeout / 2)
                 };
+                debug_assert!(
+                    self.next_at <= now.after(self.request_timeout / 2),
+                    "a refused renewal is repeated soon"
+                );
+                debug_assert!(
+                    now < self.next_at || QUICK_REFUSALS >= self.refusals,
+                    "renewals that are refused again and again are paced"
+                );
                 Outcome::Refused
             }
         }
@@ -225,6 +242,11 @@ impl Lease {
     pub fn doubt(&mut self) {
         self.doubted = true;
         self.heard = false;
+    }
+
+    /// Whether the belief in it has ended, and no renewal was verified since.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted
     }
 
     /// Since when etcd answers, and every renewal is refused.
@@ -249,11 +271,19 @@ impl Lease {
         if !self.awaits(request) {
             return false;
         }
+        debug_assert!(
+            self.awaits(request),
+            "only the failure of the request under way breaks the stream"
+        );
         self.link = Link::Closed;
         self.heard = false;
         self.refused_since = None;
         self.failures += 1;
         self.next_at = now.after(pause(self.failures, self.request_timeout));
+        debug_assert!(
+            now < self.next_at || self.failures == 1,
+            "a stream that fails again and again is paced"
+        );
         true
     }
 }

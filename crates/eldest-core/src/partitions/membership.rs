@@ -294,6 +294,16 @@ impl Membership {
 
     /// A take was sent.
     pub(crate) fn take_sent(&mut self, request: RequestId, partitions: &[u32]) {
+        debug_assert!(self.taking.len() < AT_ONCE, "takes have a limit");
+        debug_assert!(
+            {
+                let taking: BTreeSet<_> = self.taking.values().flatten().collect();
+                partitions
+                    .iter()
+                    .all(|partition| !taking.contains(partition))
+            },
+            "no partition is in two takes"
+        );
         self.taking.insert(request, partitions.to_vec());
     }
 
@@ -329,12 +339,57 @@ impl Membership {
         self.not_before = not_before.max(self.not_before);
     }
 
+    /// Whether the partition may be ours without our knowing.
+    pub(crate) fn is_uncertain(&self, partition: u32) -> bool {
+        self.uncertain.contains(&partition)
+    }
+
+    /// Whether nothing of it depends on a lease: no take, and nothing that is known or uncertain of keys under one.
+    pub(crate) fn has_no_lease(&self) -> bool {
+        let takes_nothing = self.taking.is_empty() && self.uncertain.is_empty();
+        takes_nothing && self.past.is_empty() && self.refused.is_empty()
+    }
+
+    /// Checks that nothing of a member is left when it is forgotten.
+    pub(crate) fn check_forgotten(&self) {
+        debug_assert!(
+            self.taking.is_empty(),
+            "a member leaves when its takes are answered"
+        );
+        debug_assert!(
+            self.held.is_empty(),
+            "a member leaves when the work of its partitions has ended"
+        );
+        debug_assert!(
+            self.uncertain.is_empty(),
+            "a member leaves when it has looked for what it may own unknown"
+        );
+    }
+
+    /// The slot of the partition's term, with the key by which it is owned.
+    pub(crate) fn held_at(&self, prefix: &[u8], key: &[u8]) -> Option<(SlotId, &Own)> {
+        let Some(KeyKind::Partition(partition)) = kind_of(prefix, key) else {
+            return None;
+        };
+        let hold = self.held.get(&partition)?;
+        Some((hold.slot, &hold.own))
+    }
+
+    /// Every partition's term, with the key by which it is owned.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (SlotId, &Own)> {
+        self.held.values().map(|hold| (hold.slot, &hold.own))
+    }
+
     /// The partitions that takes may have put without our knowing; they are looked for now. None while a take is under way:
     /// it may be the next of which nothing is known.
     pub(crate) fn look_for_uncertain(&mut self) -> BTreeSet<u32> {
         if !self.taking.is_empty() {
             return BTreeSet::new();
         }
+        debug_assert!(
+            self.taking.is_empty(),
+            "a search for what may be ours waits for takes under way"
+        );
         // Also where work goes on: a term's own key is not what a search takes away.
         std::mem::take(&mut self.uncertain)
     }
@@ -353,7 +408,13 @@ impl Membership {
 
     /// The member owns the partition, by a term under that slot.
     pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
-        self.held.insert(partition, Hold { slot, own });
+        let past = self.past.get(&partition);
+        debug_assert!(
+            past.is_none_or(|past| *past < own.create_revision),
+            "a key whose term is over is never ours again"
+        );
+        let former = self.held.insert(partition, Hold { slot, own });
+        debug_assert!(former.is_none(), "a partition has one term at a time");
     }
 
     /// The term is over, its work has ended and its key is gone.

@@ -152,6 +152,10 @@ impl PredecessorView {
         if revision < self.known_at.max(self.gone_at) {
             return;
         }
+        debug_assert!(
+            self.known_at <= revision && self.gone_at <= revision,
+            "a view never goes back"
+        );
         self.known_at = revision;
         self.own_fate = own.read(entries.iter().find(|e| e.key == own.key));
         let older = |entry: &&Entry| {
@@ -277,6 +281,11 @@ impl PredecessorView {
     /// Returns `true` if the watches have delivered everything up to now, as far as the stream is not behind.
     pub(super) fn is_current(&self) -> bool {
         !self.stale
+    }
+
+    /// Returns `false` if what it has seen shows that the own key is not the eldest.
+    pub(super) fn may_be_first(&self) -> bool {
+        self.own_fate == Fate::Ours && self.older.is_empty()
     }
 
     pub(super) fn place(&self) -> Place {

@@ -141,6 +141,10 @@ impl PrefixView {
         if self.synced && revision <= self.roster.revision() {
             return;
         }
+        debug_assert!(
+            !self.synced || self.roster.revision() < revision,
+            "a complete view never goes back"
+        );
         self.eager = false;
         self.read_by = self.read_by.max(request);
         // Unsynced, nothing was applied since the last snapshot, so even an older read is a true state. Nothing is decided
@@ -217,6 +221,13 @@ impl PrefixView {
             Fate::Ours => place_behind(self.ahead(own), capacity),
             lost => Place::Lost(lost),
         }
+    }
+
+    /// Returns `false` if what it has seen shows that `own` is not among the eldest.
+    pub(super) fn may_be_first(&self, own: &Own, capacity: usize) -> bool {
+        self.roster.revision() >= own.create_revision
+            && own.read(self.roster.get(&own.key)) == Fate::Ours
+            && self.ahead(own) < capacity
     }
 
     fn ahead(&self, own: &Own) -> usize {

@@ -103,6 +103,10 @@ impl Roster {
         if change.revision() <= self.revision || !self.reach.covers(&self.prefix, change.key()) {
             return false;
         }
+        debug_assert!(
+            self.revision < change.revision(),
+            "a roster applies each event once"
+        );
         match change {
             Change::Put(entry) => self.insert(entry),
             Change::Delete { key, .. } => self.remove(&key),

@@ -28,6 +28,14 @@ impl View {
         }
     }
 
+    /// Returns `false` if what it has seen shows that `own` is not among the eldest.
+    pub(crate) fn may_be_first(&self, own: &Own, capacity: usize) -> bool {
+        match self {
+            View::Prefix(view) => view.may_be_first(own, capacity),
+            View::Predecessor(view) => view.may_be_first(),
+        }
+    }
+
     /// Whether the watch has told everything up to now, as far as the stream is not behind.
     pub fn is_current(&self) -> bool {
         match self {

@@ -139,6 +139,15 @@ impl WatchStream {
         if self.behind.is_some_and(|(_, at)| self.seen >= at) {
             self.behind = None;
         }
+        debug_assert!(
+            revision <= out.known_revision(),
+            "what a watch showed is known of the store"
+        );
+        debug_assert!(self.silent.is_none(), "a stream that speaks is not silent");
+        debug_assert!(
+            self.behind.is_none_or(|(_, at)| self.seen < at),
+            "a stream that has caught up is not behind"
+        );
     }
 
     /// etcd does not create a watch: the stream speaks.
@@ -191,14 +200,34 @@ impl WatchStream {
         }
         self.failures += 1;
         let until = now.after(pause(self.failures, LONGEST_PAUSE));
+        debug_assert!(
+            now < until || self.failures == 1,
+            "a stream that breaks again and again is paced"
+        );
         self.down_until = Some(until);
         out.set_timer(until, Timer::Watches);
         self.freshness.restarted();
+        debug_assert!(
+            !self.freshness.waits(),
+            "a probe is confirmed by the stream that stood when it was answered"
+        );
     }
 
     /// Whether the pause is over: watches may be opened again.
     pub(crate) fn is_up_again(&mut self, now: Time) -> bool {
-        self.down_until.take_if(|until| now >= *until).is_some()
+        let is_up = self.down_until.take_if(|until| now >= *until).is_some();
+        debug_assert!(
+            !is_up || self.is_new(),
+            "a new stream knows nothing of the broken one"
+        );
+        is_up
+    }
+
+    /// Whether nothing was watched or heard on this stream.
+    fn is_new(&self) -> bool {
+        let is_blank = self.watches.is_empty() && self.unconfirmed.is_empty();
+        let is_unheard = self.behind.is_none() && self.silent.is_none();
+        is_blank && is_unheard && self.seen == 0
     }
 
     /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.

@@ -74,6 +74,7 @@ impl Core {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
+        let unknown = candidate.unknown_key(lease);
         match candidate.leave(reason, lease) {
             Leave::Nothing => {}
             Leave::Remove(own) => {
@@ -88,6 +89,10 @@ impl Core {
             }
             Leave::Search { .. } => self.finish(slot, now),
         }
+        debug_assert!(
+            unknown.is_none_or(|key| self.removals.contains(&key)),
+            "a key that may stand unknown is looked for when its candidate leaves"
+        );
         self.tell(slot);
     }
 
@@ -99,6 +104,15 @@ impl Core {
         if !self.candidate(slot).is_some_and(ended) {
             return;
         }
+        debug_assert!(
+            self.candidate(slot).is_some_and(|c| c.leads_term(term)),
+            "a leader ends its own term alone"
+        );
+        debug_assert!(
+            !matches!(reason, LostReason::Resigned | LostReason::Shutdown)
+                || !self.candidate(slot).is_some_and(|c| c.is_wanted()),
+            "a leader that resigns does not lead again"
+        );
         let end = match reason {
             LostReason::Resigned | LostReason::SteppedDown | LostReason::WorkFailed => End::Void,
             LostReason::Stalled => End::Brief,
@@ -117,7 +131,13 @@ impl Core {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.work_ended(term, now, closing) {
+        let is_its_work = matches!(candidate.phase(), Phase::Ending { term: t, .. } if *t == term);
+        let ended = candidate.work_ended(term, now, closing);
+        debug_assert!(
+            is_its_work || matches!(ended, WorkEnded::Nothing),
+            "the end of its own work alone releases a key"
+        );
+        match ended {
             WorkEnded::Nothing => return,
             WorkEnded::Rejoin(Some(own)) | WorkEnded::Leave(Some(own)) => {
                 self.remove(now, &own.key, Some(own.create_revision), Some(slot));
@@ -220,11 +240,24 @@ impl Core {
         if busy || !self.removals.is_empty() {
             return;
         }
+        debug_assert!(
+            self.removals.is_empty(),
+            "a session closes when its keys are gone"
+        );
+        debug_assert!(
+            self.candidates().all(|(_, c)| c.own().is_none()),
+            "a session closes when nobody acts by its keys"
+        );
+        let lease = self.lease.id();
         match self.lease.close(&mut self.out) {
             Closing::Held(lease) => self.revoke(now, lease.id(), lease.ttl(), now),
             Closing::None if self.revocations.is_empty() => self.lease.closed(&mut self.out),
             Closing::Granting | Closing::None => {}
         }
+        debug_assert!(
+            lease.is_none_or(|lease| self.revocations.contains(lease)),
+            "a session that closes revokes its lease"
+        );
     }
 
     /// The candidacy is over and nothing of it is left.
@@ -239,8 +272,15 @@ impl Core {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
+        if let Some(member) = candidate.member() {
+            member.check_forgotten();
+        }
         let owner = candidate.owner_of();
         let (error, former) = candidate.finish();
+        debug_assert!(
+            self.lease.id().is_none() || !self.removals.is_awaited_by(slot),
+            "a candidate has left when its key is gone"
+        );
         self.tell(slot);
         self.forget(slot);
         if let Some(former) = former {

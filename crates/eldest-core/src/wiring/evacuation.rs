@@ -120,6 +120,10 @@ impl Core {
             Way::Give => {
                 if let Some(own) = candidate.step_back(now) {
                     self.remove(now, &own.key, Some(own.create_revision), Some(slot));
+                    debug_assert!(
+                        self.removals.contains(&own.key),
+                        "a candidate that steps back gives up its key"
+                    );
                 }
             }
         }

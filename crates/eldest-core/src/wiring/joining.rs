@@ -41,6 +41,14 @@ impl Core {
         if self.removals.wait(&key, slot) {
             return false;
         }
+        debug_assert!(
+            self.is_trusted(now),
+            "a candidate joins under a lease that is trusted"
+        );
+        debug_assert!(
+            !self.removals.contains(&key),
+            "no join uses the path of a key that must go"
+        );
         let known = self.out.known_revision();
         let discarded = self.candidate(slot).map(Candidacy::renew_view);
         self.close_watches(discarded.unwrap_or_default());
@@ -49,6 +57,10 @@ impl Core {
         let request = self.out.ask(Purpose::Join { slot }, ask);
         if let Some(candidate) = self.candidate(slot) {
             candidate.join_sent((request, lease), known);
+            debug_assert!(
+                !candidate.is_current(),
+                "a view waits for the read of its join"
+            );
         }
         true
     }
@@ -84,6 +96,10 @@ impl Core {
                         self.stood(now, slot, request, stood, (header, entries));
                     }
                     JoinOutcome::Unwanted { create_revision } => {
+                        debug_assert!(
+                            self.removals.is_held_by(&key, slot),
+                            "the path of a join under way is held for the candidate that left"
+                        );
                         self.remove(now, &key, create_revision, Some(slot));
                     }
                     JoinOutcome::Blocked { create_revision } => {
@@ -111,6 +127,18 @@ impl Core {
         (header, entries): (Header, Vec<Entry>),
     ) {
         self.stood_once = true;
+        debug_assert_eq!(
+            Some(stood.own.lease),
+            self.lease.id(),
+            "a candidate stands by a key of the session's lease"
+        );
+        debug_assert!(
+            stood.own.create_revision == header.revision
+                || !self
+                    .out
+                    .was_asked_to_go(&stood.own.key, stood.own.create_revision),
+            "a key that was asked to go is never adopted"
+        );
         self.out.note(Note::Joined {
             slot,
             key: Arc::clone(&stood.own.key),
@@ -128,6 +156,14 @@ impl Core {
             }
             self.announce(slot);
         }
+        debug_assert!(
+            stood.same_value || self.candidate(slot).is_some_and(|c| c.is_writing()),
+            "what was announced while the join was under way is written into the key"
+        );
+        debug_assert!(
+            !self.candidate(slot).is_some_and(|c| c.is_uncertain()),
+            "a key that stands is the one that may have been put unknown"
+        );
         if let Some(left) = stood.left {
             // It would sit in the queue for ever.
             self.remove(now, &left.key, Some(left.create_revision), None);
@@ -166,6 +202,14 @@ impl Core {
             return;
         };
         let wanted = candidate.join_failed(error);
+        debug_assert!(
+            candidate.is_uncertain() || !error.ambiguous,
+            "the key of a join that may have been done may stand"
+        );
+        debug_assert!(
+            self.lease.is_suspicious() || !error.ambiguous,
+            "after a join that may have been done, the lease's keys are swept"
+        );
         self.out.note(Note::JoinFailed {
             slot,
             error: error.clone(),
@@ -198,6 +242,10 @@ impl Core {
         let candidate = self.candidate(slot);
         let refused = candidate.is_some_and(|candidate| candidate.is_refused(error, accepted));
         if refused {
+            debug_assert!(
+                !self.candidate(slot).is_some_and(|c| c.is_registered()),
+                "a candidate whose key stood is never refused"
+            );
             self.leave(now, slot, EndReason::Refused);
         }
         refused
@@ -234,6 +282,14 @@ impl Core {
     fn release_overdue(&mut self, slot: SlotId, now: Time) {
         self.lease.suspect();
         let own = self.candidate(slot).and_then(Candidacy::release);
+        debug_assert!(
+            self.lease.is_suspicious(),
+            "after a key was released under its work, the lease's keys are swept"
+        );
+        debug_assert!(
+            self.outlived(slot, now),
+            "a key is released after its work was dropped"
+        );
         if let Some(own) = own {
             self.remove(now, &own.key, Some(own.create_revision), None);
         }

@@ -78,7 +78,13 @@ impl Core {
                 .map(|own| (*id, own.create_revision, Arc::clone(&own.key))),
             Slot::Onlooker(_) => None,
         });
+        let next = chosen.as_ref().map_or(after, |(slot, ..)| *slot);
         self.lease.verify(request, chosen, &mut self.out);
+        debug_assert_eq!(
+            self.lease.verified_slot(),
+            next,
+            "each verification reads another key"
+        );
     }
 
     /// Any linearizable answer may verify the last acknowledgement.
@@ -107,6 +113,7 @@ impl Core {
                 self.keep_lease(now);
                 if let Some((slot, create_revision)) = subject {
                     self.own_key_read(slot, create_revision, entry.as_ref(), now);
+                    self.check_read(slot, create_revision, entry.as_ref());
                 }
                 self.compare_stream(now, header.revision);
             }
@@ -163,7 +170,12 @@ impl Core {
         } else {
             now
         };
+        self.out.forget_deletes();
         self.revoke(now, lease.id(), lease.ttl(), not_before);
+        debug_assert!(
+            self.revocations.contains(lease.id()),
+            "a lease that is given up is revoked"
+        );
         self.lease.lost(now, &lease, reason, &mut self.out);
         self.keep_lease(now);
     }
@@ -207,6 +219,7 @@ impl Core {
             Answer::Checked { entries, .. } => {
                 for ((slot, created), entry) in subjects.iter().zip(entries) {
                     self.own_key_read(*slot, *created, entry.as_ref(), now);
+                    self.check_read(*slot, *created, entry.as_ref());
                 }
             }
             Answer::Failed(error) => self.check_failed(subjects, error),

@@ -4,6 +4,7 @@
 //! arrive in the order of the stream, and `now` never goes back.
 
 mod announcing;
+mod asserted;
 mod cleanup;
 mod commands;
 mod config;
@@ -231,6 +232,7 @@ impl Core {
             Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
+        self.check_idle(request);
     }
 
     /// Repeats a request whose answer came from another store.
@@ -263,6 +265,10 @@ impl Core {
         self.lose_lease(now, LostReason::StoreChanged);
         self.restart_watches(now, false);
         self.slots.values_mut().for_each(Slot::store_changed);
+        debug_assert!(
+            self.candidates().all(|(_, c)| c.knows_no_store()),
+            "what was known of a former store is given up"
+        );
     }
 
     // ---- gates
@@ -306,9 +312,14 @@ impl Core {
             return;
         };
         let watchers = forgotten.watchers();
+        self.out.forget_deletes_below(forgotten.prefix());
         if let Slot::Candidate(candidate) = forgotten {
             if candidate.is_member() {
                 self.removals.forget_below(candidate.prefix());
+                debug_assert!(
+                    self.removals.knows_nothing_below(candidate.prefix()),
+                    "what a member knew is forgotten with it"
+                );
             }
             self.answer_proclaims(candidate.unanswered(), false);
         }

@@ -43,6 +43,10 @@ impl Core {
         let Some(wants) = self.wants(slot) else {
             return;
         };
+        debug_assert!(
+            self.candidate(slot).is_some_and(|c| c.is_current()),
+            "a view with a gap decides nothing"
+        );
         self.tell_blocked(slot, wants.blocked);
         for (partition, fate) in wants.lost {
             self.key_lost(partition, fate, now);
@@ -60,11 +64,19 @@ impl Core {
             }
         }
         for (partition, own) in wants.adopt {
+            debug_assert!(
+                !self.out.was_asked_to_go(&own.key, own.create_revision),
+                "a key that was asked to go is never adopted"
+            );
             self.out.note(Note::OrphanFound {
                 key: Arc::clone(&own.key),
             });
             self.own_partition(slot, partition, own, now);
         }
+        debug_assert!(
+            self.shows_every_term(slot),
+            "a member leads no partition whose key its view shows gone"
+        );
         if wants.waiting.iter().any(|p| self.is_overdue(*p, now)) {
             self.step_aside(slot, now);
         } else {
@@ -88,6 +100,10 @@ impl Core {
         if let Some(own) = own {
             self.remove(now, &own.key, Some(own.create_revision), Some(slot));
             self.tell(slot);
+            debug_assert!(
+                self.removals.contains(&own.key),
+                "a member that steps aside gives up its key"
+            );
         }
     }
 
@@ -153,6 +169,10 @@ impl Core {
         let Some(candidate) = self.candidate(member) else {
             return;
         };
+        debug_assert!(
+            !candidate.shows_gone(&own),
+            "a partition is owned by a key that stands"
+        );
         let (prefix, value) = (
             Arc::clone(candidate.prefix()),
             Arc::clone(candidate.value()),
@@ -199,6 +219,12 @@ impl Core {
             return;
         }
         for partitions in partitions.chunks(batch).take(more) {
+            debug_assert!(
+                partitions
+                    .iter()
+                    .all(|p| !self.removals.contains(&partition_key(&prefix, *p))),
+                "no take uses the path of a key that must go"
+            );
             let keys = partitions.iter();
             let ask = Ask::Take {
                 member: own.clone(),
@@ -280,9 +306,14 @@ impl Core {
         let Some(member) = self.membership(slot) else {
             return;
         };
+        let first = partitions.first().copied().filter(|_| error.ambiguous);
         if error.ambiguous {
             member.take_lost(partitions);
         }
+        debug_assert!(
+            first.is_none_or(|first| member.is_uncertain(first)),
+            "the partitions of a take that may have been done may be ours"
+        );
         self.take_later(slot, request, error.class, now);
         let prefix = self.prefix_of(slot);
         self.out.note_failure("take partitions", &prefix, error);

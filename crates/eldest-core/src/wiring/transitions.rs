@@ -25,7 +25,12 @@ impl Core {
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
-        match candidate.look(may_lead) {
+        let decided = candidate.look(may_lead);
+        debug_assert!(
+            candidate.is_current() || !matches!(decided, Look::Lead(_) | Look::Lost(_)),
+            "a view with a gap decides nothing"
+        );
+        match decided {
             Look::Nothing => {}
             Look::Join => self.queue_join(slot, now),
             Look::Lead(own) => self.lead(slot, own, now),
@@ -48,6 +53,7 @@ impl Core {
     }
 
     pub(super) fn lead(&mut self, slot: SlotId, own: Own, now: Time) {
+        self.check_lead(slot, &own, now);
         let term = self.out.next_id();
         let key = Arc::clone(&own.key);
         // The lead has just moved for a mark, so far as is known: it does not move for the next one at once.
@@ -82,6 +88,14 @@ impl Core {
         let turn = candidate.end_term(reason, cutoff, closing);
         if turn != Turn::None {
             let release = self.release_at(cutoff);
+            debug_assert!(
+                cutoff <= self.lease.last_deadline(),
+                "no work goes on beyond the deadline of its term"
+            );
+            debug_assert!(
+                release <= cutoff.after(self.config.trust.margin),
+                "a key is released while etcd keeps it for certain"
+            );
             self.out.set_timer(release, Timer::Slot(slot));
             self.tell_term_ended(slot, turn, end != End::Void);
             self.tell(slot);
@@ -120,6 +134,10 @@ impl Core {
         if self.candidate(slot).is_some_and(suspicious) {
             self.lease.suspect();
         }
+        debug_assert!(
+            self.lease.is_suspicious() || !self.candidate(slot).is_some_and(suspicious),
+            "after a leader's key was taken away, the lease's keys are swept"
+        );
         let Some(candidate) = self.candidate(slot) else {
             return;
         };
@@ -135,6 +153,10 @@ impl Core {
                 self.close_if_done(now);
             }
         }
+        debug_assert!(
+            fate != Fate::Gone || self.own(slot).is_none(),
+            "nobody acts by a key that is gone"
+        );
         self.tell(slot);
     }
 
@@ -150,6 +172,7 @@ impl Core {
             Some(LeaseLost::Void(turn)) => self.tell_term_ended(slot, turn, false),
             None => return,
         }
+        self.check_lease_lost(slot);
         self.tell(slot);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Core, Slot};
+use super::{Core, Slot, asserted};
 use crate::action::{Action, Answer, Class, Listed, RequestError};
 use crate::candidate::{Candidacy, Phase};
 use crate::evacuation::MARKS;
@@ -66,6 +66,7 @@ impl Core {
                 self.marks_seen(slot, now);
             }
             Some(Slot::Candidate(c)) => {
+                let taken = cfg!(debug_assertions).then(|| asserted::taken_keys(slot, c, &changes));
                 let (fate, partitions) = c.changed(changes);
                 if fate != Fate::Ours {
                     self.key_lost(slot, fate, now);
@@ -73,6 +74,13 @@ impl Core {
                 for (partition, fate) in partitions {
                     self.key_lost(partition, fate, now);
                 }
+                debug_assert!(
+                    taken
+                        .into_iter()
+                        .flatten()
+                        .all(|(slot, own)| !self.leads_by(slot, &own)),
+                    "nobody leads by a key that an event takes away"
+                );
                 self.look(slot, now);
             }
             None => {}
@@ -130,6 +138,10 @@ impl Core {
         if self.slots.get(&slot).and_then(Slot::read) != Some(request) && !refused {
             return;
         }
+        debug_assert!(
+            refused || self.slots.get(&slot).and_then(Slot::read) == Some(request),
+            "a view takes the answer to the read that it waits for"
+        );
         match answer {
             Answer::Listed(Listed { header, entries }) => {
                 self.set_read(slot, None);

@@ -12,6 +12,7 @@ use super::list::{Mutant, source};
 use super::results;
 use super::weave::{self, weave};
 use crate::process::{self, End};
+use crate::simulate::PROFILE;
 use crate::{metadata, setup};
 
 const SIMULATOR: &str = "eldest-sim";
@@ -123,7 +124,7 @@ fn build(
 ) -> Result<PathBuf> {
     let mut cargo = setup::cargo(command.iter().copied())?;
     cargo
-        .args(["--release", "--package", package, "--quiet"])
+        .args(["--profile", PROFILE, "--package", package, "--quiet"])
         .arg("--message-format=json-render-diagnostics")
         .env("CARGO_TARGET_DIR", target)
         // A rule that is broken leaves variables unused.

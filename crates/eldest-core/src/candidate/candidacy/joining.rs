@@ -92,6 +92,10 @@ impl Candidacy {
 
     /// The join was sent, with a key of that lease. `known` is the newest revision that was known before.
     pub(crate) fn join_sent(&mut self, (request, lease): (RequestId, i64), known: i64) {
+        debug_assert!(
+            self.wanted && !self.held,
+            "only a candidate that wants to stand joins"
+        );
         self.view.join_begun(request);
         if !self.uncertain {
             self.joins_after = known;
@@ -169,6 +173,18 @@ impl Candidacy {
             return JoinOutcome::Blocked { create_revision };
         }
         let adopted = standing.filter(|_| !created);
+        debug_assert!(
+            adopted.is_none_or(|e| e.lease == lease),
+            "an adopted key is bound to our lease"
+        );
+        debug_assert!(
+            adopted.is_none() || self.uncertain,
+            "a key is adopted only after a join whose answer was lost"
+        );
+        debug_assert!(
+            adopted.is_none() || self.joins_after < create_revision,
+            "an adopted key is younger than the joins that may have put it"
+        );
         self.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
         self.uncertain = false;
         let own = Own {
@@ -236,6 +252,33 @@ impl Candidacy {
         }
     }
 
+    /// Whether a key of it may stand that it does not know of.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
+    /// The path at which a key of it may stand, under `lease`, that it does not know of.
+    pub(crate) fn unknown_key(&self, lease: Option<i64>) -> Option<Arc<[u8]>> {
+        match self.phase {
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => Some(self.key(lease)),
+            Phase::Joining { .. } if self.uncertain => lease.map(|lease| self.key(lease)),
+            _ => None,
+        }
+    }
+
+    /// Whether a key of it ever stood.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered
+    }
+
+    /// Whether it joins again after a term.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// A join failed. Whether the candidate still wants to stand.
     pub(crate) fn join_failed(&mut self, error: &RequestError) -> bool {
         self.uncertain |= error.ambiguous;
@@ -246,6 +289,10 @@ impl Candidacy {
     pub(crate) fn retry_join(&mut self, now: Time, class: Class, pace: Pace) -> Time {
         self.failures += 1;
         let not_before = now.after(pace.pause(self.failures, class));
+        debug_assert!(
+            now < not_before || self.failures == 1,
+            "joins that fail again and again are paced"
+        );
         self.join_at(not_before);
         not_before
     }

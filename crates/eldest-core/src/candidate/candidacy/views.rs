@@ -161,6 +161,10 @@ impl Candidacy {
             return Vec::new();
         }
         let roster = view.roster();
+        debug_assert!(
+            roster.ahead_of(own.create_revision) > 1,
+            "the next to lead keeps its view of the whole queue"
+        );
         let (revision, entries) = (roster.revision(), roster.in_order().cloned());
         let entries: Vec<_> = entries.collect();
         self.follow_predecessor(revision, &entries)
@@ -185,6 +189,11 @@ impl Candidacy {
         before.watchers()
     }
 
+    /// Whether what it has seen of the queue allows that it leads by that key.
+    pub(crate) fn may_be_first(&self, own: &Own) -> bool {
+        self.view.may_be_first(own, self.capacity())
+    }
+
     /// Whether its view shows everything up to now, and that key is not there.
     pub(crate) fn shows_gone(&self, own: &Own) -> bool {
         let View::Prefix(view) = &self.view else {
@@ -193,6 +202,11 @@ impl Candidacy {
         let roster = view.roster();
         let is_judge = view.is_synced() && roster.revision() >= own.create_revision;
         is_judge && own.read(roster.get(&own.key)) != Fate::Ours
+    }
+
+    /// Whether nothing that it knows is of a store that was exchanged.
+    pub(crate) fn knows_no_store(&self) -> bool {
+        self.free_at == 0 && !self.is_current()
     }
 
     /// A member's: what it is to do, once its view shows everything. `shown` says what it means that a view at that revision
