@@ -23,13 +23,20 @@ const MDBOOK: Tool = Tool {
     ask: &["--version"],
     arguments: &["--no-default-features", "--features", "search"],
 };
+/// Draws the guide's diagrams where they are read, as GitHub does.
+const MERMAID: Tool = Tool {
+    name: "mdbook-mermaid",
+    version: Some("0.17.1"),
+    ask: &["--version"],
+    arguments: &[],
+};
 /// The folder of the API documentation inside the book.
 const API: &str = "api";
 
 /// The command `docs`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     ensure!(args.is_empty(), "`cargo xtask docs` takes no arguments");
-    let mdbook = MDBOOK.get()?;
+    let (mdbook, mermaid) = (MDBOOK.get()?, MERMAID.get()?);
     let stage = Stage::start("docs", crate::stage::DEFAULT_LIMIT);
     let (folder, book) = (
         setup::target().join("book-source"),
@@ -38,7 +45,11 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let libraries = libraries(&stage)?;
     let pages = source::write(setup::root(), &folder, &api_page(&libraries))?;
     stage.say(&format!("{pages} pages; building the book"));
+    // Adds itself to the book's settings, and its script beside them.
+    let mut install = setup::program(&mermaid.to_string_lossy());
+    stage.output(install.arg("install").arg(&folder))?;
     let mut command = setup::program(&mdbook.to_string_lossy());
+    command.env("MDBOOK_PREPROCESSOR__MERMAID__COMMAND", &mermaid);
     command.arg("build").arg(&folder).arg("--dest-dir");
     stage.output(command.arg(&book))?;
     stage.say("building the API documentation");

@@ -11,7 +11,6 @@ mod checks;
 mod compose;
 mod consumer;
 mod deny;
-mod diagrams;
 mod dist;
 mod docker;
 mod engine;
@@ -145,12 +144,6 @@ const COMMANDS: &[Entry] = &[
         "[ARGS]",
         "install cargo-deny, and have it check deny.toml, advisories too",
         deny::run,
-    ),
-    command(
-        "diagrams",
-        "",
-        "draw docs/diagrams/*.svg from the sources beside them",
-        |_| diagrams::run(),
     ),
     command(
         "images",

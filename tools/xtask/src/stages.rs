@@ -130,7 +130,7 @@ pub(crate) const STAGES: &[Entry] = &[
         BENCH,
         thorough(
             "deny",
-            "licences, bans and sources of all dependencies, by deny.toml; advisories if cargo-deny is there",
+            "licences, bans, sources and advisories of all dependencies, by deny.toml, with cargo-deny",
             deny::stage,
         ),
     ),
