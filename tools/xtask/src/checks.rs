@@ -8,7 +8,7 @@ use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, pages, runbooks, setup, simulate, suites, together};
+use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -49,6 +49,7 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     }
     imports::stage(stage)?;
     pages::stage(stage)?;
+    proofs::stage(stage)?;
     runbooks::stage(stage)
 }
 

@@ -31,6 +31,7 @@ mod pages;
 mod pool;
 mod process;
 mod programs;
+mod proofs;
 mod publish;
 mod published;
 mod python;

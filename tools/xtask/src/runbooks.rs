@@ -48,8 +48,8 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     ))
 }
 
-/// All Rust sources below a folder.
-fn gather(folder: &Path, text: &mut String) -> Result<()> {
+/// Adds all Rust sources below a folder to the text.
+pub(crate) fn gather(folder: &Path, text: &mut String) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
         if path.is_dir() {
