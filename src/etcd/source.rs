@@ -212,16 +212,18 @@ async fn records(
 
 /// The host of an endpoint, without the brackets of an address; nothing if the endpoint is a domain.
 pub(super) fn host(endpoint: &Endpoint) -> Option<String> {
-    let text = &endpoint.url;
-    let url = Url::parse(text.strip_prefix(HOST).unwrap_or(text), false).ok()?;
-    Some(url.host().to_owned())
+    url_of(endpoint).map(|url| url.host().to_owned())
 }
 
-/// Whether it names `https`, in whatever spelling: then no other endpoint beside it is dialled without TLS.
+/// Returns true if the endpoint names `https`, in any spelling: then no other endpoint beside it is dialled without TLS.
 pub(super) fn is_secure(endpoint: &Endpoint) -> bool {
+    url_of(endpoint).is_some_and(|url| url.is_secure())
+}
+
+/// Returns the URL, of an endpoint whose addresses are looked up as well.
+fn url_of(endpoint: &Endpoint) -> Option<Url> {
     let text = &endpoint.url;
-    let url = text.strip_prefix(HOST).unwrap_or(text);
-    Url::parse(url, false).is_ok_and(|url| url.is_secure())
+    Url::parse(text.strip_prefix(HOST).unwrap_or(text), false).ok()
 }
 
 /// The address that a host is, if it is no name.

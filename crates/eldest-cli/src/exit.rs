@@ -138,16 +138,14 @@ impl Code {
     }
 }
 
-/// Whether a later try may succeed without another command line.
+/// Returns true if a later try may succeed without another command line.
 pub(crate) fn may_pass(error: &eldest::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Unavailable
-            | ErrorKind::Overloaded
-            | ErrorKind::PermissionDenied
-            | ErrorKind::Unauthenticated
-            | ErrorKind::CertificateRefused
-    )
+    let access = [
+        ErrorKind::PermissionDenied,
+        ErrorKind::Unauthenticated,
+        ErrorKind::CertificateRefused,
+    ];
+    error.is_transient() || access.contains(&error.kind())
 }
 
 impl From<Code> for ExitCode {

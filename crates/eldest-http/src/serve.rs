@@ -166,13 +166,7 @@ pub async fn serve(
     let (limit, until) = (limits.clone(), shutdown.clone());
     let serve = move |stream: TcpStream, place: Place| {
         let from = Origin::caller(&stream);
-        let upgraded = Arc::default();
-        let stream = Timed::new(stream, limit.write_time, &upgraded);
-        let held = Held {
-            from,
-            place: Arc::new(place),
-            upgraded,
-        };
+        let (stream, held) = hold(stream, from, place, &limit);
         connection(stream, app.clone(), held, limit.header_time, until.clone())
     };
     over(listener, limits, shutdown, serve).await
@@ -210,13 +204,7 @@ pub async fn serve_unix(
             peer: Some(peer),
             ..Origin::default()
         };
-        let upgraded = Arc::default();
-        let stream = Timed::new(stream, limit.write_time, &upgraded);
-        let held = Held {
-            from,
-            place: Arc::new(place),
-            upgraded,
-        };
+        let (stream, held) = hold(stream, from, place, &limit);
         connection(stream, app.clone(), held, limit.header_time, until.clone())
     };
     over(listener, limits, shutdown, serve).await
@@ -248,13 +236,8 @@ pub async fn serve_tls(
             tls: true,
             ..Origin::caller(&stream)
         };
-        let (time, upgraded) = (limit.header_time, Arc::default());
-        let stream = Timed::new(stream, limit.write_time, &upgraded);
-        let held = Held {
-            from,
-            place: Arc::new(place),
-            upgraded,
-        };
+        let time = limit.header_time;
+        let (stream, held) = hold(stream, from, place, &limit);
         let (certificate, app, until) = (Arc::clone(&certificate), app.clone(), until.clone());
         async move {
             let accepting = tokio::time::timeout(time, certificate.accept(stream));
@@ -425,6 +408,18 @@ struct Held {
     from: Origin,
     place: Arc<Place>,
     upgraded: Arc<AtomicBool>,
+}
+
+/// Limits the time for writing to a stream, and keeps its place while the connection is open.
+fn hold<S>(stream: S, from: Origin, place: Place, limits: &Limits) -> (Timed<S>, Held) {
+    let upgraded = Arc::default();
+    let stream = Timed::new(stream, limits.write_time, &upgraded);
+    let held = Held {
+        from,
+        place: Arc::new(place),
+        upgraded,
+    };
+    (stream, held)
 }
 
 /// Serves one caller, request after request.

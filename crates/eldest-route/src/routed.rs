@@ -175,7 +175,8 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
             ),
             _ => (Duration::ZERO, 1),
         };
-        let mut attempts = Attempts::new(is_idempotent(&parts), most, wait);
+        let idempotent = is_idempotent(&parts);
+        let mut attempts = Attempts::new(idempotent, most, wait);
         let mut patience = Patience::new(route.env(), wait);
         let replay = Replay::new(body, self.options.replay_limit);
         loop {
@@ -186,7 +187,7 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
                 .client(&to, &route)
                 .map_err(|error| attempts.give_up(error))?;
             let request = Request::from_parts(parts.clone(), replay.next());
-            let outcome = match attempt(&route, &to, client, request, is_idempotent(&parts)).await {
+            let outcome = match attempt(&route, &to, client, request, idempotent).await {
                 Ok(mut answer) => {
                     answer.extensions_mut().insert(to);
                     return Ok(answer);
