@@ -382,7 +382,7 @@ impl Container {
         Step::begin(self.record.as_ref(), Some(What::Fault { name }))
     }
 
-    /// What happens to the process of a node is told by other events.
+    /// Other events report the process of a node.
     fn breaks_all(&self, state: &str) -> Step<'_> {
         let all = self.record.as_ref().filter(|record| record.hits_all());
         let name = self.fault(state);
@@ -437,7 +437,7 @@ fn cut_from(network: &str) -> String {
     format!("cut from {network}")
 }
 
-/// Of how a container is connected, what somebody asked for; the rest is the engine's answer to it.
+/// Returns the requested part of a container's connection; the rest is the engine's answer.
 fn asked_for(endpoint: EndpointSettings, id: &str) -> EndpointSettings {
     // Engines before 26 show the short id as an alias, and add it by themselves.
     let aliases = endpoint.aliases.map(|mut aliases| {

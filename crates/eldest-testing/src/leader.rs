@@ -173,7 +173,7 @@ mod tests {
     /// Long enough for two rounds that nobody delays.
     const BRIEFLY: Duration = Duration::from_millis(100);
 
-    /// What they answer in each round; the last answer stays.
+    /// A node's answer in each round; the last answer stays.
     struct Node {
         name: &'static str,
         answers: &'static [Answer],

@@ -44,7 +44,7 @@
 //! Without any feature, the crate has only the module [`history`], without etcd, for programs that record their own
 //! events.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+// Public enums and structs may grow without breaking users; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(feature = "etcd")]

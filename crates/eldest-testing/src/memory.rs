@@ -92,7 +92,7 @@ impl MemoryEtcd {
         let (dial, dialled) = mpsc::unbounded_channel();
         let connections = UnboundedReceiverStream::new(dialled).map(Ok);
         let service = serve(cluster.clone(), MEMBER, connections);
-        // It ends when nobody can dial any more.
+        // The service ends when nobody can dial any more.
         Handle::current().spawn(async move { drop(service.await) });
         Self {
             cluster,

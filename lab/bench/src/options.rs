@@ -37,7 +37,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a peer is to be measured.
+    /// Returns true if a peer is to be measured.
     pub(crate) fn wants(&self, peer: &str) -> bool {
         let ours = [
             "limit",

@@ -34,11 +34,11 @@ pub struct Card {
     pub effect: Effect,
     /// How long it lasts, if nothing is awaited.
     pub lasts: Lasts,
-    /// Whether a write of an old term must be on its way, and be refused.
+    /// True if a write of an old term must be on its way, and be refused.
     pub refuses: bool,
-    /// Whether to make or to undo it etcd is asked for something, which takes a quorum.
+    /// True if to make or to undo it etcd is asked for something, which takes a quorum.
     pub asks: bool,
-    /// Whether it is only done when it is asked for by name.
+    /// True if it is only done when it is asked for by name.
     pub only_by_name: bool,
 }
 
@@ -112,12 +112,12 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Whether the term must end.
+    /// Returns true if the term must end.
     pub(crate) fn ends(self) -> bool {
         self.replaces() || self == Self::Vacant
     }
 
-    /// Whether another node must lead before the fault is over.
+    /// Returns true if another node must lead before the fault is over.
     pub(crate) fn replaces(self) -> bool {
         matches!(
             self,
@@ -167,7 +167,7 @@ pub struct Victim {
     pub token: Option<i64>,
 }
 
-/// Whether two actions can be made together.
+/// Returns true if two actions can be made together.
 pub(crate) fn together(a: &Card, b: &Card) -> bool {
     let same_side = a.side == b.side || [a.side, b.side].contains(&Side::Everybody);
     let same_place = a.realm == b.realm && same_side;

@@ -277,7 +277,7 @@ impl Lab {
         Ok(believers.collect())
     }
 
-    /// Whether the agent guards the leases of these keys, and has done with all dead processes.
+    /// Returns true if the agent guards the leases of these keys, and has done with all dead processes.
     async fn is_guarded(&self, keys: &[Key]) -> bool {
         let Some(agent) = &self.agent else {
             return true;

@@ -110,7 +110,7 @@ impl Ledger {
         Some((&first.0.0, first.0.1, *first.1))
     }
 
-    /// Whether some node wrote down that this key is its own.
+    /// Returns true if some node wrote down that this key is its own.
     pub(crate) fn is_known(&self, key: i64) -> bool {
         let mut events = self.events.iter().rev();
         events.any(|event| {

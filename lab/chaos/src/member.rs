@@ -53,7 +53,7 @@ pub(crate) struct Common<'a> {
     pub(crate) register: &'a Path,
     pub(crate) election: &'a str,
     pub(crate) guard: Option<&'a Path>,
-    /// Whether each has a wall clock of its own.
+    /// True if each has a wall clock of its own.
     pub(crate) clocks: bool,
 }
 

@@ -28,9 +28,9 @@ pub struct Settings {
     pub election_timeout: Duration,
     /// The nodes' TTL.
     pub ttl: Duration,
-    /// Whether the register outside of etcd looks at tokens.
+    /// True if the register outside of etcd looks at tokens.
     pub fenced: bool,
-    /// Whether etcd has users, and demands a password.
+    /// True if etcd has users, and demands a password.
     pub auth: bool,
     /// How much data etcd holds when it is defragmented, in MiB; each of these faults has a default.
     pub data_mib: Option<usize>,

@@ -50,7 +50,7 @@ impl Step {
         }
     }
 
-    /// Whether that fault of the step hit what it is about.
+    /// Returns true if that fault of the step hit what it is about.
     pub(crate) fn hit(&self, card: &Card) -> bool {
         !self.misses.contains(&card.name)
     }
@@ -216,7 +216,7 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
     Ok(())
 }
 
-/// Whether a write of the term that ended reached the register after the fault.
+/// Returns true if a write of the term that ended reached the register after the fault.
 fn writes_late(events: &[Event], step: &Step) -> bool {
     let mut late = events.iter().filter(|event| event.at > step.applied);
     late.any(|event| match event.what {

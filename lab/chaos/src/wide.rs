@@ -13,9 +13,9 @@ pub struct Wide {
     pub jitter: Duration,
     /// How many packets are lost, from 0 to 1.
     pub loss: f64,
-    /// Whether the nodes are set up for that distance, and not by their TTL alone.
+    /// True if the nodes are set up for that distance, and not by their TTL alone.
     pub preset: bool,
-    /// Whether each node has a server in its own data centre.
+    /// True if each node has a server in its own data centre.
     pub near: bool,
     /// How long nothing else happens when the plan is done.
     pub quiet: Duration,

@@ -134,7 +134,7 @@ impl Model {
         self.seen.names()
     }
 
-    /// Whether the rule is obeyed.
+    /// Returns true if the rule is obeyed.
     pub(crate) fn obeys(&self, rule: Rule) -> bool {
         self.without != Some(rule)
     }

@@ -20,7 +20,7 @@ enum Fate {
 }
 
 impl Model {
-    /// Whether there is one leader soon, whatever becomes of the nodes.
+    /// Returns true if there is one leader soon, whatever becomes of the nodes.
     pub(crate) fn recovers(&self, state: &State) -> bool {
         let patience = self.ttl + 2;
         if !self.leads_soon(state, [Fate::Stands; MOST_NODES], patience) {
@@ -39,7 +39,7 @@ impl Model {
         })
     }
 
-    /// Whether each node leads at once when all others die and their guards revoke their leases.
+    /// Returns true if each node leads at once when all others die and their guards revoke their leases.
     pub(crate) fn recovers_with_guards(&self, state: &State) -> bool {
         let mut living = (0..self.nodes).filter(|n| state.nodes[*n].lives());
         living.all(|alive| {

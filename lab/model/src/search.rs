@@ -117,7 +117,7 @@ impl Model {
 }
 
 impl Report {
-    /// Whether every property is as it should be.
+    /// Returns true if every property is as it should be.
     pub fn is_good(&self) -> bool {
         self.properties.iter().all(|(_, _, good)| *good)
     }

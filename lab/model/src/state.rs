@@ -106,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Whether the node acts as leader: its work runs and its own clock has not reached its deadline.
+    /// Returns true if the node acts as leader: its work runs and its own clock has not reached its deadline.
     pub(crate) fn acts(&self, model: &Model) -> bool {
         match self.phase {
             Phase::Leading { .. } => self.belief > 0,
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Whether the node's process runs. A process that starts again is another node until the lease of this one is gone.
+    /// Returns true if the node's process runs. A process that starts again is another node until the lease of this one is gone.
     pub(crate) fn lives(&self) -> bool {
         !matches!(self.phase, Phase::Outlived { .. } | Phase::Dead)
     }

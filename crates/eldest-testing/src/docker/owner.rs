@@ -179,7 +179,7 @@ fn labelled() -> HashMap<&'static str, Vec<&'static str>> {
     HashMap::from([("label", vec![OWNER_LABEL])])
 }
 
-/// Whether its owner is known and no longer runs.
+/// Returns true if its owner is known and no longer runs.
 fn is_left(labels: Option<&HashMap<String, String>>) -> bool {
     let owner = labels.and_then(|labels| labels.get(OWNER_LABEL));
     owner.is_some_and(|owner| is_dead(owner))

@@ -24,7 +24,7 @@ impl Record {
         self.node.is_none()
     }
 
-    /// It is so now, surely.
+    /// Records that it is so now, for certain.
     pub(super) fn now(&self, what: What) {
         self.at(self.recorder.now(), what);
     }
@@ -51,14 +51,14 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// It surely has happened.
+    /// Records that it has happened for certain.
     pub(super) fn made(self) {
         if let Some((record, what)) = &self.told {
             record.now(what.clone());
         }
     }
 
-    /// It surely has not.
+    /// Records that it has not happened for certain.
     pub(super) fn refused(mut self) {
         self.told = None;
     }

@@ -57,7 +57,7 @@ impl Stage {
         history.events().to_vec()
     }
 
-    /// Who, what, in the order of the stamps.
+    /// Returns who and what, in the order of the stamps.
     fn told(&self) -> Vec<String> {
         let events = self.events();
         let told = events.iter();

@@ -52,7 +52,7 @@ impl Etcd {
             Some(data) => data.join(&self.setup.name),
         };
         let deadline = Instant::now() + START_DEADLINE;
-        // It ends if the member that it asks has not heard of it yet.
+        // The process ends if the member that it asks has not heard of it yet.
         while let Err(error) = self.restart().await {
             if Instant::now() >= deadline {
                 return Err(error);

@@ -20,7 +20,7 @@ const MEMORY_NEEDED: u64 = 1 << 30;
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) options: EtcdBuilder,
-    /// What stands before the binary when it is started.
+    /// The program and arguments before the binary when it is started.
     pub(super) through: Vec<OsString>,
     pub(super) binary: PathBuf,
     pub(super) version: Version,
@@ -30,9 +30,9 @@ pub(super) struct Setup {
     pub(super) peer: Port,
     /// `name=peer url` of every member.
     pub(super) members: String,
-    /// Whether the cluster was there before this member.
+    /// True if the cluster was there before this member.
     pub(super) joins: bool,
-    /// What keeps clusters apart that by chance talk to each other.
+    /// The token that keeps clusters apart that by chance talk to each other.
     pub(super) token: String,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn new_folder() -> Result<TempDir> {
     })
 }
 
-/// What a binary says that it is.
+/// The version that a binary names.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Version {
     pub(super) text: String,

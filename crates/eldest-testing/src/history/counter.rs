@@ -24,7 +24,7 @@ pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<V
 
 #[derive(Default)]
 struct Writes<'a> {
-    /// Those that were admitted: the value, the token, and when the writer heard of it.
+    /// The admitted writes: the value, the token, and when the writer heard of it.
     admitted: Vec<(u64, i64, &'a Event)>,
     unknown: u64,
     /// The counter at the end of the test.

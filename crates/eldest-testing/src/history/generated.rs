@@ -23,7 +23,7 @@ enum End {
     DeletedByOperator,
 }
 
-/// What happens in a term's first second.
+/// The events of a term's first second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Early {
     None,
@@ -81,7 +81,7 @@ fn plans() -> impl Strategy<Value = Vec<Plan>> {
     prop::collection::vec(plan(), 2..8)
 }
 
-/// What a corruption needs to know of a term.
+/// The parts of a term that a corruption needs.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     node: usize,

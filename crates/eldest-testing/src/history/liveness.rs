@@ -95,7 +95,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// What changes who leads or must lead, in the order of time; at the same time, beginnings first and ends last.
+/// Returns the changes of who leads or must lead, in the order of time; at the same time, beginnings first and ends last.
 fn points<'a>(
     view: &View<'a>,
     terms: &[Term<'a>],
@@ -103,13 +103,13 @@ fn points<'a>(
     let mut points: Vec<(Duration, u8, Point<'_>)> = Vec::new();
     for term in terms {
         points.push((term.present.from, 0, Point::Begins));
-        // Whoever leads until the end of the history has not ended.
+        // A leader at the end of the history has not ended.
         if term.present.to < view.end {
             points.push((term.present.to, 2, Point::Ends(term.node)));
         }
     }
     for (index, event) in view.events.iter().copied().enumerate() {
-        // Until it surely goes on, a process need not lead.
+        // A process need not lead until it goes on for certain.
         if event.what != What::Resumed || !told_again(event, &view.events[index + 1..]) {
             points.push((event.at, 1, Point::Event(event)));
         }

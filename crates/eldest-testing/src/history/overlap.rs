@@ -103,7 +103,7 @@ fn excused(
         })
 }
 
-/// What bears on deletions, taken out of the many samples once.
+/// The events that bear on deletions, taken out of the many samples once.
 #[derive(Default)]
 struct Deletions<'a> {
     /// The lease of each key.
@@ -114,7 +114,7 @@ struct Deletions<'a> {
     owners: BTreeMap<i64, &'a Event>,
     /// Requests to delete, by us, by others and by guards, and leaving.
     asked: Vec<&'a Event>,
-    /// What etcd said of each lease.
+    /// etcd's answers about each lease.
     said: BTreeMap<i64, Vec<(Duration, Option<Duration>)>>,
 }
 

@@ -46,7 +46,7 @@ pub struct Violation {
     pub invariant: Invariant,
     /// The election; empty if a node as a whole is concerned.
     pub election: String,
-    /// What happened, in plain words; times count from the history's first event.
+    /// An explanation in plain words; times count from the history's first event.
     pub explanation: String,
     /// The events that show it.
     pub events: Vec<Event>,
@@ -204,7 +204,7 @@ struct Run {
 
 /// Above this many lines a node's timeline is cut to the surroundings of the violations.
 const LONG: usize = 60;
-/// What is shown around a violation.
+/// How much is shown around a violation.
 const AROUND: Duration = Duration::from_secs(30);
 
 fn timeline(history: &History, violations: &[Violation], origin: Duration) -> String {

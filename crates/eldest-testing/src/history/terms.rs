@@ -50,7 +50,7 @@ impl Span {
     }
 }
 
-/// What one node believed of one token.
+/// The trust of one node in one token.
 pub(super) struct Term<'a> {
     pub(super) node: &'a str,
     pub(super) token: i64,
@@ -93,7 +93,7 @@ pub(super) fn admitted(what: &What) -> Option<(i64, u64)> {
     }
 }
 
-/// Whether the same is told once more, later: it took a moment, and only then was it sure.
+/// Returns true if the same is told once more, later: it took a moment, and only then was it sure.
 pub(super) fn told_again(event: &Event, later: &[&Event]) -> bool {
     let about_it = |other: &&&Event| {
         let same_node = other.node == event.node;

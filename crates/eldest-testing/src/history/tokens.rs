@@ -63,7 +63,7 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the counter admitted the first write before the second, whenever their nodes recorded that: a process that was
+/// Returns true if the counter admitted the first write before the second, whenever their nodes recorded that: a process that was
 /// stopped in the middle of a write records it when it wakes up.
 fn counted_before(first: &Event, second: &Event) -> bool {
     let value = |event: &Event| admitted(&event.what).map(|(_, value)| value);
@@ -91,7 +91,7 @@ fn act(what: &What) -> Option<i64> {
     }
 }
 
-/// What the watcher knows of one key.
+/// The watcher's knowledge of one key.
 struct Key {
     /// Its deletion's revision.
     deleted: Option<i64>,
@@ -160,7 +160,7 @@ struct Truth<'a> {
 }
 
 impl<'a> Truth<'a> {
-    /// Whether the key may have been the oldest in a gap.
+    /// Returns true if the key may have been the oldest in a gap.
     fn unknown(&self, token: i64, deleted: Option<i64>) -> bool {
         self.gaps
             .iter()

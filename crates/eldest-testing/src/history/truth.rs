@@ -204,7 +204,7 @@ impl Shared {
             .record(NODE, &*self.election, What::Truth { revision, change });
     }
 
-    /// Whether the key is exactly one level below the prefix.
+    /// Returns true if the key is exactly one level below the prefix.
     fn counts(&self, key: &[u8]) -> bool {
         key.strip_prefix(&*self.prefix)
             .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))

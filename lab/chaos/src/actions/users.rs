@@ -96,7 +96,7 @@ impl User {
         .await
     }
 
-    /// Whether the node said why nothing is renewed.
+    /// Returns true if the node said why nothing is renewed.
     fn told(&self, lab: &Lab, victim: &Victim) -> bool {
         let log = lab.nodes[victim.node].log();
         let class = format!("class={}", self.class);

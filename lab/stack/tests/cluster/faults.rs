@@ -107,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// Whether both at once would hit the same, so that mending the one would mend the other.
+    /// Returns true if both at once would hit the same, so that mending the one would mend the other.
     pub(crate) fn excludes(self, other: Fault) -> bool {
         let kind = |fault| match fault {
             Fault::CutFromOne

@@ -37,7 +37,7 @@ pub(super) struct Engine {
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
-/// What every request is answered with: by the request in lower case, and how often it came before.
+/// Answers every request: by the request in lower case, and how often it came before.
 type Script = dyn Fn(&str, usize) -> Answer + Send + Sync;
 
 impl Engine {

@@ -137,7 +137,7 @@ fn two_watchers_of_one_election_do_no_harm() {
     holds(events);
 }
 
-/// It was stopped in the middle of its first write, and another had led and written when it woke up.
+/// The process was stopped in the middle of its first write, and another had led and written when it woke up.
 #[test]
 fn a_first_write_that_is_recorded_late_is_judged_by_what_the_counter_says() {
     let told = |value| [on(100, "b", wrote(7, 2)), on(200, "a", wrote(5, value))];

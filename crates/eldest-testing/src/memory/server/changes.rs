@@ -79,7 +79,7 @@ mod tests {
                     woken.lock().unwrap().push(number);
                 }
             });
-            // It polls the futures in the order in which they are woken.
+            // The set polls the futures in the order in which they are woken.
             let all: futures::stream::FuturesUnordered<_> = waiting.collect();
             let all = futures::StreamExt::collect::<Vec<()>>(all);
             let tell = async {

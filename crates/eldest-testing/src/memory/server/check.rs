@@ -69,7 +69,7 @@ fn form(request: &TxnRequest, most: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// What the operations of a branch may write.
+/// The keys that the operations of a branch may write.
 #[derive(Default)]
 struct Writes {
     puts: BTreeSet<Vec<u8>>,

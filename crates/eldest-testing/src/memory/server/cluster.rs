@@ -24,11 +24,11 @@ pub struct ClusterOptions {
     pub members: usize,
     /// How long a member hears nothing of a leader before it stands for election.
     pub election_timeout: Duration,
-    /// What a message from member to member takes: at least and at most.
+    /// The time of a message from member to member: at least and at most.
     pub latency: (Duration, Duration),
     /// How long at the most a leader that another has replaced goes on as one, counted from when it runs.
     pub stale: Duration,
-    /// Of what is drawn.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Cluster {
     options: Arc<ClusterOptions>,
 }
 
-/// What a test may want to know of a cluster's life.
+/// Counts of a cluster's life, for tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// How often a leader was elected.
@@ -69,7 +69,7 @@ pub struct Tally {
     pub answers_lost: u64,
 }
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The key.
@@ -115,12 +115,12 @@ impl Cluster {
         self.with(|state| state.leader)
     }
 
-    /// Whether a member takes itself for the leader, and is not.
+    /// Returns true if a member takes itself for the leader, and is not.
     pub fn any_deposed(&self) -> bool {
         self.with(|state| state.members.iter().any(|member| member.deposed.is_some()))
     }
 
-    /// What has happened.
+    /// Returns the counts so far.
     pub fn tally(&self) -> Tally {
         self.with(|state| state.tally)
     }
@@ -152,7 +152,7 @@ impl Cluster {
         })
     }
 
-    /// What changed since the last call, each with its revision and its time.
+    /// Returns the changes since the last call, each with its revision and its time.
     pub fn changes_since(&self) -> Vec<(i64, Duration, Change)> {
         self.with(|state| {
             let mut changes = Vec::new();

@@ -26,7 +26,7 @@ impl Keys {
         matches!(self, Keys::Until(key, end) if key >= end)
     }
 
-    /// What exactly these keys begin with, or the one key; nothing for another range.
+    /// Returns the exact beginning of these keys, or the one key; `None` for another range.
     pub(crate) fn beginning(&self) -> Option<&[u8]> {
         match self {
             Keys::One(one) => Some(one),

@@ -217,7 +217,7 @@ async fn keep_alive(
         let request = tokio::select! {
             biased;
             () = leader_lost(&member, leader) => {
-                // Whoever has gone needs no answer.
+                // A client that has gone needs no answer.
                 let _ = answers.send(Err(errors::no_leader())).await;
                 return;
             }
@@ -313,7 +313,7 @@ impl PbMaintenanceService for Member {
     type SnapshotStream = Empty<Result<PbSnapshotResponse, Status>>;
 
     async fn status(&self, request: Request<PbStatusRequest>) -> Answer<PbStatusResponse> {
-        // It tells of itself, leader or not.
+        // The member answers for itself, leader or not.
         self.cluster.thawed(self.me).await;
         drop(request);
         let header = self.header();

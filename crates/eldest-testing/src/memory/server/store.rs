@@ -21,7 +21,7 @@ use writer::Writer;
 /// One key at one revision; nothing if it was deleted there.
 type Version = (i64, Option<KeyValue>);
 
-/// What all members agree on.
+/// The state that all members agree on.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     revision: i64,
@@ -73,7 +73,7 @@ impl Store {
         std::mem::take(&mut self.moved)
     }
 
-    /// What changed after `after` up to `until`, by revision.
+    /// Returns the changes after `after` up to `until`, by revision.
     pub(crate) fn changes(
         &self,
         after: i64,
@@ -288,14 +288,14 @@ impl Store {
         let keys = Keys::new(&compare.key, &compare.range_end);
         let found = self.select(&keys, view);
         if found.is_empty() {
-            // What is not there has no value, not an empty one.
+            // A missing key has no value, not an empty one.
             return compare.target != CompareTarget::Value as i32
                 && holds_for(compare, &KeyValue::default());
         }
         found.into_iter().all(|kv| holds_for(compare, kv))
     }
 
-    /// What is refused only once the branch is known.
+    /// Refuses what can be judged only once the branch is known.
     fn may(
         &self,
         request: &TxnRequest,
@@ -321,7 +321,7 @@ impl Store {
     }
 }
 
-/// Whether the transaction, whichever branches it takes, writes nothing.
+/// Returns true if the transaction, whichever branches it takes, writes nothing.
 pub(crate) fn reads_only(request: &TxnRequest) -> bool {
     let mut ops = request.success.iter().chain(&request.failure);
     ops.all(|op| match &op.request {
@@ -331,7 +331,7 @@ pub(crate) fn reads_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// Whether any branch may put something.
+/// Returns true if any branch may put something.
 pub(crate) fn puts(request: &TxnRequest) -> bool {
     let mut ops = request.success.iter().chain(&request.failure);
     ops.any(|op| match &op.request {

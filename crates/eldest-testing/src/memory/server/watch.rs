@@ -18,7 +18,7 @@ use crate::memory::proto::{Event, EventType, Header};
 const ROUND: Duration = Duration::from_millis(100);
 /// At most so many revisions are told in one message of a watch that catches up.
 const BATCH: usize = 1000;
-/// What answers that concern no watch carry as its id.
+/// The watch id of answers that concern no watch.
 const NONE: i64 = -1;
 
 type Answers = mpsc::Sender<Result<PbWatchResponse, Status>>;
@@ -31,11 +31,11 @@ struct Watch {
     no_delete: bool,
     /// The revision that it was created for; 0: from then on.
     start: i64,
-    /// What is told next.
+    /// The next revision to report.
     next: i64,
-    /// It began in the past, and is told at that time.
+    /// When a watch that began in the past is served.
     catches_up: Option<Instant>,
-    /// It was told that what it wants is compacted. Until its client cancels it, it keeps its id, and the stream from
+    /// The watch was answered that its revision is compacted. Until its client cancels it, it keeps its id, and the stream from
     /// telling progress.
     compacted: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn serve(
             biased;
             () = answers.closed() => return,
             () = leader_lost(&member, leader) => {
-                // Whoever has gone needs no answer.
+                // A client that has gone needs no answer.
                 let _ = answers.send(Err(errors::no_leader())).await;
                 return;
             }
@@ -93,7 +93,7 @@ pub(crate) async fn serve(
             () = caught_up => None,
         };
         member.cluster.thawed(member.me).await;
-        // What was there before the request is told before its answer.
+        // Changes before the request are reported before its answer.
         let mut told = stream.tell();
         if let Some(request) = request {
             told.extend(stream.take(request));
@@ -198,7 +198,7 @@ impl Stream {
         }
     }
 
-    /// What there is to tell: first to the watches that catch up, then by revision.
+    /// Returns the pending messages: first to the watches that catch up, then by revision.
     fn tell(&mut self) -> Vec<PbWatchResponse> {
         let (cluster, me) = (self.member.cluster.clone(), self.member.me);
         // Nothing, while the watches of the member are stalled.
@@ -290,7 +290,7 @@ struct Told {
 }
 
 impl Watch {
-    /// Whether it is told what happened at that revision, together with the others.
+    /// Returns true if it is told what happened at that revision, together with the others.
     fn follows(&self, revision: i64) -> bool {
         self.catches_up.is_none() && !self.compacted && self.next <= revision
     }

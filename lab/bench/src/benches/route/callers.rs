@@ -50,7 +50,7 @@ impl Sent {
         caller * NUMBERS + number
     }
 
-    /// Whether its method allows to send it again after somebody may have worked on it.
+    /// Returns true if its method allows to send it again after somebody may have worked on it.
     pub(super) fn is_idempotent(&self) -> bool {
         let caller = CALLERS.get((self.request / NUMBERS) as usize);
         caller.is_some_and(|(method, _)| method.is_idempotent())

@@ -9,7 +9,7 @@ impl Cluster {
     /// The member's process is dead.
     pub fn kill(&self, member: usize) {
         self.with(|state| {
-            // It begins as a follower when it runs again.
+            // The member begins as a follower when it runs again.
             state.leader.take_if(|leader| *leader == member);
             let member = &mut state.members[member];
             member.up = false;
@@ -96,7 +96,7 @@ impl Cluster {
         self.with(|state| {
             let revision = state.store.revision() - keep;
             if revision > state.store.compacted() {
-                // It lies between both, so it is not refused.
+                // The revision lies between both, so it is not refused.
                 let _ = state.store.compact(revision);
             }
         });

@@ -11,7 +11,7 @@ use crate::memory::server::changes::Changed;
 use crate::memory::server::errors;
 use crate::memory::server::store::Store;
 
-/// What etcd waits for its own members before it gives a request up, besides two election timeouts.
+/// How long etcd waits for its own members before it gives a request up, besides two election timeouts.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest lease that etcd grants.
 const LONGEST_LEASE: i64 = 9_000_000_000;
@@ -39,7 +39,7 @@ impl Cluster {
         self.with(|state| state.header(member))
     }
 
-    /// What the member has applied, in the store of all.
+    /// Shows the part of the store that the member has applied.
     pub(crate) fn view<T>(&self, member: usize, look: impl FnOnce(&Store, i64) -> T) -> T {
         self.with(|state| {
             let view = state.view(member);
@@ -47,7 +47,7 @@ impl Cluster {
         })
     }
 
-    /// What a member's watches may tell; nothing while they are stalled.
+    /// Shows the changes that a member's watches may report; none while they are stalled.
     pub(crate) fn watched<T>(
         &self,
         member: usize,
@@ -63,7 +63,7 @@ impl Cluster {
         })
     }
 
-    /// Whether a member has known no leader for so long that it ends what requires one.
+    /// Returns true if a member has known no leader for so long that it ends what requires one.
     pub(crate) fn leaderless(&self, member: usize) -> bool {
         let now = self.now();
         self.with(|state| {
@@ -72,7 +72,7 @@ impl Cluster {
         })
     }
 
-    /// Whether the member knows no leader now.
+    /// Returns true if the member knows no leader now.
     pub(crate) fn knows_no_leader(&self, member: usize) -> bool {
         let now = self.now();
         self.with(|state| {
@@ -200,7 +200,7 @@ impl Cluster {
         Ok(self.with(|state| state.renew(leader, id, now)))
     }
 
-    /// What is left of a lease, by whom the member takes for the leader.
+    /// Returns the remaining time of a lease, by the member's supposed leader.
     pub(crate) async fn time_to_live(
         &self,
         member: usize,

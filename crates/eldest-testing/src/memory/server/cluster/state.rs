@@ -56,9 +56,9 @@ pub(super) struct Member {
     pub(super) term: u64,
     /// When it last heard of a leader.
     pub(super) heard: Duration,
-    /// It leads no more, and does not know.
+    /// The member leads no more, and does not know.
     pub(super) deposed: Option<Deposed>,
-    /// Whether it revokes what it takes for expired when it goes on after a stop.
+    /// True if it revokes what it takes for expired when it goes on after a stop.
     pub(super) revokes_on_thaw: bool,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Mark {
     pub(super) members: Vec<(i64, bool, bool, bool)>,
 }
 
-/// What a leader that is none any more goes by.
+/// The knowledge of a leader that was replaced without knowing it.
 pub(super) struct Deposed {
     /// When it learns of it; not before it goes on, if it is stopped.
     pub(super) until: Duration,
@@ -78,7 +78,7 @@ pub(super) struct Deposed {
     pub(super) expiry: BTreeMap<i64, Duration>,
 }
 
-/// What a member said of a lease.
+/// A member's answer about a lease.
 pub(crate) struct Told {
     pub(crate) left: Duration,
     pub(crate) granted: i64,
@@ -153,14 +153,14 @@ impl State {
         both && (one == other || !self.cut.contains(&pair(one, other)))
     }
 
-    /// Whether that member hears a majority, itself included.
+    /// Returns true if that member hears a majority, itself included.
     fn has_majority(&self, member: usize) -> bool {
         let all = self.members.len();
         let heard = (0..all).filter(|other| self.hears(member, *other)).count();
         heard * 2 > all
     }
 
-    /// Whether the member hears the leader, and that one a majority.
+    /// Returns true if the member hears the leader, and that one a majority.
     pub(super) fn reaches(&self, member: usize) -> bool {
         let leads = |leader| self.hears(member, leader) && self.has_majority(leader);
         self.members[member].deposed.is_none() && self.leader.is_some_and(leads)
@@ -218,7 +218,7 @@ impl State {
             self.election_at = None;
             return;
         }
-        // Those that could elect another one.
+        // The members that could elect another one.
         let electors: Vec<usize> = (0..self.members.len())
             .filter(|member| Some(*member) != self.leader || self.leader.is_none())
             .filter(|member| self.has_majority(*member))
@@ -292,7 +292,7 @@ impl State {
                 return;
             };
             if now < deposed.until {
-                // It takes itself for the leader.
+                // The member takes itself for the leader.
                 self.members[member].heard = now;
                 return;
             }
@@ -330,7 +330,7 @@ impl State {
                 }
             }
             self.expiry.remove(&id);
-            // It is there.
+            // The lease exists.
             let _ = self.store.revoke(id);
             self.tally.revoked_early += 1;
         }
@@ -359,7 +359,7 @@ impl State {
         let expired: Vec<i64> = expired.map(|(id, _)| *id).take(REVOKED_AT_ONCE).collect();
         for id in expired {
             self.expiry.remove(&id);
-            // It may be gone.
+            // The lease may be gone.
             if self.store.revoke(id).is_ok() {
                 self.tally.expired += 1;
             }
