@@ -23,6 +23,10 @@ pub const MARKS: SlotId = 0;
 /// anybody may give. Marks that change faster would leave nobody in a place for long enough to lead.
 pub(crate) const APART: Duration = Duration::from_secs(5);
 
+/// How long a session that may not read the marks, and can do without them, waits before it looks again. The permission may be
+/// granted meanwhile. Each look costs etcd one watch and one read, both refused.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
 /// Marks that begin like this order one leader to step down. No data centre is called so.
 const STEP_DOWN: &[u8] = b"~step_down/";
 
@@ -75,8 +79,8 @@ pub struct Evacuation {
     standing: BTreeMap<Vec<u8>, i64>,
     /// The keys of the orders to step down.
     orders: BTreeSet<Vec<u8>>,
-    /// Whether the session may not read them, and no candidate of it depends on them.
-    given_up: bool,
+    /// When the session looks at them again, after it was not permitted to read them and no candidate of it depended on them.
+    look_again: Option<Time>,
     /// Whether they were ever seen, and when they changed since.
     known: bool,
     changed: Option<Time>,
@@ -89,7 +93,7 @@ impl Evacuation {
             homes,
             standing: BTreeMap::new(),
             orders: BTreeSet::new(),
-            given_up: false,
+            look_again: None,
             known: false,
             changed: None,
         }
@@ -100,14 +104,14 @@ impl Evacuation {
         &self.homes
     }
 
-    /// Whether the marks are not looked at any more.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up
+    /// Returns `true` if the marks are not looked at for now.
+    pub(crate) fn is_given_up(&self, now: Time) -> bool {
+        self.look_again.is_some_and(|at| now < at)
     }
 
-    /// The marks are not looked at any more.
-    pub(crate) fn give_up(&mut self) {
-        self.given_up = true;
+    /// Stops looking at the marks. Returns when to look again.
+    pub(crate) fn give_up(&mut self, now: Time) -> Time {
+        *self.look_again.insert(now.after(LOOK_AGAIN))
     }
 
     /// What stands below the prefix of the marks. Whether that changes who is to give way.

@@ -20,6 +20,8 @@ pub(crate) enum Timer {
     Relist(SlotId, RequestId),
     Rebalance(SlotId),
     Announcement(SlotId),
+    /// The marks are looked at again, after the session was not permitted to read them.
+    Marks,
     Removals,
     Revocations,
     /// End of the patience of a closing session.

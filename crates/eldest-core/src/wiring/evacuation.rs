@@ -23,7 +23,7 @@ impl Core {
         };
         // A leader may be ordered to step down wherever it is.
         let (leads, has_home) = (candidate.leads(), home(candidate.value()).is_some());
-        let concerned = has_home || (leads && !self.evacuation.is_given_up());
+        let concerned = has_home || (leads && !self.evacuation.is_given_up(now));
         if self.closing || !concerned {
             return;
         }
@@ -40,16 +40,24 @@ impl Core {
         }
     }
 
-    /// The session may not read the marks. Whether it does without, because none of its candidates is in a data centre.
-    pub(super) fn give_up_marks(&mut self) -> bool {
+    /// The session may not read the marks. Whether it does without for now, because none of its candidates is in a data centre.
+    pub(super) fn give_up_marks(&mut self, now: Time) -> bool {
         let home = self.evacuation.homes().home;
         let mut candidates = self.slots.values().filter_map(Slot::candidate);
         if candidates.any(|c| c.is_movable() && home(c.value()).is_some()) {
             return false;
         }
-        self.evacuation.give_up();
+        let again = self.evacuation.give_up(now);
+        self.out.set_timer(again, Timer::Marks);
         self.forget(MARKS);
         true
+    }
+
+    /// The permission to read the marks may have been granted since.
+    pub(super) fn look_at_marks_again(&mut self, now: Time) {
+        for slot in self.slot_ids() {
+            self.watch_marks(slot, now);
+        }
     }
 
     /// Something became known to that onlooker, who may be the one that looks at the marks.

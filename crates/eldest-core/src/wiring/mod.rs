@@ -130,6 +130,7 @@ impl Core {
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Rebalance(slot) => self.rebalance(slot, now),
                 Timer::Announcement(slot) => self.announce_owed(slot),
+                Timer::Marks => self.look_at_marks_again(now),
                 Timer::Removals => self.removals.start_due(now, &mut self.out),
                 Timer::Revocations => self.start_revocations(now),
                 Timer::GiveUp => self.lease.give_up(&mut self.out),

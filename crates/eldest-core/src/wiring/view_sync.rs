@@ -170,7 +170,7 @@ impl Core {
     }
 
     fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, error: RequestError) {
-        if slot == MARKS && error.class == Class::Denied && self.give_up_marks() {
+        if slot == MARKS && error.class == Class::Denied && self.give_up_marks(now) {
             return;
         }
         // Nobody waits for the marks: they are looked for until they can be read.

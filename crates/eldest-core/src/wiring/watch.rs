@@ -167,7 +167,7 @@ impl Core {
                 self.restart_watches(now, false);
             }
             Answer::Failed(error) if error.class == Class::Denied && slot == MARKS => {
-                self.give_up_marks();
+                self.give_up_marks(now);
             }
             Answer::Failed(error) if error.class == Class::Denied => {
                 if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {

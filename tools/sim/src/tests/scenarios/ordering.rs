@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::tests::{E, GRACE, TTL};
 use crate::world::World;
-use crate::world::home::Home;
+use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
 use eldest_core::action::Status;
 use eldest_core::candidate::WatchScope;
@@ -81,7 +81,7 @@ fn an_order_for_another_key_moves_nobody() {
         (b"e/7f", first.create_revision),
         (&second.key, second.create_revision),
     ] {
-        let order = step_down_key(crate::world::home::MARKS, key, created);
+        let order = step_down_key(MARKS, key, created);
         w.store.put(&order.into(), b"", -1);
     }
     w.publish();
@@ -116,4 +116,30 @@ fn orders_one_after_the_other_leave_somebody_leading() {
     }
     assert!(led * 10 >= samples * 8, "{led} of {samples}");
     assert!(terms(&w, 0) + terms(&w, 1) <= 2 + 20_000 / 5_000);
+}
+
+#[test]
+fn a_leader_obeys_once_it_may_read_the_orders_and_looks_once_a_minute_until_then() {
+    let about_orders = |ask: &Ask| match ask {
+        Ask::List { prefix: key, .. } | Ask::Probe { key } => **key == *MARKS,
+        _ => false,
+    };
+    let mut w = World::new(2, 1);
+    w.forbid(0, MARKS, false);
+    for node in [0, 1] {
+        w.stand(node, E, WatchScope::Auto, false);
+        w.run(ms(20));
+    }
+    w.order_step_down(E, secs(1000));
+    w.run(secs(1));
+    let at_first = w.count(0, about_orders);
+    w.run(secs(600));
+    let asked = w.count(0, about_orders) - at_first;
+    assert!((9..=11).contains(&asked), "{asked} in ten minutes");
+    assert!(w.leads(0) && terms(&w, 0) == 1);
+    w.forbidden.clear();
+    w.until("it obeys", secs(61), |w| w.leads(1));
+    w.run(secs(120));
+    assert_eq!((terms(&w, 0), terms(&w, 1)), (1, 1), "once");
+    w.check_settled();
 }
