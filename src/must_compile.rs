@@ -64,7 +64,7 @@ pub struct Borrows;
 /// }
 /// ```
 ///
-/// The compiler's message names it, which a documentation test cannot see.
+/// The compiler's message names it: `tests/compiler.rs`.
 ///
 /// ```compile_fail,E0277
 /// # use eldest::{BoxError, Election, Result};

@@ -29,9 +29,10 @@ const CYCLES: &str = "cycles";
 
 /// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
 /// enough for them.
-const ON_ONE_VERSION: [&str; 15] = [
+const ON_ONE_VERSION: [&str; 16] = [
     "burst",
     "cli",
+    "compiler",
     "cycles",
     "examples",
     "fuzzing",
