@@ -28,6 +28,7 @@ mod mutants;
 mod packages;
 mod packed;
 mod pages;
+mod pictures;
 mod pool;
 mod process;
 mod programs;
@@ -145,6 +146,12 @@ const COMMANDS: &[Entry] = &[
         "[ARGS]",
         "install cargo-deny, and have it check deny.toml, advisories too",
         deny::run,
+    ),
+    command(
+        "pictures",
+        "",
+        "take docs/status-page*.png anew, in Chromium; takes two minutes",
+        |_| pictures::run(),
     ),
     command(
         "images",

@@ -1,5 +1,6 @@
-//! Takes the picture of the page in the guide.
+//! Takes the guide's pictures of the page: while all is well, and while etcd does not answer.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -10,11 +11,14 @@ use crate::stage::{Node, Result, Stage, answers};
 
 const ELECTION: &str = "billing/scheduler";
 const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
-/// Names the file to write. Then it takes a minute, so that the terms have lengths that can be seen.
-const FILE: &str = "ELDEST_PICTURE";
-const LARGEST: usize = 150_000;
+/// Names the folder to write to. Then the test takes a minute, so that the terms have lengths that can be seen.
+/// `cargo xtask pictures` sets it.
+const FOLDER: &str = "ELDEST_PICTURES";
+const USUAL: &str = "status-page.png";
+const OUTAGE: &str = "status-page-outage.png";
+const LARGEST: usize = 200_000;
 const NO_BROWSER: &str =
-    "ELDEST_PICTURE needs a browser, and ELDEST_NO_CHROMIUM forbids it: unset ELDEST_NO_CHROMIUM";
+    "pictures need a browser, and ELDEST_NO_CHROMIUM forbids it: unset ELDEST_NO_CHROMIUM";
 
 async fn node(stage: &Stage, number: u8) -> Result<Node> {
     let id = format!("node{number}");
@@ -27,18 +31,39 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
     stage.listening(&id, stage.command("4s", &args)).await
 }
 
+/// Takes the picture of the whole page.
+async fn picture(browser: &mut Browser) -> Result<Vec<u8>> {
+    browser.resize(860, 200, 1.5).await?;
+    let height = browser
+        .tell("document.documentElement.scrollHeight")
+        .await?;
+    browser
+        .resize(860, u32::try_from(height.as_u64().ok_or("a height")?)?, 1.5)
+        .await?;
+    let picture = browser.picture().await?;
+    assert!(picture.starts_with(b"\x89PNG"));
+    let width = picture[16..20].try_into().map(u32::from_be_bytes)?;
+    assert_eq!(width, 860 * 3 / 2);
+    assert!(
+        (10_000..LARGEST).contains(&picture.len()),
+        "{} bytes",
+        picture.len()
+    );
+    Ok(picture)
+}
+
 #[tokio::test]
-async fn a_picture_of_three_nodes_and_their_terms_is_small_enough_for_the_guide() -> Result {
-    let file = std::env::var_os(FILE);
+async fn pictures_of_three_nodes_and_their_terms_are_small_enough_for_the_guide() -> Result {
+    let folder = std::env::var_os(FOLDER).map(PathBuf::from);
     let Some(mut browser) = Browser::start().await? else {
-        if file.is_some() {
+        if folder.is_some() {
             return Err(NO_BROWSER.into());
         }
         return Ok(());
     };
     // The one place where a length is wanted, and no condition.
     let lasts = async |seconds: u64| {
-        if file.is_some() {
+        if folder.is_some() {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
         }
     };
@@ -63,25 +88,24 @@ async fn a_picture_of_three_nodes_and_their_terms_is_small_enough_for_the_guide(
     browser
         .until("document.querySelectorAll('.roster tbody tr').length === 3 && document.querySelectorAll('.terms tbody tr').length === 4")
         .await?;
-    browser.resize(860, 200, 1.5).await?;
     browser.scheme("light").await?;
-    let height = browser
-        .tell("document.documentElement.scrollHeight")
-        .await?;
+    let usual = picture(&mut browser).await?;
+    // That of the leader, which knows by its own clock that its term is over.
+    browser.open(a.at).await?;
+    browser.until_leads(ELECTION, "node1").await?;
+    stage.etcd.pause();
+    let is_grey =
+        "document.querySelector('.leader')?.textContent === 'node1 is the last known leader'";
+    browser.until(is_grey).await?;
+    lasts(6).await;
+    let outage = picture(&mut browser).await?;
+    stage.etcd.resume();
     browser
-        .resize(860, u32::try_from(height.as_u64().ok_or("a height")?)?, 1.5)
+        .until("document.querySelector('.leader')?.textContent.endsWith(' leads')")
         .await?;
-    let picture = browser.picture().await?;
-    assert!(picture.starts_with(b"\x89PNG"));
-    let width = picture[16..20].try_into().map(u32::from_be_bytes)?;
-    assert_eq!(width, 860 * 3 / 2);
-    assert!(
-        (10_000..LARGEST).contains(&picture.len()),
-        "{} bytes",
-        picture.len()
-    );
-    if let Some(file) = file {
-        std::fs::write(file, picture)?;
+    if let Some(folder) = folder {
+        std::fs::write(folder.join(USUAL), usual)?;
+        std::fs::write(folder.join(OUTAGE), outage)?;
     }
     for node in [a, b, c] {
         node.stop().await?;
