@@ -252,6 +252,7 @@ impl Pool {
             }
             current.generation += 1;
             current.at = Arc::clone(to);
+            current.heard = Some(self.env.now());
             let old = std::mem::replace(&mut current.client, client);
             (current.generation, old)
         };

@@ -23,6 +23,7 @@ use super::endpoint_status::{self, EndpointStatus};
 use super::lane::{Lane, Ticket};
 use super::names::{Name, Named};
 use super::nearness::Nearness;
+use super::pings::{self, PING_EVERY, PING_TIMEOUT};
 use super::places::Places;
 use super::source;
 use super::switches::{Switch, Switches};
@@ -30,10 +31,6 @@ use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 use eldest_core::time::Time;
-
-/// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
-const PING_EVERY: Duration = Duration::from_secs(6);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// For how many request timeouts an attempt to connect goes on, whoever waits for it. etcd checks a user's password for
 /// 60 ms and more of a processor, for one after the other: were each attempt given up with the request that began it, the
@@ -96,6 +93,8 @@ pub(super) struct Current {
     /// Counts the times that the connection was given up.
     pub(super) generation: u64,
     pub(super) client: Option<Client>,
+    /// When etcd last answered on that client's connection.
+    pub(super) heard: Option<Time>,
     /// Under way, or not yet taken up; one for an endpoint at most.
     attempts: Vec<Attempt>,
 }
@@ -321,7 +320,10 @@ impl Pool {
             })
             .await;
         match outcome {
-            Some(Ok(answer)) => Ok((answer, ticket)),
+            Some(Ok(answer)) => {
+                self.heard(&ticket);
+                Ok((answer, ticket))
+            }
             Some(Err(failure)) => Err(self.blamed(&ticket, failure)),
             None if sent => Err(self.blamed(&ticket, self.timed_out(&ticket))),
             None => Err(self.blamed(&ticket, self.timed_out(&ticket).unsent())),
@@ -335,9 +337,21 @@ impl Pool {
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, RequestError> {
         match self.within(work).await {
-            Some(Ok(answer)) => Ok(answer),
+            Some(Ok(answer)) => {
+                self.heard(ticket);
+                Ok(answer)
+            }
             Some(Err(error)) => Err(self.blamed(ticket, error.at(ticket.url()))),
             None => Err(self.blamed(ticket, self.timed_out(ticket))),
+        }
+    }
+
+    /// Records that etcd has just answered on the ticket's connection.
+    pub(super) fn heard(&self, ticket: &Ticket) {
+        let now = self.env.now();
+        let mut current = self.connection(ticket.lane).lock();
+        if current.generation == ticket.generation {
+            current.heard = Some(now);
         }
     }
 
@@ -346,6 +360,8 @@ impl Pool {
         if failure.class == Class::Stale && !self.is_stale(&failure) {
             failure.class = Class::Auth;
         }
+        let heard = self.connection(ticket.lane).lock().heard_of(ticket);
+        pings::explain(&mut failure, heard.map(|heard| self.env.now().since(heard)));
         self.report(ticket, &failure);
         failure
     }
@@ -534,6 +550,7 @@ impl Pool {
         let client = client?;
         if current.generation == ticket.generation {
             current.client = Some(client.clone());
+            current.heard = Some(self.env.now());
             if overdue {
                 // Of another generation, so that it is not blamed for the little time that is left.
                 current.generation += 1;
@@ -600,6 +617,7 @@ impl Connection {
             at,
             generation: 0,
             client: None,
+            heard: None,
             attempts: Vec::new(),
         };
         Self {
@@ -623,6 +641,12 @@ impl Current {
             at: Arc::clone(&self.at),
             generation: self.generation,
         }
+    }
+
+    /// When etcd last answered on the ticket's connection, if that is still the lane's.
+    fn heard_of(&self, ticket: &Ticket) -> Option<Time> {
+        self.heard
+            .filter(|_| self.client.is_some() && self.generation == ticket.generation)
     }
 
     /// Whoever tries that endpoint next begins anew.

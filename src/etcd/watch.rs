@@ -223,7 +223,13 @@ impl WatchReceiver {
             Ok(None) => Err(CallError::Odd("the watch stream ended").at(endpoint)),
             Err(error) => Err(failure::from_error(&error, endpoint)),
         };
-        message.map_err(|failure| self.pool.blamed(&self.ticket, failure))
+        match message {
+            Ok(message) => {
+                self.pool.heard(&self.ticket);
+                Ok(message)
+            }
+            Err(failure) => Err(self.pool.blamed(&self.ticket, failure)),
+        }
     }
 
     fn refused(&self, id: i64, failure: RequestError) -> Result<WatchMessage, RequestError> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,9 +10,12 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use eldest::{Credentials, Endpoint, Session, SessionOptions, TlsOptions, operator};
 use jiff::SignedDuration;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::RootCertStore;
 
 use crate::endpoints::{self, Listed};
 use crate::exit::{Code, fault};
+use crate::trust;
 use crate::variables::PASSWORD;
 
 const CONNECTION: &str = "Connection";
@@ -209,6 +213,21 @@ impl Connection {
         let options = self.session_options("eldest")?;
         let endpoints = endpoints::for_onlooker(&self.endpoints, self.data_center.as_deref());
         Ok(Session::connect(endpoints, options).await?)
+    }
+
+    /// Returns what speaks HTTP/2 by TLS to members, with the same authorities and the same certificate as sessions.
+    pub(crate) fn tls_connector(&self) -> Result<TlsConnector> {
+        let mut roots = RootCertStore::empty();
+        match &self.cacert {
+            Some(file) => trust::add_file(&mut roots, "--cacert", file)?,
+            None => trust::add_system(&mut roots),
+        }
+        let mut config = match (&self.cert, &self.key) {
+            (Some(certificate), Some(key)) => trust::client_with(roots, (certificate, key))?,
+            _ => trust::client(roots)?,
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(TlsConnector::from(Arc::new(config)))
     }
 
     /// Returns `true` if a user is given.

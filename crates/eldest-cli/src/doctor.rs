@@ -6,6 +6,7 @@ mod findings;
 #[cfg(target_os = "linux")]
 mod guard;
 mod limits;
+mod pings;
 mod times;
 mod versions;
 
@@ -15,8 +16,10 @@ use anyhow::Result;
 use eldest::operator::Endpoint;
 use eldest_http::contract::command::Level;
 
+use self::cluster::Patient;
 use self::endpoint::Said;
 use self::findings::Findings;
+use self::pings::Pings;
 use crate::connection::duration;
 use crate::distance::Distance;
 use crate::exit::Code;
@@ -30,7 +33,7 @@ use crate::output::{self, Format};
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
     a leader and has alarms, and measures its distance. It names the endpoint that a node here would use, and why. Then it \
     checks that the request timeout, the TTL and the grace period suit this etcd and the distance to it, and says what to \
-    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, and \
+    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, that etcd accepts a session's pings, and \
     that the agent of this host, if there is one, reaches etcd. It changes no keys; \
     it grants three leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6, or 3 if no endpoint answers at all.",
@@ -53,7 +56,8 @@ pub(crate) struct Args {
     #[arg(long)]
     onlooker: bool,
 
-    /// How long to compare the clocks, up to 60 s; a longer time is more exact, and 0s skips the comparison
+    /// How long to compare the clocks, up to 60 s; a longer time is more exact. 0s skips the comparison and the test of pings,
+    /// which takes 7 s
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
 
@@ -98,6 +102,9 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         .map(|listed| Endpoint::new(listed, options.clone()))
         .collect();
     let endpoints = endpoints?;
+    // It takes as long as the other checks, so it goes on beside them.
+    let pings = (!args.clock.is_zero()).then(|| pings::begin(connection));
+    let pings = pings.transpose()?;
     let mut findings = Findings::default();
     let examined = futures::future::join_all(endpoints.iter().map(endpoint::examine)).await;
     for (of_one, _) in &examined {
@@ -115,20 +122,14 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     });
     let answering: Vec<_> = answering.collect();
     if !answering.is_empty() {
-        let patient = cluster::Patient {
+        let patient = Patient {
             connection,
             options: &options,
             answering: &answering,
             below: &args.below,
             grace: args.grace,
         };
-        patient.members(&mut findings).await;
-        patient.nearest(&distances, &mut findings);
-        patient.times(&mut findings).await?;
-        patient.clock(&mut findings, args.clock).await;
-        patient.permissions(&mut findings, args.onlooker).await;
-        patient.limits(&mut findings).await;
-        patient.blocked(&mut findings).await;
+        examine_cluster(&patient, &args, (&distances, pings), &mut findings).await?;
     }
     #[cfg(target_os = "linux")]
     guard::examine(&mut findings, &args.guard).await;
@@ -142,4 +143,24 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         Level::Fail => Code::Sick,
         Level::Ok | Level::Note | Level::Warn => Code::Done,
     })
+}
+
+/// Examines what concerns all endpoints together.
+async fn examine_cluster(
+    patient: &Patient<'_>,
+    args: &Args,
+    (distances, pings): (&[Option<Distance>], Option<Pings>),
+    findings: &mut Findings,
+) -> Result<()> {
+    patient.members(findings).await;
+    patient.nearest(distances, findings);
+    patient.times(findings).await?;
+    patient.clock(findings, args.clock).await;
+    patient.permissions(findings, args.onlooker).await;
+    patient.limits(findings).await;
+    if let Some(pings) = pings {
+        pings.tell(findings).await;
+    }
+    patient.blocked(findings).await;
+    Ok(())
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WantsClientCert;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
 /// Adds the authorities of that option's PEM file.
 pub(crate) fn add_file(roots: &mut RootCertStore, option: &str, file: &Path) -> Result<()> {
@@ -30,13 +31,26 @@ pub(crate) fn add_system(roots: &mut RootCertStore) {
 
 /// Trusts these authorities, and shows no certificate of its own.
 pub(crate) fn client(roots: RootCertStore) -> Result<ClientConfig> {
+    Ok(builder(roots)?.with_no_client_auth())
+}
+
+/// Trusts these authorities, and shows the certificate of that PEM file, whose key is in the other.
+pub(crate) fn client_with(
+    roots: RootCertStore,
+    (certificate, key): (&Path, &Path),
+) -> Result<ClientConfig> {
+    let chain = CertificateDer::pem_file_iter(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key)?;
+    let builder = builder(roots)?;
+    Ok(builder.with_client_auth_cert(chain.collect::<Result<_, _>>()?, key)?)
+}
+
+fn builder(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots))
 }
 
 /// Encrypts towards servers that these authorities vouch for.

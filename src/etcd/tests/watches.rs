@@ -162,3 +162,19 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
         WatchMessage::Created { id: 1, .. }
     ));
 }
+
+/// It takes 25 s: etcd cuts a quiet connection at the fourth ping.
+#[tokio::test]
+async fn a_stream_that_etcd_cuts_for_its_pings_names_the_setting() {
+    let etcd = Etcd::start_with(&["--grpc-keepalive-min-time", "1h"]).await;
+    let pool = etcd.pool();
+    let (_sender, mut receiver) = pool
+        .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
+        .await
+        .unwrap();
+    next(&mut receiver).await;
+    let cut = tokio::time::timeout(PING_EVERY * 6, receiver.next());
+    let failure = cut.await.expect("it is cut").unwrap_err();
+    let remedy = "start it with --grpc-keepalive-min-time of 5s";
+    assert!(failure.message.contains(remedy), "{failure}");
+}

@@ -89,6 +89,7 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
             "ok",
             "this user may read and write all below eldest/",
         ),
+        ("pings", "ok", "accepts the pings of a session, every 6s"),
         ("blocked", "ok", "none of 1 is blocked"),
     ] {
         finds(&report, check, level, message, "");
@@ -410,5 +411,20 @@ async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
     assert_eq!(ended.code, SICK, "{ended:?}");
     let message = "etcd's gRPC proxy";
     finds(&ended, "direct", "fail", message, "members of etcd");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_etcd_that_cuts_connections_for_a_sessions_pings_is_told_with_the_remedy() -> Result {
+    let strict = Etcd::builder().arg("--grpc-keepalive-min-time=7s");
+    let strict = strict.start().await?;
+    let report = examine(at(&strict, &[])).await?;
+    let remedy = "--grpc-keepalive-min-time of 5s";
+    finds(&report, "pings", "warn", &strict.endpoint(), remedy);
+    assert_eq!(report.code, DONE, "{report:?}");
+    // A ping comes just as often as this.
+    let lenient = Etcd::builder().arg("--grpc-keepalive-min-time=5900ms");
+    let report = examine(at(&lenient.start().await?, &[])).await?;
+    finds(&report, "pings", "ok", "", "");
     Ok(())
 }
