@@ -19,7 +19,7 @@ pub use crate::etcd::{EtcdMember, EtcdMemberStatus, PING_EVERY, Permissions, pre
 use crate::runtime::{SharedEnv, System};
 pub use crate::session::LOST_PACKET;
 use crate::session::{Session, SessionOptions, Settings};
-use crate::state::Member;
+use crate::state::{Member, say_the_same};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::time::Time;
 
@@ -52,6 +52,11 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
         })
         .await?;
     Ok(stood || tried.load(Ordering::Relaxed))
+}
+
+/// Returns `true` if both announce the same, apart from when a term began, which a leader adds once in each term.
+pub fn announce_the_same(one: &Member, other: &Member) -> bool {
+    say_the_same(one.value(), other.value())
 }
 
 /// The shortest TTL with which a session of these options works, all its other times as they follow from the TTL or were

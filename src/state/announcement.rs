@@ -319,6 +319,16 @@ pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[
     (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
 }
 
+/// Returns `true` if two values differ at most in what a leader adds once in each term: when the term began.
+pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
+    let without = |value| {
+        let mut object = object(value)?;
+        object.remove(LEADS);
+        Some(object)
+    };
+    one == other || without(one).is_some_and(|one| Some(one) == without(other))
+}
+
 /// The announcement of a candidate whose present key was put at `since`, counted from 1970. `None`: it is no object of ours, which
 /// is written as it is.
 pub(crate) fn in_queue_since(value: &[u8], since: Duration) -> Option<Arc<[u8]>> {
@@ -524,6 +534,7 @@ mod tests {
         assert_eq!(read.leads_since(8), None, "of another term");
         assert_eq!(read.since(), Announcement::decode(&value).since());
         assert_eq!(written(&read), value, "it is not announced again");
+        assert!(say_the_same(&value, &told) && !say_the_same(&value, b"a"));
         for plain in [&b"node-a"[..], br#"{"identity":"a"}"#, b"\xff"] {
             assert_eq!(leading(plain, 7, NOW), None, "{plain:?}");
         }

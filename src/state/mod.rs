@@ -12,7 +12,9 @@ mod session_state;
 mod term;
 
 pub use announcement::Announcement;
-pub(crate) use announcement::{MAX_IDENTITY, home, in_queue_since, leading, set_aside, share};
+pub(crate) use announcement::{
+    MAX_IDENTITY, home, in_queue_since, leading, say_the_same, set_aside, share,
+};
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;

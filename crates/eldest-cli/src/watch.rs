@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
+use eldest::operator::announce_the_same;
 use eldest::{Member, Roster};
 use eldest_http::contract::command::{Change, Event};
 use eldest_http::contract::millis;
@@ -135,7 +136,7 @@ impl Log {
             match before.get(&id(member)) {
                 None if first => tell(Event::Standing, Some(member), None),
                 None => tell(Event::Joined, Some(member), None),
-                Some(old) if old.value() != member.value() => {
+                Some(old) if !announce_the_same(old, member) => {
                     tell(Event::Announced, Some(member), None);
                 }
                 Some(_) => {}

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eldest_testing::{Etcd, Proxy};
+use eldest::{Session, SessionOptions};
+use eldest_testing::{Etcd, Proxy, eventually};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -176,5 +177,27 @@ async fn other_elections_are_none_of_its_business() -> Result {
     let _others = (stand(&a, "jobs2").await?, stand(&a, "other").await?);
     let more = tokio::time::timeout(Duration::from_millis(500), watch.line()).await;
     assert!(more.is_err(), "{more:?}");
+    Ok(())
+}
+
+/// A leader adds to its value when its term began, a third of the TTL later.
+#[tokio::test]
+async fn a_leader_that_tells_when_its_term_began_has_announced_nothing_new() -> Result {
+    let etcd = Etcd::start().await?;
+    let options = SessionOptions::new("a").ttl(Duration::from_secs(15));
+    let a = Session::connect([etcd.endpoint()], options).await?;
+    let election = a.election("jobs")?;
+    let mut candidate = election.campaign().await?;
+    let _leadership = candidate.elected().await?;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
+    events(&mut watch, 2).await?;
+    eventually(SOON, "it tells", async || {
+        let roster = election.roster().await.ok()?;
+        roster.leader()?.leads_since().map(drop)
+    })
+    .await?;
+    candidate.proclaim("a, but better").await?;
+    let next = events(&mut watch, 1).await?;
+    assert_eq!(told(&next), [json!(["announced", "a, but better"])]);
     Ok(())
 }
