@@ -203,9 +203,12 @@ impl Pool {
         let adopted = self.adopt(list, key, false).await;
         let failures = match adopted {
             Ok(unfit) => unfit,
-            Err(Refused::Unfit(failure) | Refused::Silent(failure)) => {
+            Err(refused) => {
                 round.unsettled = true;
-                vec![failure]
+                match refused {
+                    Refused::Unfit(failure) => vec![failure],
+                    Refused::Silent(failures) => failures,
+                }
             }
         };
         for failure in failures {

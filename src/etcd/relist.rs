@@ -20,8 +20,8 @@ use eldest_core::kv::Header;
 pub(super) enum Refused {
     /// This endpoint shows another etcd, or an older state.
     Unfit(RequestError),
-    /// No endpoint answers: the failure of one.
-    Silent(RequestError),
+    /// No endpoint can be used: the failure of each. Those that do not answer come first.
+    Silent(Vec<RequestError>),
 }
 
 /// What came of trying an endpoint.
@@ -62,7 +62,9 @@ impl Pool {
         self.look_up(&mut names).await;
         match self.adopt(names::list(&names), key, true).await {
             Ok(_) => {}
-            Err(Refused::Silent(failure)) => return Err(names::explained(&names, failure)),
+            Err(Refused::Silent(mut failures)) => {
+                return Err(names::explained(&names, failures.swap_remove(0)));
+            }
             Err(Refused::Unfit(failure)) => {
                 return Ok(Err(format!(
                     "etcd endpoint {:?}: {}",
@@ -111,11 +113,12 @@ impl Pool {
             fit.push(Arc::clone(place));
         }
         if !answered.contains(&true) {
-            let mut failures = silent.into_iter().chain(unfit);
-            return Err(failures.next().map_or_else(
-                || Refused::Unfit(RequestError::new(Class::Retry, "no endpoint", "")),
-                Refused::Silent,
-            ));
+            silent.extend(unfit);
+            if silent.is_empty() {
+                let none = RequestError::new(Class::Retry, "no endpoint", "");
+                return Err(Refused::Unfit(none));
+            }
+            return Err(Refused::Silent(silent));
         }
         self.replace(&fit, &answered);
         Ok(unfit)

@@ -1,6 +1,7 @@
 //! Tests the replacement of the list of endpoints at run time.
 
 use super::*;
+use crate::etcd::relist::Refused;
 
 const KEY: &[u8] = b"ns/~";
 
@@ -182,4 +183,21 @@ async fn a_late_failure_at_an_endpoint_that_is_gone_is_not_held_against_another(
     assert_eq!(pool.client(Lane::Data).await.unwrap().1, present);
     let seen = pool.endpoints_seen();
     assert!(!seen.borrow()[0].is_failing());
+}
+
+#[tokio::test]
+async fn list_of_which_no_endpoint_can_be_used_is_refused_with_the_cause_of_each() {
+    let (etcd, other) = (Etcd::start().await, Etcd::start().await);
+    let pool = kept_near(pool(&[&etcd.endpoint]));
+    pool.probe(KEY).await.unwrap();
+    let dead = format!("http://127.0.0.1:{}", free_port());
+    let list = [&other.endpoint, &dead].map(Endpoint::from).to_vec();
+    let Err(Refused::Silent(failures)) = pool.adopt(list, KEY, false).await else {
+        panic!("a list that is of no use");
+    };
+    let told = failures.iter().map(|it| (&*it.endpoint, &*it.message));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told[0].0, dead, "{told:?}");
+    assert_eq!(told[1].0, other.endpoint, "{told:?}");
+    assert!(told[1].1.contains("another cluster"), "{told:?}");
 }
