@@ -1,7 +1,7 @@
 //! `eldest step-down`.
 
 use eldest::{LostReason, Session};
-use eldest_testing::Etcd;
+use eldest_testing::{Etcd, eventually};
 
 use crate::common::{NOT_DONE, Result, SOON, USAGE, at, keys, node, run, stand};
 
@@ -37,8 +37,12 @@ async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() 
     );
     let all = keys(&mut etcd.client().await).await?;
     assert!(all.iter().all(|key| !key.contains("~evacuated")), "{all:?}");
-    let again = tokio::time::timeout(SOON, first.elected()).await;
-    assert!(again.is_err() || again.is_ok_and(|term| term.is_ok()));
+    eventually(SOON, "a stands behind b again", async || {
+        let roster = b.election("jobs").ok()?.roster().await.ok()?;
+        let identities = roster.members().iter().map(eldest::Member::identity);
+        identities.eq(["b", "a"]).then_some(())
+    })
+    .await?;
     Ok(())
 }
 
