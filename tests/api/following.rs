@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::common::{
     CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys,
     options, queue, session, short, soon, stand, stays, until_lost,
 };
-use eldest::{Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason};
+use eldest::{
+    Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Member, Observer,
+};
 use eldest_testing::eventually;
 use tokio::sync::mpsc;
 
@@ -343,6 +345,16 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     running.stop().await
 }
 
+/// Waits until the leader has told since when it leads.
+async fn told(changes: &mut Observer) -> Result<SystemTime> {
+    loop {
+        let roster = changes.next().await.ok_or("the stream ended")??;
+        if let Some(since) = roster.leader().and_then(Member::leads_since) {
+            return Ok(since);
+        }
+    }
+}
+
 /// By a node that comes later, in two terms of one candidate.
 #[tokio::test(start_paused = true)]
 async fn leader_tells_once_in_each_term_when_it_began() -> Result {
@@ -355,7 +367,8 @@ async fn leader_tells_once_in_each_term_when_it_began() -> Result {
         let leader = async || late.election("e").ok()?.leader().await.ok()?;
         let first = leader().await.ok_or("a leader")?;
         assert_eq!(first.leads_since(), None, "not before a renewal");
-        let told = eventually(TTL, "it is told", async || leader().await?.leads_since()).await?;
+        let mut changes = late.election("e")?.observe().await?;
+        let told = tokio::time::timeout(TTL, told(&mut changes)).await??;
         // It began before a renewal, by the clock of the leader, which goes on by a TTL in each term.
         if let Some(before) = before {
             assert!(told >= before + TTL, "{told:?}");
