@@ -8,7 +8,7 @@ use eldest_testing::MemoryEtcd;
 use futures::future::try_join_all;
 
 /// More than any transaction of the library has operations.
-const ELECTIONS: usize = 150;
+const MANY: usize = 150;
 
 async fn session_with(etcd: &MemoryEtcd, most: usize) -> Result<Session> {
     etcd.limit_operations(most);
@@ -26,18 +26,23 @@ async fn leads(session: &Session, elections: usize) -> Result<Vec<eldest::Leader
 #[tokio::test(start_paused = true)]
 async fn any_limit_from_three_upwards_is_enough() -> Result {
     for most in (3..=9).chain([16, 31, 64, 128]) {
+        // Enough for several transactions.
+        let many = (3 * most).min(MANY);
         let etcd = in_memory();
         let session = session_with(&etcd, most).await?;
-        let leaderships = leads(&session, ELECTIONS).await?;
+        let leaderships = leads(&session, many).await?;
         let lock = soon("a lock", session.lock("l")?.acquire()).await?;
         let readers = session.lock("readers")?.shared();
         let (one, two) = (readers.acquire().await?, readers.acquire().await?);
         let permits = session.semaphore("s", 2)?;
         let permit = soon("a permit", permits.acquire()).await?;
         let mut group = soon("a group", session.group("g")?.join()).await?;
-        let mut member = session.partitions("p", 150)?.join().await?;
+        let mut member = session
+            .partitions("p", u32::try_from(many)?)?
+            .join()
+            .await?;
         let mut owned = Vec::new();
-        for _ in 0..150 {
+        for _ in 0..many {
             owned.push(soon("a partition", member.owned()).await?);
         }
         owned[7].save_checkpoint("7").await?;
