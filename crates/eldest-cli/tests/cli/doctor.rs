@@ -34,15 +34,13 @@ pub(crate) fn finds(ended: &Ended, check: &str, level: &str, message: &str, reme
     );
 }
 
-async fn examine(command: tokio::process::Command) -> Result<Ended> {
-    examine_with(command, &[]).await
+/// Without the comparison of the clocks, which takes 3 s.
+pub(crate) async fn examine(command: tokio::process::Command) -> Result<Ended> {
+    examine_with(command, &["--clock", "0s"]).await
 }
 
 /// With options that no other command has.
-pub(crate) async fn examine_with(
-    mut command: tokio::process::Command,
-    more: &[&str],
-) -> Result<Ended> {
+async fn examine_with(mut command: tokio::process::Command, more: &[&str]) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
     command.args(more);
     run(command).await
@@ -67,7 +65,7 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
         "100000",
     ]);
     command.args(["--request-timeout", "5s", "--ttl", "60s"]);
-    let report = examine(command).await?;
+    let report = examine_with(command, &[]).await?;
     assert_eq!(
         (report.code, report.stderr.as_str()),
         (DONE, ""),
@@ -340,8 +338,7 @@ async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result 
     far.delay(std::time::Duration::from_millis(60));
     let plain = format!("{},{}", far.endpoint(), near.endpoint());
     let named = format!("eu={},us={}", far.endpoint(), near.endpoint());
-    let skip = ["--clock", "0s"];
-    let examined = async |more: &[&str]| examine_with(eldest(more), &skip).await;
+    let examined = async |more: &[&str]| examine(eldest(more)).await;
     let report = examined(&["--endpoints", &plain]).await?;
     let uses = format!("a node here uses {}: no other", near.endpoint());
     finds(&report, "nearest", "ok", &uses, "");
@@ -391,7 +388,7 @@ async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result 
 #[tokio::test]
 async fn a_short_ttl_near_etcd_is_told_with_a_longer_one() -> Result {
     let etcd = Etcd::start().await?;
-    let report = examine_with(at(&etcd, &["--ttl", "2s"]), &["--clock", "0s"]).await?;
+    let report = examine(at(&etcd, &["--ttl", "2s"])).await?;
     finds(&report, "ttl", "warn", "--ttl 2s is short", "or longer");
     Ok(())
 }

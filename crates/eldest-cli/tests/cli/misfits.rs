@@ -3,13 +3,8 @@
 use eldest_fixtures::tls::TlsEtcd;
 use eldest_testing::Etcd;
 
-use crate::common::{DONE, Ended, Result, SICK, UNAVAILABLE, at, eldest, node, put, stand};
-use crate::doctor::{examine_with, finds};
-
-/// Without comparing clocks, which takes a while.
-async fn examine(command: tokio::process::Command) -> Result<Ended> {
-    examine_with(command, &["--clock", "0s"]).await
-}
+use crate::common::{DONE, Result, SICK, UNAVAILABLE, at, eldest, node, put, stand};
+use crate::doctor::{examine, finds};
 
 #[tokio::test]
 async fn a_key_without_a_lease_that_waits_in_a_queue_is_told_before_it_blocks() -> Result {
