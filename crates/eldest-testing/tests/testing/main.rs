@@ -8,6 +8,7 @@ mod crashes;
 mod following;
 mod proxy;
 mod server;
+mod waiting;
 mod wall_clock;
 mod without_etcd;
 
