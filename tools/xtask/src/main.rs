@@ -48,6 +48,7 @@ mod suites;
 mod sweep;
 mod tally;
 mod test;
+mod times;
 mod together;
 mod tools;
 mod verify;

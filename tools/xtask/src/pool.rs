@@ -14,9 +14,10 @@ use anyhow::{Result, ensure};
 
 use crate::case::{Case, Failed};
 use crate::stage::Stage;
+use crate::times::Times;
 
-/// So many tests run at once for each processor: they mostly wait for deadlines.
-const PER_PROCESSOR: usize = 6;
+/// So many tests run at once for each processor: most of them wait for a deadline at any time.
+const PER_PROCESSOR: usize = 10;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
 /// Each of these has six containers or more, whose processes the engine starts.
@@ -39,18 +40,22 @@ struct Ended {
 
 /// Runs the cases, in that order, as many at once as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    run_so_many(stage, cases, size())
+    Times::record(run_so_many(stage, cases, size())?)
 }
 
-fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<()> {
+/// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.
+fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<Vec<(String, u128)>> {
     ensure!(!cases.is_empty(), "there is no test");
     stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
     let mut ended = all(stage, cases, at_once);
     tell(stage, &mut ended);
+    let passed = ended.iter().filter(|it| matches!(it.failed, Ok(None)));
+    let times = passed.map(|it| (it.case.shown(), it.took.as_millis()));
+    let times = times.collect();
     for Ended { case, failed, .. } in ended {
         stage.count(case, failed);
     }
-    Ok(())
+    Ok(times)
 }
 
 fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
@@ -139,7 +144,7 @@ mod tests {
         });
         let mut stage = Stage::start("test", limit);
         let result = run_so_many(&mut stage, cases.collect(), 2);
-        let mut report = stage.finish(result);
+        let mut report = stage.finish(result.map(drop));
         report.retry();
         report
     }

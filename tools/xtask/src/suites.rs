@@ -1,5 +1,6 @@
 //! Runs the test suites, with the settings that each suite needs.
 
+use std::cmp::Reverse;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,6 +12,7 @@ use crate::docker::{self, DEV_COMMAND_IMAGE, DEV_IMAGE};
 use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
+use crate::times::Times;
 use crate::together::{self, EVERYTHING};
 use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 
@@ -64,7 +66,7 @@ const LONG: [&str; 10] = [
     "partitions::",
     "restore::",
 ];
-/// Among the others, these take longest. They begin first, so that no core waits for a last one.
+/// Among the others, these take longest. They begin first until their times are known.
 const SLOW: [&str; 9] = [
     "supervise::chaos::",
     "cli::pages::",
@@ -76,6 +78,8 @@ const SLOW: [&str; 9] = [
     "serve::guarded::",
     "conformance::walk::",
 ];
+/// Taken for the time of any other test that has not run here yet, in milliseconds.
+const USUAL: u128 = 3_000;
 /// The failover tests of the design, and the compose file. The stage `containers` has them and all others.
 const FAILOVERS: [&str; 2] = [
     "containers::node_faults::",
@@ -145,7 +149,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
         let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
         cases.extend(only(units, &[&format!("{name}::{beginning}")]));
     }
-    cases.sort_by_key(|case| !begins(case, &SLOW));
+    longest_first(&mut cases, &Times::read());
     docker::with_engine(stage, |stage, compose| {
         let failovers = match compose {
             Ok(compose) => failovers(stage, &built, &compose),
@@ -240,6 +244,18 @@ fn cases_of(
         cases.extend(run.map(|test| Case::test(program, test, settings)));
     }
     Ok(cases)
+}
+
+/// Sorts the cases so that no core waits for a last long one.
+fn longest_first(cases: &mut [Case], times: &Times) {
+    cases.sort_by_cached_key(|case| {
+        let unknown = if begins(case, &SLOW) {
+            u128::MAX
+        } else {
+            USUAL
+        };
+        Reverse(times.of(&case.shown()).unwrap_or(unknown))
+    });
 }
 
 fn begins(case: &Case, beginnings: &[&str]) -> bool {
@@ -392,8 +408,23 @@ fn sweep(stage: &mut Stage) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::ON_ONE_VERSION;
+    use super::{ON_ONE_VERSION, longest_first};
+    use crate::case::Case;
     use crate::setup;
+    use std::process::Command;
+
+    #[test]
+    fn the_longest_tests_begin_first_and_unknown_slow_ones_before_them() {
+        let named = |name| Case::command("cli", name, Command::new("true"), "again");
+        let mut cases = ["quick", "new", "doctor::new", "long"].map(named);
+        let times = [("cli::quick", 10), ("cli::long", 30_000)];
+        longest_first(&mut cases, &times.into_iter().collect());
+        let order = cases.map(|case| case.shown());
+        assert_eq!(
+            order,
+            ["cli::doctor::new", "cli::long", "cli::new", "cli::quick"]
+        );
+    }
 
     #[test]
     fn what_is_left_out_for_other_versions_is_there_for_one() {
