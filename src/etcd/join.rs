@@ -25,8 +25,8 @@ pub(crate) struct Registered {
 }
 
 /// What the transaction answered to one registration.
-struct Found {
-    created: bool,
+pub(super) struct Found {
+    pub(super) created: bool,
     page: Page,
     other: Option<Arc<[u8]>>,
 }
@@ -56,11 +56,16 @@ impl Pool {
         let mut all = self.create_first(joins, page).await?;
         for (join, found) in joins.iter().zip(&mut all) {
             if found.may_stand_behind(join) {
-                let behind = self.join_one(join_behind(join, page)).await;
+                let behind = self.join_behind(join, page).await;
                 *found = behind.map_err(RequestError::after_sending)?;
             }
         }
         Ok(all)
+    }
+
+    /// Creates the key of a lock where, at that moment, only locks stand.
+    pub(super) async fn join_behind(&self, join: &Join, page: i64) -> Result<Found, RequestError> {
+        self.join_one(join_behind(join, page)).await
     }
 
     async fn join_one(&self, txn: Txn) -> Result<Found, RequestError> {

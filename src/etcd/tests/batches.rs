@@ -85,6 +85,33 @@ fn refs(joins: &[Join]) -> Vec<&Join> {
 }
 
 #[tokio::test]
+async fn lock_puts_no_key_beside_a_candidate_that_came_after_its_first_request() {
+    let etcd = Etcd::start().await;
+    let pool = etcd.pool();
+    let lease = fresh_id();
+    pool.grant_as(lease, 30).await.unwrap();
+    let stand = async |key: &[u8], value: &[u8]| {
+        let joined = pool.join(key, value, lease, b"ns/l/", Admission::default());
+        joined.await.unwrap();
+    };
+    let admission = Admission {
+        only_locks: true,
+        ..Admission::default()
+    };
+    let lock = join(&("ns/l/2".into(), "ns/l/".into()), lease, admission);
+    stand(b"ns/l/1", b" of a lock").await;
+    // The first request has found the other lock alone.
+    stand(b"ns/l/3", b"of a candidate").await;
+    assert!(!pool.join_behind(&lock, 16).await.unwrap().created);
+    let (_, candidate) = pool.read(Lane::Data, b"ns/l/3").await.unwrap();
+    let revision = candidate.unwrap().create_revision;
+    pool.release(&[(b"ns/l/3"[..].into(), revision)])
+        .await
+        .unwrap();
+    assert!(pool.join_behind(&lock, 16).await.unwrap().created);
+}
+
+#[tokio::test]
 async fn joins_share_a_transaction_and_nothing_else() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
