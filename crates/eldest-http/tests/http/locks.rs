@@ -19,6 +19,8 @@ use eldest_fixtures::hang::{freeze, idle};
 
 const JOBS: &str = "/v1/locks/team%2Fjobs";
 const TTL: Duration = Duration::from_secs(1);
+/// For a lock that ends only when its owner gives it back.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A node that takes locks for others, and another session that wants the same.
 struct Stage {
@@ -105,7 +107,16 @@ async fn send(at: SocketAddr, path: &str, body: &str) -> Result<Answer> {
 }
 
 async fn acquire(at: SocketAddr, wait: Duration) -> Result<Told> {
-    let body = json!({ "owner": "test", "wait_ms": wait.as_millis() as u64, "ttl_ms": 1000 });
+    acquire_for(TTL, at, wait).await
+}
+
+async fn hold(at: SocketAddr, wait: Duration) -> Result<Told> {
+    acquire_for(LONG, at, wait).await
+}
+
+async fn acquire_for(ttl: Duration, at: SocketAddr, wait: Duration) -> Result<Told> {
+    let (wait, ttl) = (wait.as_millis() as u64, ttl.as_millis() as u64);
+    let body = json!({ "owner": "test", "wait_ms": wait, "ttl_ms": ttl });
     let asked = Instant::now();
     let answer = send(at, JOBS, &body.to_string()).await?;
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -133,8 +144,8 @@ async fn release(at: SocketAddr, id: &str) -> Result<Answer> {
 async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
-    let first = acquire(at, Duration::ZERO).await?;
-    assert!(first.valid_for <= TTL && first.valid_for > TTL / 2);
+    let first = hold(at, Duration::ZERO).await?;
+    assert!(first.valid_for <= LONG && first.valid_for > LONG / 2);
     let answer = send(at, JOBS, r#"{"owner":"another"}"#).await?;
     assert_eq!((answer.status, &*answer.problem()), (409, "held"));
     assert!(
@@ -169,7 +180,7 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
         "no_such_lock"
     );
 
-    let waiting = tokio::spawn(async move { acquire(at, SOON).await.map_err(|e| e.to_string()) });
+    let waiting = tokio::spawn(async move { hold(at, SOON).await.map_err(|e| e.to_string()) });
     eventually(SOON, "the second one waits", async || {
         renew(at, &first.id)
             .await
