@@ -149,14 +149,18 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
         let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
         cases.extend(only(units, &[&format!("{name}::{beginning}")]));
     }
-    longest_first(&mut cases, &Times::read());
+    let times = Times::read();
+    longest_first(&mut cases, &times);
     docker::with_engine(stage, |stage, compose| {
         let failovers = match compose {
             Ok(compose) => failovers(stage, &built, &compose),
             Err(error) => Err(error),
         };
         match failovers {
-            Ok(failovers) => cases.splice(0..0, failovers).for_each(drop),
+            Ok(mut failovers) => {
+                longest_first(&mut failovers, &times);
+                cases.splice(0..0, failovers).for_each(drop);
+            }
             // The others go on.
             Err(error) => stage.fail(format!("no failover in containers: {error:#}")),
         }
