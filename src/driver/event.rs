@@ -1,15 +1,15 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
-use super::batch_size::Outcome;
 use crate::etcd::{KeepAlive, WatchMessage, WatchReceiver};
 use eldest_core::action::{Answer, RequestError, RequestId};
+use eldest_core::batcher::{Kind, Outcome};
 
 /// What happened outside.
 pub(crate) enum Event {
     /// A request was answered.
     Answered { request: RequestId, answer: Answer },
     /// Some that shared a transaction were.
-    Batch(Batch),
+    Batch(BatchAnswer),
     /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
     Renewed {
         request: RequestId,
@@ -29,15 +29,8 @@ pub(crate) enum Event {
     },
 }
 
-/// What may share a transaction with its like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Join,
-    Delete,
-}
-
 /// The answers to requests that shared a transaction.
-pub(super) struct Batch {
+pub(super) struct BatchAnswer {
     pub(super) kind: Kind,
     pub(super) answers: Vec<(RequestId, Answer)>,
     /// With the last: what it says about the size of batches. Of joins whose election has many candidates, answers may follow.

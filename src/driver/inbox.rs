@@ -1,5 +1,4 @@
-//! Decides what the driver does next. The lease's answers and due timers come first; commands, answers and watch
-//! messages take turns behind them, so that a flood of one kind delays neither a renewal nor the other kinds.
+//! Waits for what the driver does next, in the order of the core's [`Turns`], and bounds what handles may ask for.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,9 +14,8 @@ use super::io::Io;
 use crate::error::{Error, Result};
 use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
+use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 
-/// Commands taken up in one turn, which may share what they ask of etcd.
-const IN_ONE_TURN: usize = 64;
 /// Calls that may wait for the driver at once. Further callers wait until it has taken up earlier ones.
 const CALLS: usize = 1024;
 /// Campaigns that may be on their way into etcd at once, those included that their callers gave up. Further ones wait:
@@ -150,22 +148,6 @@ pub(super) enum Work {
     Sent,
 }
 
-/// What takes turns.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    Sending,
-    Commands,
-    Answers,
-    Watches,
-}
-
-const TURNS: [Source; 4] = [
-    Source::Sending,
-    Source::Commands,
-    Source::Answers,
-    Source::Watches,
-];
-
 /// All that the driver waits for.
 pub(super) struct Inbox {
     env: SharedEnv,
@@ -174,8 +156,7 @@ pub(super) struct Inbox {
     /// `None`: every handle was dropped.
     commands: Option<CommandReceiver>,
     taken: Vec<Queued>,
-    /// Whose turn is next, in [`TURNS`].
-    turn: usize,
+    turns: Turns,
     alarm: Option<Alarm>,
 }
 
@@ -198,7 +179,7 @@ impl Inbox {
             answers,
             commands: Some(commands),
             taken: Vec::with_capacity(IN_ONE_TURN),
-            turn: 0,
+            turns: Turns::default(),
             alarm: None,
         }
     }
@@ -212,20 +193,13 @@ impl Inbox {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, due: Option<Time>, io: &mut Io) -> Poll<Work> {
-        if let Poll::Ready(Some(event)) = self.urgent.poll_recv(cx) {
-            return Poll::Ready(Work::Event(event));
-        }
-        if self.poll_due(cx, due).is_ready() {
-            return Poll::Ready(Work::Due);
-        }
-        for _ in TURNS {
-            let source = TURNS[self.turn];
-            self.turn = (self.turn + 1) % TURNS.len();
-            if let Poll::Ready(work) = self.poll_source(cx, source, io) {
-                return Poll::Ready(work);
-            }
-        }
-        Poll::Pending
+        let mut turns = self.turns;
+        let work = turns.take(|source| match self.poll_source(cx, source, due, io) {
+            Poll::Ready(work) => Some(work),
+            Poll::Pending => None,
+        });
+        self.turns = turns;
+        work.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The clock decides, not the timer: a timer that is polled only now and then, or stood still, is late.
@@ -250,8 +224,19 @@ impl Inbox {
         }
     }
 
-    fn poll_source(&mut self, cx: &mut Context<'_>, source: Source, io: &mut Io) -> Poll<Work> {
+    fn poll_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Source,
+        due: Option<Time>,
+        io: &mut Io,
+    ) -> Poll<Work> {
         match source {
+            Source::Urgent => match ready!(self.urgent.poll_recv(cx)) {
+                Some(event) => Poll::Ready(Work::Event(event)),
+                None => Poll::Pending,
+            },
+            Source::Timers => self.poll_due(cx, due).map(|()| Work::Due),
             Source::Sending => match ready!(io.sending.poll_next_unpin(cx)) {
                 Some(()) => Poll::Ready(Work::Sent),
                 None => Poll::Pending,

@@ -11,12 +11,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
-use super::batch::{self, Batches};
+use super::batch;
 use super::event::Event;
 use crate::etcd::{KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 use crate::runtime::SharedEnv;
 use eldest_core::Core;
 use eldest_core::action::{Answer, Ask, Class, RequestError, RequestId, WatchId};
+use eldest_core::batcher::Batcher;
 use eldest_core::time::Time;
 
 pub(super) struct Io {
@@ -32,7 +33,7 @@ pub(super) struct Io {
     generation: u64,
     watches: Option<Watches>,
     watch_generation: u64,
-    batches: Batches,
+    batcher: Batcher,
     /// Joins and deletes under way: whose turn it is waits for these, so the driver polls them itself. Their answers
     /// come as events.
     pub(super) sending: FuturesUnordered<BoxFuture<'static, ()>>,
@@ -81,7 +82,7 @@ impl Io {
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
     ) -> Self {
-        let batches = Batches::new(pool.request_timeout());
+        let batcher = Batcher::new(pool.request_timeout());
         Self {
             env,
             pool,
@@ -93,7 +94,7 @@ impl Io {
             generation: 0,
             watches: None,
             watch_generation: 0,
-            batches,
+            batcher,
             sending: FuturesUnordered::new(),
             listening: Listening::default(),
         }
@@ -104,7 +105,7 @@ impl Io {
         match event {
             Event::Answered { request, answer } => core.answer(now, request, answer),
             Event::Batch(batch) => {
-                self.batches.answered(&batch);
+                self.batcher.answered(batch.kind, batch.last);
                 for (request, answer) in batch.answers {
                     core.answer(now, request, answer);
                 }
@@ -168,7 +169,7 @@ impl Io {
             Ask::Open { lease } => self.open(request, lease),
             Ask::Renew => self.renew(request),
             ask => {
-                let Some((request, ask)) = self.batches.keep((request, ask)) else {
+                let Some((request, ask)) = self.batcher.keep((request, ask)) else {
                     return;
                 };
                 let urgent = matches!(
@@ -194,9 +195,9 @@ impl Io {
 
     /// Sends what was kept because more of its kind might be asked for in the same turn.
     pub(super) fn flush(&mut self) {
-        while let Some((kind, asked)) = self.batches.next() {
+        while let Some(batch) = self.batcher.next_batch() {
             let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
-            let sending = batch::send(pool, kind, asked, events);
+            let sending = batch::send(pool, batch, events);
             self.sending.push(sending.in_current_span().boxed());
         }
     }

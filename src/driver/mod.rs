@@ -3,7 +3,6 @@
 
 mod announcing;
 mod batch;
-mod batch_size;
 mod candidate_state;
 mod effects;
 mod event;

@@ -7,9 +7,13 @@
 //! [`partitions`], [`evacuation`]. A room writes its requests into the outbox, or returns them; `wiring/` passes them on to the other
 //! rooms. No room imports the wiring, and no two rooms import each other.
 //!
+//! The order in which a driver works is decided here too: [`turns`] says what it takes up next, and [`batcher`] what it sends
+//! in one transaction.
+//!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 
 pub mod action;
+pub mod batcher;
 pub mod candidate;
 pub mod cleanup;
 pub mod error;
@@ -28,6 +32,7 @@ pub mod reason;
 pub mod status;
 pub mod time;
 mod timers;
+pub mod turns;
 pub mod watch;
 mod wiring;
 

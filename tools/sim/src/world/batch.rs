@@ -1,61 +1,27 @@
-//! Sends what a driver asks for in one turn in one transaction, as `driver/batch.rs` does: the joins of one session in
-//! several elections, or deletes. All of a transaction is done at one revision or not at all, and lost together.
+//! Carries the transactions that the core's [`Batcher`](eldest_core::batcher::Batcher) makes of a turn's requests. All of a
+//! transaction is done at one revision or not at all, and lost together.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::store::{Store, Write, failed};
 use super::{Ev, Event, Fate, World};
-use eldest_core::action::{Answer, Ask, Class, Join, Joined, RequestId};
+use eldest_core::action::{Answer, Ask, Class, Join, Joined};
+use eldest_core::batcher::{Asked, Batch};
 use eldest_core::time::Time;
 
-/// A request, and its number.
-pub(crate) type Asked = (RequestId, Ask);
-
-/// What one node's driver keeps until the end of its turn.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    joins: Vec<Asked>,
-    deletes: Vec<Asked>,
+/// One transaction of a batch that is under way.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    batch: Batch,
+    /// What the transaction asks for.
+    part: Vec<Asked>,
+    /// When the batch was sent.
+    begun: Time,
 }
 
-impl Kept {
-    /// Keeps what may share a transaction; hands back what may not.
-    pub(super) fn keep(&mut self, request: RequestId, ask: Ask) -> Option<Ask> {
-        let line = match &ask {
-            // Conditions are looked at before anything is put: two of these could each miss the other's key.
-            Ask::Join(Join { admission, .. }) if admission.nothing_else_in.is_none() => {
-                &mut self.joins
-            }
-            Ask::Delete { .. } => &mut self.deletes,
-            _ => return Some(ask),
-        };
-        line.push((request, ask));
-        None
-    }
-
-    /// The next that go together: joins of different elections under one lease, or deletes.
-    fn next(&mut self) -> Option<Vec<Asked>> {
-        if self.joins.is_empty() {
-            let deletes = std::mem::take(&mut self.deletes);
-            return (!deletes.is_empty()).then_some(deletes);
-        }
-        let mut prefixes = BTreeSet::new();
-        let mut first = None;
-        let mut alike = 0;
-        for (_, ask) in &self.joins {
-            let Ask::Join(Join { lease, prefix, .. }) = ask else {
-                break;
-            };
-            if *first.get_or_insert(*lease) != *lease || !prefixes.insert(Arc::clone(prefix)) {
-                break;
-            }
-            alike += 1;
-        }
-        Some(self.joins.drain(..alike).collect())
-    }
-}
+/// How long the answer to a transaction takes, and which one that is.
+pub(crate) type WayBack = (Duration, Box<Sending>);
 
 impl Store {
     /// Does all of it at one revision. The conditions are looked at before anything is put; without the lease nothing is.
@@ -111,67 +77,130 @@ impl Store {
 impl World {
     /// The turn is over: what was kept is sent.
     pub(super) fn flush(&mut self, node: usize) {
-        while let Some(asked) = self.nodes[node].kept.next() {
-            self.transmit_together(node, asked);
+        while let Some(batch) = self.nodes[node].batcher.next_batch() {
+            self.transmit_next(node, batch, self.now);
         }
     }
 
-    fn transmit_together(&mut self, node: usize, mut asked: Vec<Asked>) {
-        if asked.len() < 2 {
-            for (request, ask) in asked {
-                self.transmit(node, request, ask);
-            }
+    /// Sends the next transaction of a batch, if any is left.
+    fn transmit_next(&mut self, node: usize, mut batch: Batch, begun: Time) {
+        let Some(mut part) = batch.next_part() else {
             return;
+        };
+        if part.len() > 1 {
+            self.transmit_together(node, Sending { batch, part, begun });
+        } else if let Some((request, ask)) = part.pop() {
+            let part = vec![(request, ask.clone())];
+            let alone = Box::new(Sending { batch, part, begun });
+            self.nodes[node].alone.insert(request, alone);
+            self.transmit(node, request, ask);
         }
+    }
+
+    /// The answer to a request that went alone, though it may share a transaction, is that to its transaction.
+    pub(super) fn answered_alone(&mut self, node: usize, event: Event) -> Event {
+        match event {
+            Event::Answer {
+                request,
+                answer,
+                stream,
+                timeout,
+            } => match self.nodes[node].alone.remove(&request) {
+                Some(sending) => Event::Sent {
+                    sending,
+                    answers: vec![answer],
+                    timeout,
+                },
+                None => Event::Answer {
+                    request,
+                    answer,
+                    stream,
+                    timeout,
+                },
+            },
+            event => event,
+        }
+    }
+
+    /// A transaction of a batch was answered. What the driver gives to its core, unless it asks again by halves.
+    pub(super) fn sent(
+        &mut self,
+        node: usize,
+        sending: Sending,
+        answers: Vec<Answer>,
+    ) -> Option<Event> {
+        let Sending {
+            mut batch,
+            part,
+            begun,
+        } = sending;
+        let failure = match &answers[..] {
+            [Answer::Failed(failure), ..] => Some(failure),
+            _ => None,
+        };
+        let answered = batch.answered(part, failure).map(|part| {
+            let requests = part.into_iter().map(|(request, _)| request);
+            Event::Answers {
+                answers: requests.zip(answers).collect(),
+                kind: batch.kind(),
+                last: batch.outcome(self.now.since(begun)),
+            }
+        });
+        self.transmit_next(node, batch, begun);
+        answered
+    }
+
+    fn transmit_together(&mut self, node: usize, sending: Sending) {
+        let asked = &sending.part;
         let joins = matches!(asked[0].1, Ask::Join { .. });
         self.happened.together += u64::from(joins);
         let (now, out, back) = (self.now, self.hop(node), self.hop(node));
-        let asks = asked.iter().map(|(_, ask)| ask);
-        let rule = self.rules.iter_mut().find_map(|rule| {
-            let meant = rule.node == node && rule.times > 0;
-            let to_blame = asks.clone().position(|ask| meant && (rule.what)(ask))?;
-            rule.times -= 1;
-            Some((rule.fate, to_blame))
-        });
-        let forbidden = self.is_forbidden(node, &asked[0].1);
-        let rule = rule.or(forbidden.then_some((Fate::Refused(Class::Denied), 0)));
-        let fate = rule.map(|(fate, _)| fate);
+        let fate = self.fate_together(node, asked);
         let fate = fate.or_else(|| self.fate_by_link(node, out));
-        if let (Some(Fate::Refused(class)), Some((_, to_blame))) = (fate, rule) {
-            let all = matches!(class, Class::Denied | Class::Invalid);
-            let refused = if all {
-                // etcd did none of it, and the others are asked for again without the one to blame.
-                let life = self.lives[node];
-                let refused = asked.remove(to_blame);
-                self.after(out + back, move |w| {
-                    if w.lives[node] == life {
-                        w.transmit_together(node, asked);
-                    }
-                });
-                vec![refused]
-            } else {
-                asked
-            };
-            let answers = refused.iter().map(|(r, _)| (*r, failed(class, false)));
-            self.answer_together(node, answers.collect(), (now, out + back));
+        if let Some(Fate::Refused(class)) = fate {
+            let answers = asked.iter().map(|_| failed(class, false)).collect();
+            self.answer_together(node, sending, answers, (now, out + back));
             return;
         }
         let refusal = Fate::refusal(fate);
         let (out, back) = Fate::ways(fate, out, back);
         let in_time = out.is_some_and(|out| out <= self.settings.timeout);
-        if back.is_none() || !in_time {
-            self.time_out_together(node, &asked, now);
+        let asked = sending.part.clone();
+        let mut way_back = None;
+        match back {
+            Some(back) if in_time => way_back = Some((back, Box::new(sending))),
+            _ => self.time_out_together(node, sending, now),
         }
         if let Some(out) = out {
-            let back = back.filter(|_| in_time);
             let arrive = Ev::ArriveTogether {
                 asked,
                 sent: now,
-                back,
+                back: way_back,
                 refusal,
             };
             self.schedule(now.after(out), node, arrive);
         }
+    }
+
+    /// What a rule says, or the permissions of the node, about requests that share a transaction. etcd refuses all of them
+    /// for the one to blame, which is refused again in whatever transaction it is asked for.
+    fn fate_together(&mut self, node: usize, asked: &[Asked]) -> Option<Fate> {
+        let blamed = &self.nodes[node].blamed;
+        if let Some(class) = asked.iter().find_map(|(request, _)| blamed.get(request)) {
+            return Some(Fate::Refused(*class));
+        }
+        let rule = self.rules.iter_mut().find_map(|rule| {
+            let meant = rule.node == node && rule.times > 0;
+            let to_blame = asked.iter().find(|(_, ask)| meant && (rule.what)(ask))?;
+            rule.times -= 1;
+            Some((rule.fate, to_blame.0))
+        });
+        if let Some((Fate::Refused(class @ (Class::Denied | Class::Invalid)), to_blame)) = rule {
+            self.nodes[node].blamed.insert(to_blame, class);
+        }
+        let forbidden = asked.iter().any(|(_, ask)| self.is_forbidden(node, ask));
+        let denied = forbidden.then_some(Fate::Refused(Class::Denied));
+        rule.map(|(fate, _)| fate).or(denied)
     }
 
     /// They reach etcd.
@@ -180,11 +209,12 @@ impl World {
         node: usize,
         alive: bool,
         asked: &[Asked],
-        (sent, back, refusal): (Time, Option<Duration>, Option<Class>),
+        (sent, back, refusal): (Time, Option<WayBack>, Option<Class>),
     ) {
+        let back = back.filter(|_| alive);
         if self.store.headless.is_some() {
-            if back.is_some() && alive {
-                self.time_out_together(node, asked, sent);
+            if let Some((_, sending)) = back {
+                self.time_out_together(node, *sending, sent);
             }
             return;
         }
@@ -194,42 +224,43 @@ impl World {
         for (_, ask) in asked {
             self.deleted_blindly(ask);
         }
-        let answers = self.store.perform_together(asked);
-        let answers = asked.iter().zip(answers).map(|((request, _), answer)| {
-            let answer = refusal.map_or(answer, |class| failed(class, true));
-            (*request, answer)
-        });
+        let answers = self.store.perform_together(asked).into_iter();
+        let answers = answers.map(|answer| refusal.map_or(answer, |class| failed(class, true)));
         let answers = answers.collect();
-        let Some(back) = back.filter(|_| alive) else {
+        let Some((back, sending)) = back else {
             return;
         };
         let late = self.now.after(back) > sent.after(self.settings.timeout);
         if self.nodes[node].link.answers_lost || late {
-            self.time_out_together(node, asked, sent);
+            self.time_out_together(node, *sending, sent);
         } else {
-            self.answer_together(node, answers, (self.now, back));
+            self.answer_together(node, *sending, answers, (self.now, back));
         }
     }
 
     fn answer_together(
         &mut self,
         node: usize,
-        answers: Vec<(RequestId, Answer)>,
+        sending: Sending,
+        answers: Vec<Answer>,
         (from, back): (Time, Duration),
     ) {
-        let event = Event::Answers {
+        let event = Event::Sent {
+            sending: Box::new(sending),
             answers,
             timeout: false,
         };
         self.schedule(from.after(back), node, Ev::Deliver(event));
     }
 
-    fn time_out_together(&mut self, node: usize, asked: &[Asked], sent: Time) {
-        let joins = matches!(asked[0].1, Ask::Join { .. });
+    fn time_out_together(&mut self, node: usize, sending: Sending, sent: Time) {
+        let joins = matches!(sending.part[0].1, Ask::Join { .. });
         self.happened.lost_together += u64::from(joins);
-        let answers = asked.iter().map(|(r, _)| (*r, failed(Class::Retry, true)));
-        let event = Event::Answers {
-            answers: answers.collect(),
+        let lost = |_: &Asked| failed(Class::Retry, true);
+        let answers = sending.part.iter().map(lost).collect();
+        let event = Event::Sent {
+            sending: Box::new(sending),
+            answers,
             timeout: true,
         };
         let at = sent.after(self.settings.timeout).max(self.now);

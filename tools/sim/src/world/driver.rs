@@ -1,21 +1,19 @@
 //! Gives a node's core what reaches it and does what the core wants done, as the library's driver does.
 //!
 //! Where turns cost nothing, everything is taken up the moment it comes. Otherwise inputs wait while a turn goes on, and
-//! the next turn takes one of them in the order of `driver/inbox.rs`: answers about the lease first, then due timers, then
-//! commands, other answers and watch messages in turn. What the core decides in a turn is done at its end: that is the
-//! worst of what a busy or interrupted thread can do.
+//! the next turn takes one of them in the order of the core's [`Turns`]. What the core decides in a turn is done at its end:
+//! that is the worst of what a busy or interrupted thread can do.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::batch::Sending;
 use super::{Ev, Event, World, store};
 use crate::world::message::Message;
 use eldest_core::Core;
-use eldest_core::action::{Ask, RequestId, SlotId, TermId};
+use eldest_core::action::{Answer, Ask, RequestId, SlotId, TermId};
 use eldest_core::time::Time;
-
-/// Commands taken up in one turn, as `driver::inbox::IN_ONE_TURN`.
-const IN_ONE_TURN: usize = 64;
+use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 
 /// What a user's handle asks of the driver.
 type Command = Box<dyn FnOnce(&mut World)>;
@@ -27,6 +25,9 @@ pub(crate) struct Inbox {
     answers: VecDeque<Event>,
     watches: VecDeque<Event>,
     commands: VecDeque<Command>,
+    /// Transactions of batches that are answered.
+    sent: VecDeque<Event>,
+    turns: Turns,
     /// Requests whose answers come first.
     urgent_requests: BTreeSet<RequestId>,
     turn: Turn,
@@ -118,33 +119,40 @@ impl Inbox {
                 &mut self.urgent
             }
             Event::Answer { .. } | Event::Answers { .. } => &mut self.answers,
+            Event::Sent { .. } => &mut self.sent,
             _ => &mut self.watches,
         };
         line.push_back(event);
     }
 
-    /// The next work; of what takes turns, that of the first line from `first` on which has any.
-    fn next(&mut self, due: bool, first: usize) -> Option<Work> {
-        if let Some(event) = self.urgent.pop_front() {
-            return Some(Work::Event(event));
-        }
-        if due {
-            return Some(Work::Due);
-        }
-        (first..first + 3).find_map(|line| match line % 3 {
-            0 if !self.commands.is_empty() => {
+    /// The next work.
+    fn next(&mut self, due: bool) -> Option<Work> {
+        let mut turns = self.turns;
+        let work = turns.take(|source| self.take(source, due));
+        self.turns = turns;
+        work
+    }
+
+    fn take(&mut self, source: Source, due: bool) -> Option<Work> {
+        let line = match source {
+            Source::Urgent => &mut self.urgent,
+            Source::Timers => return due.then_some(Work::Due),
+            Source::Sending => &mut self.sent,
+            Source::Commands => {
                 let most = self.commands.len().min(IN_ONE_TURN);
-                Some(Work::Commands(self.commands.drain(..most).collect()))
+                let commands: Vec<_> = self.commands.drain(..most).collect();
+                return (!commands.is_empty()).then_some(Work::Commands(commands));
             }
-            0 => None,
-            1 => self.answers.pop_front().map(Work::Event),
-            _ => self.watches.pop_front().map(Work::Event),
-        })
+            Source::Answers => &mut self.answers,
+            Source::Watches => &mut self.watches,
+        };
+        line.pop_front().map(Work::Event)
     }
 
     fn is_empty(&self) -> bool {
         self.urgent.is_empty()
             && self.answers.is_empty()
+            && self.sent.is_empty()
             && self.watches.is_empty()
             && self.commands.is_empty()
     }
@@ -206,6 +214,7 @@ impl World {
 
     #[inline]
     fn input(&mut self, node: usize, event: Event) {
+        let event = self.answered_alone(node, event);
         if self.cost.is_zero() {
             self.take_up(node, event);
         } else {
@@ -237,14 +246,13 @@ impl World {
     fn begin_turn(&mut self, node: usize) {
         loop {
             let now = self.now;
-            let first = self.nodes[node].draws.usize(..3);
             let n = &mut self.nodes[node];
             if n.paused || n.inbox.busy() {
                 return;
             }
             // The clock decides, not the timer, whatever woke the driver.
             let due = n.due.is_some_and(|due| due <= now) && !n.closed();
-            let Some(work) = n.inbox.next(due, first) else {
+            let Some(work) = n.inbox.next(due) else {
                 return;
             };
             n.inbox.turn = Turn::Deciding;
@@ -303,7 +311,15 @@ impl World {
                 let answer = self.altered(node, request, answer);
                 self.give(node, |m, now| m.answer(now, request, answer));
             }
-            Event::Answers { mut answers, .. } => {
+            Event::Sent {
+                sending, answers, ..
+            } => self.take_up_sent(node, *sending, answers),
+            Event::Answers {
+                mut answers,
+                kind,
+                last,
+            } => {
+                self.nodes[node].batcher.answered(kind, last);
                 for (request, answer) in &mut answers {
                     self.says_answer(node, *request, answer);
                     *answer = self.altered(node, *request, answer.clone());
@@ -336,6 +352,18 @@ impl World {
                 });
             }
             Event::Joined { .. } | Event::Effect(_) => {}
+        }
+    }
+
+    /// The driver polls a transaction that is answered: its answers wait for their turn among the others.
+    fn take_up_sent(&mut self, node: usize, sending: Sending, answers: Vec<Answer>) {
+        let Some(event) = self.sent(node, sending, answers) else {
+            return;
+        };
+        if self.cost.is_zero() {
+            self.take_up(node, event);
+        } else {
+            self.nodes[node].inbox.put(event);
         }
     }
 
@@ -419,53 +447,6 @@ impl World {
             Turn::Over => self.turn_over(node),
             Turn::Idle if !self.nodes[node].inbox.is_empty() => self.begin_turn(node),
             _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use eldest_core::action::Answer;
-
-    fn answer(request: RequestId) -> Event {
-        Event::Answer {
-            request,
-            answer: Answer::Opened,
-            stream: None,
-            timeout: false,
-        }
-    }
-
-    /// A letter for what is next: `u`rgent answer, other `a`nswer, `t`imer, `c`ommands or `-`.
-    fn next(inbox: &mut Inbox, due: bool, first: usize) -> char {
-        match inbox.next(due, first) {
-            Some(Work::Event(Event::Answer { request: 1, .. })) => 'u',
-            Some(Work::Event(_)) => 'a',
-            Some(Work::Due) => 't',
-            Some(Work::Commands(commands)) => {
-                assert!(commands.len() <= IN_ONE_TURN, "a turn is bounded");
-                'c'
-            }
-            None => '-',
-        }
-    }
-
-    #[test]
-    fn answers_about_the_lease_come_before_due_timers_and_these_before_the_rest() {
-        for first in 0..3 {
-            let mut inbox = Inbox::default();
-            inbox.asked(1, &Ask::Renew);
-            for _ in 0..2 * IN_ONE_TURN {
-                inbox.commands.push_back(Box::new(|_| {}));
-            }
-            inbox.put(answer(2));
-            inbox.put(answer(1));
-            assert_eq!(next(&mut inbox, true, first), 'u');
-            assert_eq!(next(&mut inbox, true, first), 't');
-            let order: String = (0..4).map(|n| next(&mut inbox, false, first + n)).collect();
-            assert_eq!(order.matches('c').count(), 2, "{order}");
-            assert_eq!(order.matches('a').count(), 1, "{order}");
         }
     }
 }

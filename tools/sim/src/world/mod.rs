@@ -80,10 +80,17 @@ pub(crate) enum Event {
         /// Nothing came in time.
         timeout: bool,
     },
-    /// The answers to requests that shared a transaction.
+    /// What etcd answered to a transaction of a batch, for the driver to take up.
+    Sent {
+        sending: Box<batch::Sending>,
+        answers: Vec<Answer>,
+        timeout: bool,
+    },
+    /// The answers to requests that shared a transaction; with the last of a batch, what it says about the size of others.
     Answers {
         answers: Vec<(RequestId, Answer)>,
-        timeout: bool,
+        kind: eldest_core::batcher::Kind,
+        last: Option<eldest_core::batcher::Outcome>,
     },
     Watched {
         generation: u64,
@@ -102,8 +109,8 @@ impl Event {
     /// Whether a timer of the node's runtime brings it about, which stands still while the machine is suspended.
     fn is_timed(&self) -> bool {
         match self {
-            Event::Answer { timeout, .. } | Event::Answers { timeout, .. } => *timeout,
-            Event::Watched { .. } => false,
+            Event::Answer { timeout, .. } | Event::Sent { timeout, .. } => *timeout,
+            Event::Watched { .. } | Event::Answers { .. } => false,
             Event::Joined { .. } => true,
             Event::Effect(effect) => effect.waited(),
         }
@@ -124,9 +131,9 @@ pub(crate) enum Ev {
     },
     /// Requests that share a transaction reach etcd.
     ArriveTogether {
-        asked: Vec<batch::Asked>,
+        asked: Vec<eldest_core::batcher::Asked>,
         sent: Time,
-        back: Option<Duration>,
+        back: Option<batch::WayBack>,
         refusal: Option<Class>,
     },
     Register {

@@ -378,7 +378,7 @@ impl World {
             return;
         }
         if self.together {
-            if let Some(ask) = self.nodes[node].kept.keep(request, ask) {
+            if let Some((request, ask)) = self.nodes[node].batcher.keep((request, ask)) {
                 self.transmit(node, request, ask);
             }
         } else {
@@ -416,7 +416,9 @@ impl World {
             _ => None,
         };
         let (out, back) = (self.hop(node), self.hop(node));
-        let fate = self.fate(node, &ask, out);
+        let blamed = self.nodes[node].blamed.remove(&request);
+        let fate = blamed.map(Fate::Refused);
+        let fate = fate.or_else(|| self.fate(node, &ask, out));
         if let Some(Fate::Refused(class)) = fate {
             self.answer(node, request, failed(class, false), stream, now, out + back);
             return;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Event;
 use super::announcing::Announced;
-use super::batch::Kept;
+use super::batch::Sending;
 use super::driver::Inbox;
 use super::home::Home;
 use super::message::Message;
@@ -20,9 +20,10 @@ use super::tally::Tally;
 use crate::mutant::Mutant;
 use eldest_core::Core;
 use eldest_core::action::{
-    Action, Answer, CandidateAction, Note, RequestError, RequestId, SessionState, SlotId, Status,
-    TermId,
+    Action, Answer, CandidateAction, Class, Note, RequestError, RequestId, SessionState, SlotId,
+    Status, TermId,
 };
+use eldest_core::batcher::Batcher;
 use eldest_core::candidate::{Phase, WatchScope};
 use eldest_core::kv::{Entry, Reach};
 use eldest_core::reason::{EndReason, LostReason};
@@ -147,7 +148,11 @@ pub(crate) struct Node {
     /// What waits for the driver, where its turns take time.
     pub(crate) inbox: Inbox,
     /// What is sent at the end of a turn.
-    pub(crate) kept: Kept,
+    pub(crate) batcher: Batcher,
+    /// Transactions under way that have one request.
+    pub(crate) alone: BTreeMap<RequestId, Box<Sending>>,
+    /// Requests that etcd refuses, whatever they share a transaction with.
+    pub(crate) blamed: BTreeMap<RequestId, Class>,
     /// What the core waits for, by the node's clock and by the world's.
     pub(crate) due_local: Option<Time>,
     pub(crate) due: Option<Time>,
@@ -218,7 +223,9 @@ impl Node {
             stopped: Vec::new(),
             alarm: Time::ZERO,
             inbox: Inbox::default(),
-            kept: Kept::default(),
+            batcher: Batcher::new(settings.timeout),
+            alone: BTreeMap::new(),
+            blamed: BTreeMap::new(),
             due_local: None,
             due: None,
             stream: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub enum Outcome {
     /// etcd did all of these, in that time.
     Done(usize, Duration),
     /// etcd refused more than so many at once.
