@@ -147,6 +147,27 @@ async fn programs_that_ignore_sigterm_are_killed_before_their_partitions_move() 
 }
 
 #[tokio::test]
+async fn programs_end_by_the_clock_while_etcd_is_silent_and_begin_again() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", &[], POLITE)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    stage.etcd.pause();
+    say(&stage, "a", "end", COUNT).await?;
+    stage.etcd.resume();
+    eventually(TAKEOVER, "all programs begin again", async || {
+        let notes = notes(&stage);
+        let begun = notes.iter().filter(|note| note.word == "begin");
+        (begun.count() == 2 * COUNT).then_some(())
+    })
+    .await?;
+    a.stop().await?;
+    judge(&notes(&stage));
+    let log = a.log();
+    assert!(!log.contains("work dropped at"), "{log}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_programs_of_a_killed_node_end() -> Result {
     let stage = Stage::new().await?;
     let mut a = node(&stage, "a", &[], POLITE)?;
