@@ -10,7 +10,7 @@ RUN apt-get update \
 WORKDIR /src
 COPY . .
 # `--build-arg PROFILE=dev` is for the tests: sooner built, slower and larger. So is the node's feature that they want.
-ARG PROFILE=release
+ARG PROFILE=dist
 ARG FEATURES=
 # All at once, so that what they share is compiled once; and once only, so without what would speed up a second time.
 # The target is this machine. It is named so that the flags are not for build scripts and procedural macros, which cannot be

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::fixed::{COMMAND, RELEASE_LIMIT};
+use crate::fixed::{self, COMMAND, RELEASE_LIMIT};
 use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
@@ -86,7 +86,11 @@ fn build(stage: &Stage, (workspace, name): (Workspace, &str), what: &[&str]) -> 
 fn command(stage: &Stage) -> Result<PathBuf> {
     eprintln!("==> bench: building the command, which takes minutes the first time");
     let command = (Workspace::Product, COMMAND);
-    build(stage, command, &["--release", "--package", CLI])
+    build(
+        stage,
+        command,
+        &["--profile", fixed::PROFILE, "--package", CLI],
+    )
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.

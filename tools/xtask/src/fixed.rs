@@ -20,6 +20,8 @@ pub(crate) const COMMAND: &str = "eldest";
 pub(crate) const NODE: &str = "eldest-node";
 /// What docker-compose.yml runs while a node leads.
 pub(crate) const WORKER: &str = "eldest-worker";
+/// The profile of what a release consists of.
+pub(crate) const PROFILE: &str = "dist";
 /// A release build of everything takes minutes on an idle machine.
 pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(3600);
 /// Without its debug information a program is a tenth of the size.
@@ -45,7 +47,7 @@ pub(crate) fn run() -> ExitCode {
 /// The command as it is given to users.
 pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static, for release"));
-    let binary = build(stage, &["--release", "--package", CLI])?;
+    let binary = build(stage, &["--profile", PROFILE, "--package", CLI])?;
     ensure!(
         is_static(&fs::read(&binary)?),
         "{} needs a loader: it is not static",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::fixed::COMMAND;
+use crate::fixed::{COMMAND, PROFILE};
 use crate::programs::Built;
 use crate::published::CLI;
 use crate::stage::Stage;
@@ -22,7 +22,14 @@ pub(super) fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
     let zigbuild = python::package_alone(stage, ZIGBUILD).context(remedy)?;
     let zig = python::package_alone(stage, ZIG).context(remedy)?;
     stage.say(&format!("building {COMMAND} for {target}"));
-    let mut cargo = setup::cargo(["zigbuild", "--release", "--locked", "--package", CLI])?;
+    let mut cargo = setup::cargo([
+        "zigbuild",
+        "--profile",
+        PROFILE,
+        "--locked",
+        "--package",
+        CLI,
+    ])?;
     cargo.args([
         "--target",
         target,
