@@ -13,7 +13,6 @@ mod evacuations;
 mod exact_prefixes;
 mod failing_work;
 mod few_operations;
-mod floods;
 mod following;
 mod freshness;
 mod gateways;
