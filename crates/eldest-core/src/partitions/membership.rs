@@ -408,11 +408,6 @@ impl Membership {
 
     /// The member owns the partition, by a term under that slot.
     pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
-        let past = self.past.get(&partition);
-        debug_assert!(
-            past.is_none_or(|past| *past < own.create_revision),
-            "a key whose term is over is never ours again"
-        );
         let former = self.held.insert(partition, Hold { slot, own });
         debug_assert!(former.is_none(), "a partition has one term at a time");
     }
