@@ -17,7 +17,7 @@ use crate::stage::Stage;
 use crate::times::Times;
 
 /// So many tests run at once for each processor: most of them wait for a deadline at any time.
-const PER_PROCESSOR: usize = 10;
+const PER_PROCESSOR: usize = 8;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
 /// Each of these has six containers or more, whose processes the engine starts.
