@@ -75,8 +75,9 @@ fn the_host_of_an_endpoint_has_no_port_and_no_brackets() {
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 fn beside_https_in_any_spelling_nothing_is_dialled_without_tls() {
     let urls = |texts: &[&str]| {
-        let endpoints = texts.iter().map(|text| Endpoint::new(*text)).collect();
-        let all = all(endpoints, &Access::default())?;
+        let endpoints: Vec<_> = texts.iter().map(|text| Endpoint::new(*text)).collect();
+        let access = access_of(&endpoints, &Access::default());
+        let all = all(endpoints, &access)?;
         Ok::<_, String>(all.into_iter().map(|one| one.url).collect::<Vec<_>>())
     };
     for secure in ["https://a:1", "HTTPS://a:1", "dns+hTTps://a:1"] {
