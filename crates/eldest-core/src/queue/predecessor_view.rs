@@ -283,9 +283,10 @@ impl PredecessorView {
         !self.stale
     }
 
-    /// Returns `false` if what it has seen shows that the own key is not the eldest.
+    /// Returns `false` if what it has seen shows that the own key is not the eldest. A stale view shows nothing: it may have
+    /// passed over the read by which the candidate leads, as older than the end of a neighbour.
     pub(super) fn may_be_first(&self) -> bool {
-        self.own_fate == Fate::Ours && self.older.is_empty()
+        self.stale || (self.own_fate == Fate::Ours && self.older.is_empty())
     }
 
     pub(super) fn place(&self) -> Place {
