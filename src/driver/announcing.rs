@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::error::Result;
 use crate::state::{TermState, in_queue_since, leading};
 
-/// What one candidate announces.
+/// The state of one candidate's announcements.
 #[derive(Default)]
 pub(super) struct Announcing {
     /// The caller's announcement with the time of the present key, without the beginning of a term.

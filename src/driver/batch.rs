@@ -51,10 +51,10 @@ pub(super) async fn send(pool: Arc<Pool>, mut batch: Batch, events: mpsc::Unboun
     }
 }
 
-/// What a transaction answered to one request.
+/// A transaction's answer to one request.
 pub(super) enum Partly {
     Answered(Answer),
-    /// Of this join, the other candidates are still to be read.
+    /// The key is registered; some of the other candidates are still to be read.
     Registered(Registered),
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct CandidateState {
     status: LazyWatchSender<Status>,
     /// The campaign's answer: that the key stands and its place in the queue is known, or an error.
     placed: Option<oneshot::Sender<Result<()>>>,
-    /// Whether the key stands.
+    /// True once the key was registered.
     registered: bool,
     /// Kept until the key stands.
     room: Option<OwnedSemaphorePermit>,
@@ -174,14 +174,14 @@ impl CandidateState {
         );
     }
 
-    /// It was accepted as the session's one candidate.
+    /// Makes this the candidate whose status the election's other handles see.
     pub(super) fn accepted(&self) {
         if let Some(writer) = &self.writer {
             writer.take();
         }
     }
 
-    /// It never came to be.
+    /// Answers the campaign with the error: the candidate was not accepted.
     pub(super) fn refused(mut self, error: Error) {
         self.answer(Err(error));
     }
@@ -273,7 +273,7 @@ impl CandidateState {
         }
     }
 
-    /// Whoever did not ask for the end of the term is warned of it.
+    /// Logs the end of the term, as a warning if nobody asked for it.
     fn tell_end(&self, identity: &str, term: &TermState, reason: LostReason) {
         let token = term.token;
         term.end_span(reason);
@@ -349,7 +349,7 @@ impl CandidateState {
         let error = error.map_or_else(|| Error::closed_by(reason), Error::from_request);
         drop(self.failure.set(error.clone()));
         drop(self.campaign.end(reason.as_str()));
-        // Whoever is told of the end finds the next one's turn begun.
+        // The next task's turn begins before the end is reported.
         drop(self.turn.take());
         self.answer(Err(error));
         // The core has reported the end already, unless the candidacy never began.

@@ -4,7 +4,7 @@ use crate::etcd::{KeepAlive, WatchMessage, WatchReceiver};
 use eldest_core::action::{Answer, RequestError, RequestId};
 use eldest_core::batcher::{Kind, Outcome};
 
-/// What happened outside.
+/// An event outside of the driver.
 pub(crate) enum Event {
     /// A request was answered.
     Answered { request: RequestId, answer: Answer },

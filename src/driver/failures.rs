@@ -19,7 +19,7 @@ const REASONS: usize = 4;
 /// A line names so many elections and counts the others.
 const NAMES: usize = 5;
 
-/// What failed.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Renewal,
@@ -36,7 +36,7 @@ pub(super) struct Line {
     pub(super) what: What,
     pub(super) class: Class,
     pub(super) step: Step,
-    /// Of the last failure.
+    /// The reason of the last failure.
     pub(super) why: String,
     /// Whose requests failed, as people read it.
     pub(super) elections: String,
@@ -54,7 +54,7 @@ pub(super) enum Step {
 /// The failures of one session that are not over.
 pub(super) struct Failures {
     identity: Arc<str>,
-    /// What all keys of the session begin with.
+    /// The prefix of all keys of the session.
     namespace: Arc<[u8]>,
     outages: Vec<Outage>,
     /// Without another failure for so long, it is over; longer than attempts are apart.
@@ -258,7 +258,7 @@ impl Failures {
     }
 }
 
-/// What a key or prefix belongs to, by its name within the namespace.
+/// Returns the name, within the namespace, of the election to which a key or prefix belongs.
 pub(super) fn name_of(namespace: &[u8], about: &[u8]) -> String {
     let name = about.strip_prefix(namespace).unwrap_or(about);
     let end = name.iter().rposition(|byte| *byte == b'/');

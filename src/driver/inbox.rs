@@ -131,7 +131,7 @@ impl CommandReceiver {
     }
 }
 
-/// What the driver does next.
+/// The driver's next piece of work.
 #[allow(
     clippy::large_enum_variant,
     reason = "it goes from the poll to the driver and is kept nowhere"

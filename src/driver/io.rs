@@ -23,7 +23,7 @@ use eldest_core::time::Time;
 pub(super) struct Io {
     env: SharedEnv,
     pool: Arc<Pool>,
-    /// What all keys of the session begin with.
+    /// The prefix of all keys of the session.
     namespace: Arc<[u8]>,
     /// Over which it watches and reads.
     lane: Lane,

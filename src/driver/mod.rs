@@ -39,7 +39,7 @@ use inbox::{Inbox, Work};
 pub(crate) use io::several;
 pub(crate) use observing::{Observers, Parts as ObserverParts};
 
-/// What handles ask of the driver.
+/// A request of a handle to the driver.
 pub(crate) enum Command {
     /// etcd answered, outside of what the core asks.
     Connected,
@@ -66,7 +66,7 @@ pub(crate) enum Command {
         term: TermId,
         reply: oneshot::Sender<()>,
     },
-    /// Whether the candidate may not join again after a term.
+    /// Sets whether the candidate is kept from joining again after a term.
     HoldBack {
         slot: SlotId,
         held: bool,
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What the driver is made of.
+/// The parts from which the driver is built.
 pub(crate) struct Parts {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
@@ -99,7 +99,7 @@ pub(crate) struct Parts {
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) commands: CommandReceiver,
     pub(crate) identity: Arc<str>,
-    /// What all keys of the session begin with.
+    /// The prefix of all keys of the session.
     pub(crate) namespace: Arc<[u8]>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Driver {
     failures: Failures,
     /// Boxed: the table has room for up to twice as many.
     candidates: HashMap<SlotId, Box<CandidateState>>,
-    /// Who stood last under each prefix: one session holds one key per election.
+    /// The last candidate of each prefix: one session holds one key per election.
     standing: HashMap<Arc<[u8]>, SlotId>,
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
     tickets: u64,
@@ -125,7 +125,7 @@ pub(crate) struct Driver {
     io: io::Io,
     /// The span of the renewal under way.
     renewal: tracing::Span,
-    /// It was told that its lease has more keys than an etcd with users renews at ease.
+    /// True once the session was warned of too many keys under its lease.
     crowded: bool,
     closed: bool,
 }

@@ -35,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The longest sleep while nothing is due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// What observers ask for.
+/// A request of an observer.
 enum Ask {
     Look {
         reader: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Observers {
     parts: Parts,
 }
 
-/// What the observer task is made of.
+/// The parts from which the observer task is built.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) env: SharedEnv,
@@ -137,24 +137,24 @@ struct Look {
     readers: Vec<(u64, Arc<Backlog>)>,
     newest: Option<Roster>,
     complete: Arc<Complete>,
-    /// Until when it is watched though nobody reads.
+    /// The end of the watch if no reader comes; `None` while there is one.
     left: Option<Time>,
 }
 
 struct Task {
     parts: Parts,
-    /// What readers ask. Those that have asked when the task ends are told so.
+    /// The readers' requests. When the task ends, it also ends the readers whose requests still wait.
     asked: mpsc::UnboundedReceiver<Ask>,
     core: Core,
     io: io::Io,
     looks: HashMap<SlotId, Look>,
     slots: HashMap<(Arc<[u8]>, Reach), SlotId>,
-    /// What each reader looks at.
+    /// The slot that each reader observes.
     readers: HashMap<u64, SlotId>,
-    /// As of when all of them are complete that have no gap.
+    /// The time as of which all looks without a gap are complete.
     confirmed: Arc<Confirmed>,
     next_slot: SlotId,
-    /// What nobody looked at when it was put here, and until when it is watched all the same.
+    /// The slots whose last reader has left, with the time at which each watch ends if no other reader comes.
     lingering: VecDeque<(Time, SlotId)>,
     failures: Failures,
     entrance: Arc<Mutex<Entrance>>,
@@ -253,7 +253,7 @@ impl Task {
         }
     }
 
-    /// Whether nobody has asked for anything more.
+    /// Returns `true` if no request waits; further requests then start a new task.
     fn ends(&self) -> bool {
         let mut entrance = lock(&self.entrance);
         let ends = self.asked.is_empty();
@@ -407,7 +407,7 @@ impl Task {
                 // etcd answered: the session is ready, though it asks for nothing itself.
                 Action::Session(_) => self.parts.driver.connected(),
                 Action::Note(note) => self.note(&note),
-                // Of candidates and leases, of which there are none here.
+                // The other actions concern candidates and leases, of which there are none here.
                 _ => {}
             }
         }

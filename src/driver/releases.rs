@@ -10,7 +10,7 @@ use eldest_core::action::{SlotId, TermId};
 #[derive(Default)]
 pub(super) struct Releases {
     waiting: HashMap<SlotId, Vec<(TermId, oneshot::Sender<()>)>>,
-    /// Those of which something became in this turn.
+    /// The candidates with waiting callers that changed in this turn.
     changed: Vec<SlotId>,
 }
 

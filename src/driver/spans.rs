@@ -21,7 +21,7 @@ macro_rules! span {
 pub(super) struct Whose<'a> {
     pub(super) identity: &'a str,
     pub(super) election: &'a str,
-    /// Whether it is a lock's or a semaphore's.
+    /// True for a lock or a semaphore.
     pub(super) brief: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn term(whose: Whose<'_>, token: i64) -> Option<Box<Span>> {
     (!span.is_disabled()).then(|| Box::new(span))
 }
 
-/// What a candidate does on its way to leadership.
+/// A candidate's step on its way to leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Join,
