@@ -61,7 +61,7 @@ pub struct Candidate {
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
-    /// Whether the driver was told to leave; once is enough, however often a user asks.
+    /// True once the driver was asked to leave; once is enough, however often a user asks.
     leaves: AtomicBool,
 }
 

@@ -34,7 +34,7 @@ enum End<T> {
     Resigned(Option<T>),
     /// On shutdown; what the work returned.
     Shutdown(Option<T>),
-    /// It panicked.
+    /// The work panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -44,7 +44,7 @@ impl<T> End<T> {
         match self {
             End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
             End::Failed(..) => Some(LostReason::WorkFailed),
-            // It may have come after the term was lost: the candidate is not to stand again.
+            // The shutdown may have come after the term was lost: the candidate must not join again.
             End::Shutdown(_) => Some(LostReason::Shutdown),
             End::Lost | End::Resigned(_) => None,
         }
@@ -55,17 +55,17 @@ impl<T> End<T> {
 enum Turn {
     Elected(Leadership),
     Shutdown,
-    /// It cannot stand, or not any more.
+    /// The node cannot be a candidate, or not any more.
     Refused(Error),
     /// The follower's work failed.
     Fault(Fault),
 }
 
-/// What a node's time as follower, and the term that may have followed it, came to.
+/// The outcome of a node's time as follower, and of the term that may have followed it.
 enum Round<T> {
     /// The next one begins.
     Again,
-    /// It was the last one; what the work returned.
+    /// This round was the last; the work's result.
     Over(Option<T>),
     /// Work failed that had run for so long.
     Failed(Error, Duration),
@@ -282,7 +282,7 @@ impl<W> Run<'_, W> {
     }
 }
 
-/// Whether the health check decides if the node stands: before the first term, and after a stall.
+/// Returns `true` if the health check decides if the node joins: before the first term, and after a stall.
 fn unsure(last: Option<&Term>) -> bool {
     last.is_none_or(|term| term.lost_reason() == Some(LostReason::Stalled))
 }
@@ -378,7 +378,7 @@ pub(crate) async fn end_term(
     drop(claim.joined());
 }
 
-/// What work returned that was told to end; `None`: it was dropped. An error is logged, unless the work has nothing to finish.
+/// Returns the value of work that was asked to end. An error and a drop (`None`) are logged, unless it has nothing to finish.
 pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Option<T> {
     let election = term.name();
     match result {
@@ -394,7 +394,7 @@ pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Optio
     None
 }
 
-/// What the work logs tells which term it was.
+/// Returns the term's span, so that the work's log lines name their term.
 pub(crate) fn span_of(term: &Term) -> tracing::Span {
     term.shared.span()
 }

@@ -24,9 +24,9 @@ pub(crate) struct WorkMonitor {
     illness: AtomicU64,
     /// The time of the last `Ok` of the health check; nanoseconds.
     well: AtomicU64,
-    /// Whether the process ends if the work outlives the term.
+    /// True if the process ends when the work outlives the term.
     aborts: bool,
-    /// Whether no work runs, because it has not begun or has ended.
+    /// True while no work runs, because it has not begun or has ended.
     ended: AtomicBool,
 }
 
