@@ -24,7 +24,7 @@ pub use users::Credentials;
 pub(crate) struct Access {
     options: ConnectOptions,
     credentials: Option<Credentials>,
-    /// Whether etcd has authentication disabled, as far as is known. Of all connections of the pool.
+    /// True if etcd has authentication disabled, as far as is known. Shared by all connections of the pool.
     without_users: Arc<AtomicBool>,
     /// There are TLS options, or one of the endpoints is `https`.
     demands_tls: bool,
@@ -113,12 +113,12 @@ impl Access {
         access
     }
 
-    /// Whether connections have a user, whose token may become stale.
+    /// Returns `true` if connections have a user, whose token may become stale.
     pub(super) fn has_user(&self) -> bool {
         self.credentials.is_some()
     }
 
-    /// Whether they authenticate, as far as is known.
+    /// Returns `true` if connections authenticate, as far as is known.
     pub(super) fn is_as_user(&self) -> bool {
         self.has_user() && !self.without_users.load(Ordering::Relaxed)
     }

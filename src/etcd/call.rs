@@ -12,7 +12,7 @@ use eldest_core::kv::Header;
 /// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
 const MAX_MESSAGE: usize = 512 << 20;
 
-/// What a user reads.
+/// The message for the user.
 const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with the answer to an earlier one, so that no \
                       lease can be relied on; name the members of etcd themselves as endpoints";
 
@@ -22,7 +22,7 @@ pub(super) enum CallError {
     Client(etcd_client::Error),
     /// An answer that etcd never gives.
     Odd(&'static str),
-    /// It went to etcd's gRPC proxy.
+    /// The request went to etcd's gRPC proxy.
     Proxy,
 }
 

@@ -86,7 +86,7 @@ pub(super) struct Place {
     /// against another endpoint.
     pub(super) number: usize,
     pub(super) endpoint: Endpoint,
-    /// What is dialled; nothing, if the endpoint is a name that was not found yet.
+    /// The URL to dial; `None` if the endpoint is a name that was not found yet.
     target: Option<Url>,
 }
 
@@ -104,11 +104,11 @@ impl Place {
         &self.endpoint.url
     }
 
-    /// What is dialled, and the name for which the certificate must be valid if that is not its host.
+    /// Returns the URL to dial, and the name for which the certificate must be valid if that is not its host.
     ///
     /// # Errors
     ///
-    /// It is a name, which is looked up instead.
+    /// The endpoint is a name, which is looked up instead.
     pub(super) fn server(&self) -> Result<(Url, Option<String>), RequestError> {
         let why =
             || RequestError::new(Class::Retry, "the name was not found yet", self.url()).unsent();

@@ -9,7 +9,7 @@ use super::nearness::EndpointReason;
 use super::places::Places;
 use eldest_core::time::Time;
 
-/// What a session knows of one of its endpoints.
+/// The status of one of a session's endpoints, as far as the session knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointStatus {
     url: String,
@@ -55,7 +55,7 @@ impl EndpointStatus {
         self.reason(Lane::Data)
     }
 
-    /// Whether each lane uses one of them.
+    /// Returns `true` if each lane uses one of these endpoints.
     pub(super) fn show_every_lane(statuses: &[Self]) -> bool {
         let shown = |lane: Lane| statuses.iter().any(|status| status.reason(lane).is_some());
         Lane::ALL.into_iter().all(shown)

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use eldest_core::error::{Class, RequestError};
 
-/// What etcd answers to an authentication while it has authentication disabled.
+/// etcd's answer to an authentication while it has authentication disabled.
 const AUTHENTICATION_DISABLED: &str = "authentication is not enabled";
 
 /// Returns `true` if that is why an attempt to connect failed.
@@ -101,7 +101,7 @@ fn classify(code: Code, message: &str) -> Class {
         ("database space exceeded", Class::Backoff),
         // Users or roles have changed since the token was made.
         ("auth store is old", Class::Stale),
-        // It has expired, or its user's password has changed.
+        // The token has expired, or its user's password has changed.
         ("invalid auth token", Class::Stale),
         // There is none: authentication was enabled after the connection was made.
         ("user name is empty", Class::Stale),
@@ -163,7 +163,7 @@ fn class_here(message: &str) -> Class {
     }
 }
 
-/// Whether the connection was never made: then no request was written.
+/// Returns `true` if the connection was never made: then no request was written.
 fn connect_failed(status: &tonic::Status) -> bool {
     causes(status).any(<dyn StdError>::is::<tonic::ConnectError>)
 }

@@ -96,7 +96,7 @@ impl Pool {
 
     /// Looks each name up once, at the same time. A lookup that fails keeps what was found before.
     pub(super) async fn look_up(&self, names: &mut [Name]) {
-        // That of these names, which may be a list that is not in use yet.
+        // The access that these names need: their list may not be in use yet.
         let access = &source::access_of(names.iter().map(Name::named), &self.access);
         let asked = names.iter().map(|name| async {
             let source = name.source()?;
@@ -218,7 +218,7 @@ impl Pool {
     }
 }
 
-/// Until the session is closed or dropped.
+/// Refreshes the list until the session is closed or dropped.
 async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
     let mut hurry = 0;
     loop {

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TLS: &[u8] = &[0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0];
 /// The first bytes of an alert, and of an answer to a greeting.
 const ANSWERS_OF_TLS: [[u8; 2]; 2] = [[0x15, 3], [0x16, 3]];
-/// What a client of HTTP/2 says first: its preface, and settings that set nothing.
+/// The first bytes of a client of HTTP/2: its preface, and settings that set nothing.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The kind of the frame that a server of HTTP/2 sends first; it follows three bytes of length.
 const SETTINGS: u8 = 4;

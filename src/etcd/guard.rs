@@ -37,7 +37,7 @@ impl Proof {
     }
 }
 
-/// What became of the keys of a lease.
+/// The outcome of the release of a lease's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The lease had ended.
@@ -48,7 +48,7 @@ pub(crate) enum Release {
     Released { outside: usize },
 }
 
-/// Whether a release includes the proof.
+/// The extent of a release: with or without the proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     AllButProof,

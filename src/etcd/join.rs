@@ -24,7 +24,7 @@ pub(crate) struct Registered {
     found: Found,
 }
 
-/// What the transaction answered to one registration.
+/// The transaction's answer to one registration.
 pub(super) struct Found {
     pub(super) created: bool,
     page: Page,
@@ -161,7 +161,7 @@ impl Pool {
 }
 
 impl Registered {
-    /// Whether nothing is left to be read.
+    /// Returns `true` if nothing is left to be read.
     pub(crate) fn is_complete(&self) -> bool {
         !self.found.page.more
     }
@@ -178,8 +178,8 @@ fn complete(joins: &[&Join], found: Vec<Found>) -> Result<Vec<Found>, CallError>
     }
 }
 
-/// What must be so for the key to be put, but for what may stand beside its prefix. Of a lock this is more than must be: a
-/// comparison of values fails where there are none, so the ordinary case, that nothing stands, comes first.
+/// Returns the conditions for the put of the key, except those on keys beside its prefix. A lock's are stricter than needed: a
+/// comparison of values fails where there are none, so the ordinary case, no key below the prefix, comes first.
 fn conditions(join: &Join) -> Vec<Compare> {
     if !join.admission.only_locks {
         return beside_others(join);
@@ -188,7 +188,7 @@ fn conditions(join: &Join) -> Vec<Compare> {
     vec![nothing.with_range(prefix_end(&join.prefix))]
 }
 
-/// What must be so if others may stand below the prefix.
+/// Returns the conditions for the put of the key if there may be others below the prefix.
 fn beside_others(join: &Join) -> Vec<Compare> {
     let prefix = &*join.prefix;
     let absent = Compare::create_revision(&*join.key, CompareOp::Equal, 0);
@@ -242,8 +242,8 @@ fn transaction(join: &Join, page: i64) -> Txn {
 }
 
 impl Found {
-    /// Whether the key of a lock was not put though it may stand behind what was found: it waits, and neither its own key of
-    /// an earlier attempt nor a candidate of an election was among it.
+    /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its own key
+    /// of an earlier attempt nor a candidate of an election was among them.
     fn may_stand_behind(&self, join: &Join) -> bool {
         let admission = &join.admission;
         let bars = |key: &[u8], value: &[u8]| *key == *join.key || is_elected(value);
@@ -281,7 +281,7 @@ impl Found {
     }
 }
 
-/// What lies below `all` before and after the keys below `prefix`, which lies in it.
+/// Returns the ranges of `all` before and after the keys below `prefix`, which lies in it.
 fn around(prefix: &[u8], all: &[u8]) -> [(Vec<u8>, Vec<u8>); 2] {
     [
         (all.to_vec(), prefix.to_vec()),

@@ -52,7 +52,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Whether one of its keys, with its value, is like that.
+    /// Returns `true` if `is` holds for one of the page's keys, with its value.
     pub(super) fn has(&self, is: impl Fn(&[u8], &[u8]) -> bool) -> bool {
         self.found
             .iter()

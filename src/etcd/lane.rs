@@ -10,7 +10,7 @@ use super::endpoint::Place;
 pub(crate) enum Lane {
     /// The lease and what verifies its renewals.
     Lease,
-    /// What users look on at.
+    /// Watches and reads of observers.
     Onlookers,
     /// Everything else.
     Data,

@@ -39,7 +39,7 @@ pub(crate) struct Ack {
 /// How much of a lease's term is left, in the whole seconds that etcd tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseTerm {
-    /// What is left, rounded down.
+    /// The time left, rounded down.
     pub(crate) left: Duration,
     /// The whole term.
     pub(crate) granted: Duration,

@@ -7,7 +7,7 @@ use super::endpoint::{self, Endpoint};
 use super::operator::EtcdMember;
 use super::source::{self, address};
 
-/// What a list of members says.
+/// The endpoints that a list of members offers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     /// One endpoint for each member that can be used.
@@ -54,7 +54,7 @@ pub(super) fn usable(
     usable
 }
 
-/// What a member's URL must fulfil, so that no list leads a session to another machine's etcd or to a connection without
+/// The rules for a member's URL, so that no list leads a session to another machine's etcd or to a connection without
 /// TLS.
 struct Rules<'a> {
     access: &'a Access,

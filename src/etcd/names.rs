@@ -6,12 +6,12 @@ use super::endpoint::Endpoint;
 use super::source::Source;
 use eldest_core::error::RequestError;
 
-/// What the list of endpoints is made of.
+/// The names and members that make up the list of endpoints.
 pub(super) struct Named {
     pub(super) names: Vec<Name>,
     /// The members that etcd listed last.
     pub(super) members: Option<Vec<Endpoint>>,
-    /// What the last round could not do.
+    /// The troubles of the last round.
     pub(super) troubles: BTreeSet<Trouble>,
 }
 
@@ -31,7 +31,7 @@ impl Named {
         new
     }
 
-    /// Whether there is something to look up.
+    /// Returns `true` if there is something to look up.
     pub(super) fn has_sources(&self) -> bool {
         self.names.iter().any(|name| name.source.is_some())
     }
@@ -45,7 +45,7 @@ impl Named {
     }
 }
 
-/// What a round could not do. Each is logged once, and again after a round without it.
+/// A part of a round that failed. Each is logged once, and again after a round without it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trouble {
     Name { name: String, why: String },
@@ -74,7 +74,7 @@ impl Trouble {
 pub(super) struct Name {
     named: Endpoint,
     source: Option<Source>,
-    /// What was found last.
+    /// The endpoints that were found last.
     found: Option<Vec<Endpoint>>,
     /// Why the last lookup failed.
     failure: Option<String>,

@@ -262,7 +262,7 @@ impl Pool {
     }
 }
 
-/// Until the session is closed or dropped.
+/// Probes the endpoints when it is due, until the session is closed or dropped.
 pub(super) async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
     loop {
         let (closed, changed, next) = {

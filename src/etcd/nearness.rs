@@ -33,7 +33,7 @@ const NOISE: Duration = Duration::from_millis(5);
 struct Known {
     /// The endpoint's number, which no other endpoint ever has.
     number: usize,
-    /// Whether it is in the session's data centre.
+    /// True if the endpoint is in the session's data centre.
     own: bool,
     /// The latest two measurements, the newest first.
     round_trips: [Option<Duration>; 2],
@@ -41,7 +41,7 @@ struct Known {
     answered: u32,
     /// How many probes in a row it has not answered.
     unanswered: u32,
-    /// It failed, and has not answered a probe since.
+    /// True if the endpoint failed and has not answered a probe since.
     failing: bool,
     /// No lane moves to it before.
     away_until: Time,
@@ -84,7 +84,7 @@ impl Known {
         self.round_trips[0].is_some()
     }
 
-    /// Whether it is preferred to `other` by a clear margin, provided that both answer.
+    /// Returns `true` if the endpoint is preferred to `other` by a clear margin, provided that both answer.
     fn beats(&self, other: &Known) -> bool {
         if self.own != other.own {
             return self.own;
@@ -95,17 +95,17 @@ impl Known {
         worst.saturating_add(NOISE.max(best / 4)) <= best
     }
 
-    /// Whether it may turn out to be preferred to `other` once it answers.
+    /// Returns `true` if the endpoint may turn out to be preferred to `other` once it answers.
     fn may_beat(&self, other: &Known) -> bool {
         self.beats(other) || (self.own == other.own && !self.is_known())
     }
 
-    /// Whether enough was measured to tell how near it is.
+    /// Returns `true` if enough was measured to say how near the endpoint is.
     fn is_known(&self) -> bool {
         self.round_trips[1].is_some()
     }
 
-    /// Whether it failed and has not shown since that it is well: lanes turn to every other endpoint first.
+    /// Returns `true` if the endpoint failed and has not recovered since: lanes turn to every other endpoint first.
     fn is_doubtful(&self, now: Time) -> bool {
         self.failing || now < self.away_until
     }
@@ -133,7 +133,7 @@ impl Known {
 pub enum EndpointReason {
     /// The session has only this endpoint.
     Only,
-    /// It is in the session's data centre.
+    /// The endpoint is in the session's data centre.
     OwnDataCenter,
     /// No other endpoint that answers is clearly nearer, by measured round trip.
     Nearest,
@@ -159,7 +159,7 @@ impl EndpointReason {
     }
 }
 
-/// What is known of all endpoints, in the order of the list. Of a number that is not in the list any more, nothing is known.
+/// The measurements of all endpoints, in the order of the list. A number that has left the list has none.
 #[derive(Debug, Clone)]
 pub(super) struct Nearness {
     known: Vec<Known>,
@@ -220,7 +220,7 @@ impl Nearness {
         self.get(at)?.round_trips[0]
     }
 
-    /// Whether it failed, or left a probe without an answer, and has not answered one since.
+    /// Returns `true` if the endpoint failed, or left a probe without an answer, and has not answered one since.
     pub(super) fn is_failing(&self, at: usize) -> bool {
         self.get(at).is_some_and(|known| known.failing)
     }
@@ -262,7 +262,7 @@ impl Nearness {
         }
     }
 
-    /// It was probed; `round_trip`: if it answered.
+    /// Records a probe; `round_trip` is `None` if it was not answered.
     pub(super) fn probed(
         &mut self,
         at: usize,

@@ -16,7 +16,7 @@ use super::lane::Lane;
 use super::pool::Pool;
 use eldest_core::error::{Class, RequestError};
 
-/// What a member says of itself.
+/// The status that a member reports of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMemberStatus {
     /// Its version, such as `3.7.2`.
@@ -29,7 +29,7 @@ pub struct EtcdMemberStatus {
     pub leader: u64,
     /// The raft term it is in.
     pub raft_term: u64,
-    /// Whether it does not vote yet, and answers no linearizable reads.
+    /// True if the member does not vote yet, and answers no linearizable reads.
     pub learner: bool,
     /// The size of its database's file, in bytes.
     pub size: u64,
@@ -37,16 +37,16 @@ pub struct EtcdMemberStatus {
     pub size_in_use: u64,
     /// How large it may become; 0: it does not say (before 3.6).
     pub quota: u64,
-    /// What it complains of, alarms above all.
+    /// The problems that the member reports, alarms above all.
     pub errors: Vec<String>,
 }
 
-/// What a user may do with all keys below a prefix.
+/// A user's permissions for all keys below a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permissions {
-    /// Whether all of them may be read.
+    /// True if all these keys may be read.
     pub read: bool,
-    /// Whether all of them may be written and deleted.
+    /// True if all these keys may be written and deleted.
     pub write: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct EtcdMember {
     pub name: String,
     /// Where it says that clients reach it.
     pub client_urls: Vec<String>,
-    /// Whether it does not vote yet, and answers no linearizable reads.
+    /// True if the member does not vote yet, and answers no linearizable reads.
     pub learner: bool,
 }
 
@@ -74,7 +74,7 @@ impl Pool {
         Ok(self.txn(txn).await?.succeeded())
     }
 
-    /// What the member says of itself. Needs no permission.
+    /// Returns the status that the member reports of itself. Needs no permission.
     pub(crate) async fn status(&self) -> Result<EtcdMemberStatus, RequestError> {
         self.call(Lane::Data, |client| async move {
             let answer = client.maintenance_client().status().await?;
@@ -95,7 +95,7 @@ impl Pool {
         .await
     }
 
-    /// Who is in the cluster. With users enabled, each of them may ask.
+    /// Returns the members of the cluster. With users enabled, each user may ask.
     pub(crate) async fn members(&self) -> Result<Vec<EtcdMember>, RequestError> {
         let asked = self.call(
             Lane::Data,
@@ -104,7 +104,7 @@ impl Pool {
         Ok(asked.await?.0)
     }
 
-    /// What the user may do with the keys below `prefix`. Changes nothing.
+    /// Returns the user's permissions for the keys below `prefix`. Changes nothing.
     ///
     /// etcd asks for the permissions of both branches of a transaction before it looks which one it takes. So one whose
     /// condition never holds tells whether the whole range may be written.

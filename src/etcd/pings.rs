@@ -8,9 +8,9 @@ use eldest_core::error::RequestError;
 pub const PING_EVERY: Duration = Duration::from_secs(6);
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What etcd writes before it cuts a connection. Only requests that begin between that and the end learn it.
+/// etcd's message before it cuts a connection. Only requests that begin between that and the end receive it.
 const REASON: &str = "too_many_pings";
-/// What open streams learn: the connection has ended.
+/// The error that open streams receive: the connection has ended.
 const ENDED: &str = "broken pipe";
 const REMEDY: &str = "start it with --grpc-keepalive-min-time of 5s, the default, or less";
 

@@ -53,7 +53,7 @@ pub(crate) struct Pool {
     pub(super) replacing: tokio::sync::Mutex<()>,
     /// Locked last, like `places`.
     named: Mutex<Named>,
-    /// Whether the members that etcd lists replace the endpoints that were named.
+    /// True if the members that etcd lists replace the endpoints that were named.
     pub(super) follows_members: bool,
     /// Something happened that a lookup may mend.
     pub(super) troubled: Arc<Notify>,
@@ -66,7 +66,7 @@ pub(crate) struct Pool {
     pub(super) identity: Option<Arc<str>>,
     /// The session's data centre.
     pub(super) data_center: Option<String>,
-    /// What users see of the endpoints.
+    /// The statuses of the endpoints that users see.
     seen: watch::Sender<Arc<[EndpointStatus]>>,
     /// Something happened that may change what is to be probed when.
     pub(super) changed: Arc<Notify>,
@@ -297,7 +297,7 @@ impl Pool {
     {
         let mut ticket = self.ticket(lane);
         if self.connects_first {
-            // What is wrong with the connection, the request itself tells.
+            // The request itself reports what is wrong with the connection.
             drop(self.within(self.connected(lane, &mut ticket)).await);
         }
         let (mut sent, mut anew) = (false, false);
@@ -366,7 +366,7 @@ impl Pool {
         failure
     }
 
-    /// Whether a new token mends that. Without a user there is none to be had.
+    /// Returns `true` if a new token mends that. Without a user there is none to be had.
     fn is_stale(&self, failure: &RequestError) -> bool {
         failure.class == Class::Stale && self.access.has_user()
     }
@@ -441,7 +441,7 @@ impl Pool {
         self.report(&ticket, &failure);
     }
 
-    /// What is known of the endpoints: the present state at once, then every change.
+    /// Returns the statuses of the endpoints: the present ones at once, then every change.
     pub(crate) fn endpoints_seen(&self) -> watch::Receiver<Arc<[EndpointStatus]>> {
         self.seen.subscribe()
     }
@@ -476,7 +476,7 @@ impl Pool {
         act(&mut self.named.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the list is kept up to date in the background.
+    /// Returns `true` if the list is kept up to date in the background.
     pub(crate) fn is_followed(&self) -> bool {
         self.follows_members || self.named(|named| named.has_sources())
     }
@@ -494,7 +494,7 @@ impl Pool {
         Lane::ALL.map(|lane| self.ticket(lane).at.number)
     }
 
-    /// Whether the lane has moved to a preferred endpoint since that ticket, and is away from the ticket's.
+    /// Returns `true` if the lane has moved to a preferred endpoint since that ticket, and is away from the ticket's.
     pub(super) fn has_moved(&self, ticket: &Ticket) -> bool {
         let moved = *self.connection(ticket.lane).moved.borrow();
         moved > ticket.generation && self.ticket(ticket.lane).at.number != ticket.at.number
@@ -526,7 +526,7 @@ impl Pool {
     async fn connect(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         let _turn = connection.connecting.lock().await;
-        // Whoever had the turn before has connected, or has given up this endpoint. Then the little time that is
+        // The request before this one has connected, or has given up this endpoint. Then the little time that is
         // left must not be held against the next one.
         let waited_for = ticket.clone();
         if let Some(client) = connection.lock().take_up(lane, ticket) {
@@ -552,7 +552,7 @@ impl Pool {
             current.client = Some(client.clone());
             current.heard = Some(self.env.now());
             if overdue {
-                // Of another generation, so that it is not blamed for the little time that is left.
+                // The connection gets a new generation, so that it is not blamed for the little time that is left.
                 current.generation += 1;
                 let why = "connecting left too little time for the request";
                 return Err(RequestError::new(Class::Retry, why, ticket.url()).unsent());
@@ -588,7 +588,7 @@ impl Pool {
             async move {
                 let going_on = async {
                     let _ = begun.client.clone().await;
-                    // Whoever comes back to this endpoint finds it connected.
+                    // A lane that comes back to this endpoint finds it connected.
                     std::future::pending::<()>().await;
                 };
                 timeout(&*env, limit, going_on).await;
@@ -649,7 +649,7 @@ impl Current {
             .filter(|_| self.client.is_some() && self.generation == ticket.generation)
     }
 
-    /// Whoever tries that endpoint next begins anew.
+    /// Removes the attempt: the next one at that endpoint starts from the beginning.
     pub(super) fn forget(&mut self, attempt: &Attempt) {
         self.attempts
             .retain(|other| !other.client.ptr_eq(&attempt.client));

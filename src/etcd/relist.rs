@@ -24,7 +24,7 @@ pub(super) enum Refused {
     Silent(Vec<RequestError>),
 }
 
-/// What came of trying an endpoint.
+/// The outcome of trying an endpoint.
 enum Tried {
     Answers,
     Silent(RequestError),
@@ -124,12 +124,12 @@ impl Pool {
         Ok(unfit)
     }
 
-    /// Whether no endpoint of the list was found yet, so that there is nothing to compare others with.
+    /// Returns `true` if no endpoint of the list was found yet, so that there is nothing to compare others with.
     pub(super) fn is_unknown(&self) -> bool {
         self.cluster.load(Ordering::Relaxed) == 0 && !self.has_endpoint()
     }
 
-    /// Whether the list has more than names that were not found yet.
+    /// Returns `true` if the list has more than names that were not found yet.
     pub(super) fn has_endpoint(&self) -> bool {
         self.places(|places| {
             let mut all = places.all().iter();

@@ -17,7 +17,7 @@ const DOMAIN: &str = "srv://";
 /// The longest name in DNS.
 const MAX_NAME: usize = 253;
 
-/// What is looked up, and where.
+/// A lookup: the kind of records, and their name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     /// The addresses of the host of this URL.

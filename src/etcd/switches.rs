@@ -160,7 +160,7 @@ mod tests {
         let told = logs.of("eldest::etcd", "endpoint switched", &[]);
         assert_eq!(told.last().unwrap().field("switches"), "50");
         assert!(tasks.lock().unwrap().is_empty());
-        // What waits to sum up more of them ends with the session.
+        // A task that waits to sum up more switches ends with the session.
         for number in [500, 501] {
             switches.happened(&env, switch(number));
         }

@@ -205,7 +205,7 @@ impl Etcd {
     }
 }
 
-/// Whether that thread, a folder in /proc, is not stopped.
+/// Returns `true` if that thread, a folder in /proc, is not stopped.
 fn is_running(thread: std::io::Result<std::fs::DirEntry>) -> bool {
     let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
     // After the program's name in brackets: the state.

@@ -277,7 +277,7 @@ pub enum OpResult {
     /// A choice between operations.
     #[non_exhaustive]
     When {
-        /// Whether all conditions were true.
+        /// True if all conditions were true.
         held: bool,
         /// The results of the chosen operations.
         results: Vec<OpResult>,

@@ -57,7 +57,7 @@ impl Url {
         Ok(Self { secure, authority })
     }
 
-    /// Whether it is `https`.
+    /// Returns `true` if the URL is `https`.
     pub(super) fn is_secure(&self) -> bool {
         self.secure
     }

@@ -17,7 +17,7 @@ use super::pool::{Pool, SharedPool};
 use eldest_core::error::RequestError;
 use eldest_core::kv::Change;
 
-/// What to ask of a watch stream.
+/// A request to a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WatchRequest {
     /// Watch from now on.
@@ -26,7 +26,7 @@ pub(crate) enum WatchRequest {
         id: i64,
         /// The key, or what the keys begin with.
         key: Vec<u8>,
-        /// Whether to watch all keys that begin with `key`.
+        /// True to watch all keys that begin with `key`.
         prefix: bool,
     },
     /// End a watch.
@@ -38,7 +38,7 @@ pub(crate) enum WatchRequest {
     Progress,
 }
 
-/// What a watch stream says.
+/// A message of a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WatchMessage {
     /// The watch is there: every change after `revision` follows.

@@ -92,7 +92,7 @@ impl Clock {
     }
 }
 
-/// What happens in the background of a pool with one name, which has an address, has none, or is not answered for.
+/// The background lookups of a pool with one name, which has an address, has none, or is not answered for.
 struct Lookups {
     pool: Arc<Pool>,
     clock: Arc<Mutex<Clock>>,

@@ -9,7 +9,7 @@ fn member(name: &str, urls: &[&str]) -> EtcdMember {
     }
 }
 
-/// What is used, and why others are not.
+/// Returns the endpoints that are used, and why others are not.
 fn of(members: &[EtcdMember], named: &[Endpoint]) -> Usable {
     usable(members, named, &[], &Access::default())
 }

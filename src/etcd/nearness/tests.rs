@@ -267,7 +267,7 @@ fn measurements_that_noise_has_spoilt_are_corrected_within_minutes() {
     assert_eq!(nearness.better_than(0, at(3.0)), Some(1));
 }
 
-/// It answers probes and no requests.
+/// The endpoint answers probes and no requests.
 #[test]
 fn an_endpoint_that_only_seems_well_does_not_keep_a_lane_from_the_others() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR * 2]);
@@ -400,7 +400,7 @@ fn a_replaced_list_keeps_what_is_known_of_the_endpoints_that_stay() {
         0,
         "it is in the session's data center now"
     );
-    // What is under way at an endpoint that is gone changes nothing.
+    // Answers and failures of an endpoint that is gone change nothing.
     assert_eq!(
         (nearness.round_trip(1), nearness.is_failing(1)),
         (None, false)

@@ -15,7 +15,7 @@ use crate::runtime::Service;
 
 const KEY: &[u8] = b"ns/~";
 
-/// What DNS answers. Names that it does not know have no records, and no answer to a question for their addresses.
+/// The answers of DNS. Names that it does not know have no records, and no answer to a question for their addresses.
 #[derive(Default)]
 struct Answers {
     addresses: BTreeMap<String, Vec<IpAddr>>,

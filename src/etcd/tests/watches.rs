@@ -149,7 +149,7 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
     assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
     assert_eq!(pool.endpoint(Lane::Lease), etcd.endpoint);
 
-    // What else the dead stream complains of does not move the lane once more.
+    // Further failures of the dead stream do not move the lane again.
     let _ = sender.send(WatchRequest::Progress).await;
     let _ = soon("another end", receiver.next()).await.unwrap_err();
     assert_eq!(pool.endpoint(Lane::Data), other.endpoint);
@@ -163,7 +163,7 @@ async fn the_end_of_a_stream_sends_the_lane_elsewhere() {
     ));
 }
 
-/// It takes 25 s: etcd cuts a quiet connection at the fourth ping.
+/// Takes 25 s: etcd cuts a quiet connection at the fourth ping.
 #[tokio::test]
 async fn a_stream_that_etcd_cuts_for_its_pings_names_the_setting() {
     let etcd = Etcd::start_with(&["--grpc-keepalive-min-time", "1h"]).await;
