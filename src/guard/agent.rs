@@ -51,7 +51,7 @@ pub(super) struct Agent {
     logged: [Mutex<Option<Time>>; 2],
 }
 
-/// What a guard says of one session.
+/// A guard's report of one session.
 #[derive(Debug, Clone)]
 pub(super) struct Guarded {
     pub(super) identity: String,
@@ -63,7 +63,7 @@ pub(super) struct Guarded {
     pub(super) linger: Duration,
     pub(super) leases: Vec<i64>,
     pub(super) connected: bool,
-    /// What must have ended before the keys are deleted.
+    /// The processes, cgroups and timers that must have ended before the keys are deleted.
     pub(super) processes: usize,
     pub(super) cgroups: usize,
     pub(super) timers: Vec<Arc<Timer>>,
@@ -105,7 +105,7 @@ impl Agent {
         });
         metrics::agent_started();
         if agent.pool.is_followed() {
-            // Whether its user may read the key does not matter.
+            // The pool's user need not be allowed to read the key.
             let key = Arc::from(*b"~");
             agent.pool.keep_near(key, tracing::Span::current());
         }

@@ -103,12 +103,12 @@ struct Session {
     proving: Option<(i64, String)>,
     /// How long the guard tries to delete the keys.
     patience: Duration,
-    /// What the session takes without further lives.
+    /// The need of the session without further lives.
     own: Need,
     share: Share,
 }
 
-/// What follows a message.
+/// The guard's reaction to a message.
 enum Next {
     Answer(Reply),
     /// The session is not guarded any longer, and is told why.
@@ -197,14 +197,14 @@ impl Session {
                     Ok(None) => {
                         self.disconnect(&mut socket);
                         if self.proofs.is_empty() && self.proving.is_none() {
-                            // It cannot register a lease any more.
+                            // The session cannot register a lease any more.
                             return;
                         }
                     }
                     Err(error) => return self.cannot_read(&error, socket.as_ref()),
                 },
                 () = self.lives.alone() => {
-                    // What the process said before it died counts, above all a goodbye and further lives.
+                    // Messages that the process sent before it died count, above all a goodbye and further lives.
                     while let Some(received) = socket.as_ref().map(Socket::try_receive) {
                         match received {
                             Ok(Some(received)) => {
@@ -280,7 +280,7 @@ impl Session {
             }
         }
         let seen = env.now();
-        // It may have put the key and died before it could say so. Nobody else knew the key.
+        // The session may have put the key and died before it could say so. Nobody else knew the key.
         if let Some((lease, _)) = self.proving {
             let _ = self.prove(lease).await;
         }
@@ -315,7 +315,7 @@ impl Session {
         let refuse = |reason: String| Next::Answer(Reply::Refused { reason });
         let Received { message, files } = received;
         let request = Request::decode(&message);
-        // It may be far larger than what was read of it, and etcd may be slow to answer.
+        // The message may be far larger than what was read of it, and etcd may be slow to answer.
         drop(message);
         match request {
             Some(Request::Goodbye) => Next::Goodbye,
@@ -349,7 +349,7 @@ impl Session {
             Some(Request::Hello(_) | Request::Status) => {
                 refuse("a session that is guarded cannot say that".to_owned())
             }
-            // It may have named a life.
+            // The message may have named a life.
             None => {
                 let reason = "the guard does not know this message".to_owned();
                 self.agent.refused(Some(&self.identity), &reason);

@@ -270,7 +270,7 @@ impl Client {
             ..
         }) = take(&mut self.proofs)
         {
-            // What is not deleted now goes with the lease.
+            // A key that is not deleted now goes with the lease.
             let pool = &self.wiring.pool;
             if let Err(error) = pool.evict(key.as_bytes(), create_revision).await {
                 tracing::debug!(target: "eldest::guard", %error, key, "proof key not deleted");

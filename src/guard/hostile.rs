@@ -109,7 +109,7 @@ async fn connections_of_one_user_are_limited_and_count_until_they_end() {
         matches!(welcome, Some(Reply::Welcome { .. })),
         "{welcome:?}"
     );
-    // It says nothing, and counts all the same.
+    // A silent connection counts all the same.
     let idle = stage.connect();
     let Some(Reply::Refused { reason }) = answer(&stage.connect()).await else {
         panic!("one more than allowed");

@@ -12,12 +12,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::socket::UNREAD;
 
-/// What a connection takes: its socket, the descriptor of its process, its task, and answers that are not read.
+/// The need of a connection: its socket, the descriptor of its process, its task, and answers that are not read.
 pub(super) const CONNECTION: Need = Need {
     files: 2,
     memory: UNREAD + 16 * KIB,
 };
-/// What a further process, cgroup or timer takes for each of its files.
+/// The need of a further process, cgroup or timer for each of its files.
 pub(super) const FILE: Need = Need {
     files: 1,
     memory: KIB,
@@ -46,7 +46,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// What texts of so many bytes take, which are kept twice.
+    /// Returns the need of texts of so many bytes, which are kept twice.
     pub(super) const fn texts(bytes: usize) -> Self {
         Self {
             files: 0,
@@ -84,7 +84,7 @@ impl Mul<usize> for Need {
     }
 }
 
-/// What users may take.
+/// The most that all users together, and one user, may take.
 #[derive(Debug)]
 pub(super) struct Limits {
     most: Need,
@@ -109,7 +109,7 @@ struct User {
 /// The lines that were logged of one user's sessions.
 #[derive(Debug, Default)]
 struct Lines {
-    /// Those that count at that time. One less counts after each [`LINE_EVERY`].
+    /// The lines that count at that time. One less counts after each [`LINE_EVERY`].
     logged: u32,
     at: Time,
     left_out: u64,
@@ -127,7 +127,7 @@ impl Lines {
     }
 }
 
-/// What one session has taken. It is given back on drop.
+/// The share that one session has taken. It is given back on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     limits: Arc<Limits>,
@@ -257,7 +257,7 @@ impl Share {
 
     /// Waits until this user may ask etcd another question.
     pub(super) async fn question(&self) -> Option<OwnedSemaphorePermit> {
-        // It is never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.questions).acquire_owned().await.ok()
     }
 

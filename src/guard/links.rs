@@ -39,11 +39,11 @@ struct Inner {
 struct Known {
     life: Life,
     what: What,
-    /// Whether every guard whose registration may count was told.
+    /// True once the life was sent to every guard whose registration may count.
     told: bool,
 }
 
-/// What a life is to the session, by which it knows the life again.
+/// The identity of a life, by which the session recognises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Other,
@@ -76,7 +76,7 @@ impl Link {
     }
 
     fn leave(&self) {
-        // Whoever has closed the other end knows nothing of us any more.
+        // A guard that has closed its end knows nothing of this session any more.
         let _ = self.socket.try_send(&Request::Goodbye.encode(), &[]);
     }
 }

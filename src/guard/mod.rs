@@ -209,7 +209,7 @@ pub(crate) fn check_path(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// What the task that registers a session with its guard needs of the session.
+/// The parts of a session that are needed to register it with its guard.
 #[cfg_attr(
     not(target_os = "linux"),
     allow(dead_code, reason = "there it only tells that there is no guard")
@@ -225,7 +225,7 @@ pub(crate) struct Wiring {
     pub(crate) links: Arc<Links>,
 }
 
-/// Whether a session is guarded.
+/// The state of a session's guard.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuardState {
@@ -242,7 +242,7 @@ pub enum GuardState {
     /// There is no guard, or it does not reach etcd. The session tries again.
     #[non_exhaustive]
     Unguarded {
-        /// What is wrong.
+        /// A description of the problem.
         reason: Arc<str>,
     },
 }

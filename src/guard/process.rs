@@ -95,7 +95,7 @@ pub(super) fn has_ended(descriptor: &impl AsFd) -> bool {
     poll(&mut look, Some(&at_once)).is_ok() && look[0].revents().contains(PollFlags::IN)
 }
 
-/// What the kernel says of the process of a descriptor.
+/// The kernel's answer about the process of a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 enum Pid {
     Number(i32),

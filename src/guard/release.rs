@@ -47,14 +47,14 @@ impl Dead<'_> {
         if released.is_empty() {
             return;
         }
-        // What the process has left in its sockets may put a key yet, as long as requests may take.
+        // Requests that the process has left in its sockets may still put a key, as long as requests may take.
         tokio::select! {
             () = env.sleep(self.agent.pool.request_timeout()) => {}
             () = self.agent.hurry.cancelled() => {}
         }
         for proof in released {
             if let Err(error) = self.once(&proof, Extent::All).await {
-                // It goes with the lease.
+                // The key goes with the lease.
                 tracing::debug!(target: "eldest::guard", identity = self.identity, %error, "proof key not deleted");
             }
         }

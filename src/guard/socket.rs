@@ -281,7 +281,7 @@ impl Listener {
     /// Removes the file, unless it is another's.
     pub(super) fn remove(&self) {
         if self.is_found() {
-            // It may just have gone.
+            // The file may just have gone.
             let _ = fs::remove_file(&self.path);
         }
     }

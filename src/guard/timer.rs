@@ -74,12 +74,12 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Timer(OwnedFd);
 
-/// What a timer shows.
+/// The state that a timer shows.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
     Ended,
     Runs(Duration),
-    /// It begins again whenever it ends, as no session sets it.
+    /// The timer begins again whenever it ends; no session sets one like that.
     Periodic,
 }
 

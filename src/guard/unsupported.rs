@@ -5,7 +5,7 @@ use eldest_core::time::Time;
 
 pub(super) const REASON: &str = "a guard needs the process descriptors of Linux 5.3 or newer; make the guard optional to go on without one here";
 
-/// What a session sends to its guard: nothing.
+/// The messages of a session to its guard: none.
 #[derive(Debug, Default)]
 pub(crate) struct Links;
 

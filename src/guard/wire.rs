@@ -30,7 +30,7 @@ pub(super) enum Request {
     Status,
 }
 
-/// What a session says of itself.
+/// A session's introduction of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) version: u64,
