@@ -296,7 +296,7 @@ pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
     Some(parse(value)?.data_center?.into_bytes())
 }
 
-/// Whether the bytes of that name occur. The search costs a hundredth of parsing, and most announcements have no such name.
+/// Returns `true` if the bytes of that name occur. This costs a hundredth of parsing, and most announcements lack the name.
 fn mentions(value: &[u8], name: &str) -> bool {
     value
         .windows(name.len())
@@ -347,7 +347,7 @@ fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
     ))
 }
 
-/// What members of partitions announce that take none while others do.
+/// The item of a member of partitions that takes none while others do.
 const ASIDE: &str = "evacuated";
 
 /// The announcement of a member whose data centre is evacuated.
@@ -359,13 +359,13 @@ pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
     Value::Object(object).to_string().into_bytes().into()
 }
 
-/// What members of partitions announce that take more than one share.
+/// The item of a member of partitions that takes more than one share.
 const CAPACITY: &str = "capacity";
 
-/// What members of partitions announce that want equal shares for each value of the item that it names.
+/// The item of a member of partitions that wants equal shares for each value of the item that it names.
 const SPREAD: &str = "spread";
 
-/// What a member announces about its share. What is not written as we write it counts as one share, for everybody.
+/// Returns the share that a member announces. An item that is not written as we write it counts as one share, for everybody.
 pub(crate) fn share(value: &[u8]) -> Share {
     let named = |name| mentions(value, name);
     // Most members announce none of them, and need not be parsed.

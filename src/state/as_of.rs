@@ -49,7 +49,7 @@ impl fmt::Debug for AsOf {
     }
 }
 
-/// As of when all views of a session that have no gap are complete. One write serves any number of views.
+/// The time as of which all views of a session that have no gap are complete. One write serves any number of views.
 #[derive(Default)]
 pub(crate) struct Confirmed(AtomicU64);
 
@@ -64,14 +64,14 @@ impl Confirmed {
     }
 }
 
-/// As of when one view is complete, for any thread.
+/// The time as of which one view is complete, for any thread.
 pub(crate) struct Complete {
     all: Arc<Confirmed>,
     own: Mutex<Completeness>,
 }
 
 impl Complete {
-    /// Of a view of which nothing is known yet.
+    /// Creates the completeness of a view of which nothing is known yet.
     pub(crate) fn new(all: Arc<Confirmed>) -> Self {
         let own = Mutex::default();
         Self { all, own }

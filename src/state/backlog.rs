@@ -13,7 +13,7 @@ use eldest_core::time::Time;
 /// Changes that an onlooker may be behind before it skips to the newest state.
 const BACKLOG: usize = 256;
 
-/// What a reader has not read yet.
+/// The changes that a reader has not read yet.
 #[derive(Default)]
 pub(crate) struct Backlog(Mutex<Unread>);
 
@@ -23,7 +23,7 @@ struct Unread {
     /// Nothing more comes.
     over: bool,
     waker: Option<Waker>,
-    /// As of when it is complete. `None`: nobody has begun to fill it.
+    /// The time as of which the backlog is complete. `None`: nobody has begun to fill it.
     complete: Option<Arc<Complete>>,
     /// How many items were read.
     taken: u64,
@@ -72,12 +72,12 @@ impl Backlog {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// As of when everything is here.
+    /// Returns the time as of which everything is here.
     pub(crate) fn as_of(&self) -> Option<Time> {
         self.lock().as_of()
     }
 
-    /// As of when it is complete what `taken` items told, if that is all there is.
+    /// Returns the time as of which the first `taken` items are complete, if there are no others.
     pub(crate) fn as_of_all(&self, taken: u64) -> Option<Time> {
         let unread = self.lock();
         let all = unread.items.is_empty() && unread.taken == taken;

@@ -18,7 +18,7 @@ use eldest_core::queue::{Queue, is_shared};
 pub struct Roster {
     inner: Arc<Inner>,
     as_of: Option<AsOf>,
-    /// Whether it is a group's roster, which has no leader.
+    /// True for a group's roster, which has no leader.
     unled: bool,
 }
 

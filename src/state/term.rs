@@ -154,13 +154,13 @@ pub(crate) struct TermState {
     /// The time at which work is dropped; nanoseconds, only ever lowered.
     cutoff: AtomicU64,
     reason: OnceLock<LostReason>,
-    /// Whether the driver has reported the end of the term.
+    /// True once the driver has reported the end of the term.
     told: AtomicBool,
-    /// Whether the watchdog must learn of an earlier end of the work.
+    /// True if the watchdog must learn of an earlier end of the work.
     guarded: AtomicBool,
-    /// Whether the term's `Leadership` was handed to a caller.
+    /// True once the term's `Leadership` was handed to a caller.
     taken_up: AtomicBool,
-    /// Whether work that the end of the term interrupts is no fault.
+    /// True if work that the end of the term interrupts is no fault.
     interruptible: AtomicBool,
     /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
