@@ -216,7 +216,7 @@ impl Deref for Due {
     }
 }
 
-/// What all terms of one call of [`Every::run`] share.
+/// The state that all terms of one call of [`Every::run`] share.
 struct Executor {
     place: Place,
     plan: Plan,
@@ -289,7 +289,7 @@ impl Executor {
             })
             .await
             .map_err(Into::into)?;
-            // What returns after it was told to stop has not finished.
+            // Work that returns after it was asked to stop has not finished.
             if lost.is_cancelled() {
                 break;
             }

@@ -93,7 +93,7 @@ impl<'a> Journal<'a> {
             self.record = Some(record);
             self.mod_revision = outcome.revision();
         } else {
-            // What stands may be an attempt of ours whose answer was lost.
+            // The record found may be an attempt of ours whose answer was lost.
             self.adopt(outcome.found().next())?;
         }
         Ok(Ok(()))

@@ -34,7 +34,7 @@ pub enum CatchUp {
     All(usize),
 }
 
-/// What comes next.
+/// The next step of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Record that nothing up to now is due: the schedule is new.
@@ -54,7 +54,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What to do at `now` by the leader's wall clock. `record`: what etcd remembers. `awaited`: the time that this
+    /// Returns the step at `now` by the leader's wall clock. `record`: what etcd remembers. `awaited`: the time that this
     /// leader waits for, if it waits.
     pub(super) fn next(
         &self,

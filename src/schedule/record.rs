@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::moment::{Moment, invalid};
 use crate::error::Result;
 
-/// What etcd remembers of a schedule.
+/// The state of a schedule that etcd remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     /// The last due time that was begun. Nothing before it is due any more.

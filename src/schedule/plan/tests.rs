@@ -129,7 +129,7 @@ fn a_vacancy_of_years_is_caught_up_without_looking_at_all_of_it() {
     assert!(asked < 100, "{asked} due times were looked at");
 }
 
-/// What happens to a leader before its next step.
+/// An event before a leader's next step.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Nothing,
