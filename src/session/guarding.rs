@@ -17,10 +17,10 @@ use crate::runtime::{SharedEnv, timeout};
 use crate::state::SessionState;
 use eldest_core::time::Time;
 
-/// What a session knows of its guard.
+/// A session's view of its guard.
 pub(super) struct Guarding {
     pub(super) state: watch::Receiver<GuardState>,
-    /// What else must have ended before the guard deletes the session's keys; `None` without a guard.
+    /// The further lives that must have ended before the guard deletes the session's keys; `None` without a guard.
     pub(super) links: Option<Arc<Links>>,
 }
 

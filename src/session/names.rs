@@ -287,7 +287,7 @@ impl Names {
         Ok((shared, turns))
     }
 
-    /// Whether another election has that name: within the namespace, or as its exact prefix.
+    /// Returns `true` if another election has that name: within the namespace, or as its exact prefix.
     fn has_namesake(&self, names: &Known, prefix: &str, name: &str) -> bool {
         // Nearly every name is within the namespace, and needs no second search.
         let within = prefix.strip_prefix(&self.namespace) != Some(name);

@@ -25,7 +25,7 @@ const PAGE: &str = include_str!("../../../docs/ttl.md");
 
 /// Seconds as the page writes them: hundredths, rounded down.
 fn seconds(duration: Duration) -> String {
-    // What is a nanosecond below a hundredth was rounded on its way.
+    // A duration a nanosecond below a hundredth was rounded on its way.
     let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
     let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
