@@ -44,7 +44,7 @@ impl Alarms {
 
 /// The thread that rings the alarms.
 pub(super) trait Ringer: Send + Sync + 'static {
-    /// What it rings.
+    /// Returns the alarms that the thread rings.
     fn alarms(&self) -> &Alarms;
     /// Has it look again, for an earlier alarm has come.
     fn look_again(ringer: &Arc<Self>);

@@ -63,7 +63,7 @@ pub trait Env: Send + Sync + 'static {
     fn services(&self, _name: String) -> BoxFuture<'static, io::Result<Vec<Service>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
-    /// What is in a small file. Where there are none, an error.
+    /// Reads a small file. Where there are no files, an error.
     fn read(&self, _file: PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }

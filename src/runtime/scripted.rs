@@ -23,7 +23,7 @@ use eldest_core::time::Time;
 type Method<A, T> = Box<dyn Fn(A) -> T + Send + Sync>;
 type Done<T = ()> = BoxFuture<'static, T>;
 
-/// What each method of [`Env`] does.
+/// The implementation of each method of [`Env`].
 pub struct Scripted {
     pub now: Box<dyn Fn() -> Time + Send + Sync>,
     pub unix_time: Box<dyn Fn() -> Duration + Send + Sync>,

@@ -85,7 +85,7 @@ impl Env for System {
         let sleep = self.sleep(at.since(now()));
         async move {
             select(watchdog::wake_at(at), sleep).await;
-            // It may be early by a rounding, or have stood still: the clock decides.
+            // The sleep may be early by a rounding, or have stood still: the clock decides.
             watchdog::wake_at(at).await;
         }
         .boxed()

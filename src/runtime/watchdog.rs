@@ -39,7 +39,7 @@ pub(super) struct Watchdog {
     bell: Bell,
 }
 
-/// What other threads hand to the watchdog's.
+/// The registrations that other threads hand to the watchdog's thread.
 struct Inbox {
     newcomers: Vec<Weak<dyn Watched>>,
     running: bool,
