@@ -56,7 +56,7 @@ pub const TARGETS: [Target; 3] = [
     },
 ];
 
-/// What a candidate wrote, by whatever program.
+/// Decodes an announcement that any program may have written.
 fn announcement(bytes: &[u8]) -> bool {
     let read = Announcement::decode(bytes);
     let _ = format!("{read:?}");
@@ -82,7 +82,7 @@ fn entry(bytes: &mut &[u8]) -> Option<Entry> {
     Some(Entry {
         key: key.into(),
         value: value.into(),
-        // Of either sign: nobody keeps a broken etcd from sending those.
+        // A broken etcd may send numbers of either sign.
         create_revision: i64::from(revision.cast_signed()),
         mod_revision: i64::from(revision.cast_signed()),
         lease: i64::from(lease.cast_signed()),
@@ -114,7 +114,7 @@ fn keys(mut bytes: &[u8]) -> bool {
     numbered
 }
 
-/// What a watch tells of an election's prefix.
+/// Applies the changes that a watch reports under an election's prefix.
 fn events(mut bytes: &[u8]) -> bool {
     let mut queue = Queue::new((*b"ns/jobs/").into(), Reach::Children);
     let mut applied = false;

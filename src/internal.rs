@@ -50,7 +50,7 @@ impl<'a> From<&'a Leadership> for Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// Whether both are the same session.
+    /// Returns `true` if both are the same session.
     pub fn is(self, other: Self) -> bool {
         std::ptr::eq(self.0, other.0)
     }
@@ -131,7 +131,7 @@ pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
 }
 
-/// Whether a candidate of an election stands there, beside locks or alone.
+/// Returns `true` if the roster has a candidate of an election, beside locks or alone.
 pub fn has_candidates(roster: &Roster) -> bool {
     let mut members = roster.members().iter();
     members.any(|member| is_elected(&member.entry().value))
@@ -148,7 +148,7 @@ pub fn interruptible(term: &Term) {
     term.shared.interruptible();
 }
 
-/// Until when the work of a term may go on; far away while the term is not over.
+/// Returns the time until which the work of a term may go on; far away while the term is not over.
 pub fn cutoff(term: &Term) -> Time {
     term.shared.cutoff()
 }
@@ -158,22 +158,22 @@ pub fn cutoff(term: &Term) -> Time {
 pub struct Freshness(Arc<Backlog>);
 
 impl Freshness {
-    /// Of what this observer has seen.
+    /// Returns the freshness of this observer's changes.
     pub fn of(observer: &Observer) -> Self {
         Self(observer.backlog())
     }
 
-    /// Of what this observer of partitions has seen.
+    /// Returns the freshness of the changes of this observer of partitions.
     pub fn of_map(observer: &PartitionMapObserver) -> Self {
         Self(observer.changes().backlog())
     }
 
-    /// As of when everything was seen, changes that wait to be read included.
+    /// Returns the time as of which everything was seen, changes that wait to be read included.
     pub fn as_of(&self) -> Option<Time> {
         self.0.as_of()
     }
 
-    /// As of when the first `taken` changes are complete, if there are no others.
+    /// Returns the time as of which the first `taken` changes are complete, if there are no others.
     pub fn as_of_all(&self, taken: u64) -> Option<Time> {
         self.0.as_of_all(taken)
     }

@@ -142,7 +142,7 @@ pub struct AwaitedOnce;
 /// ```
 pub struct MayGrow;
 
-/// What is dropped by oversight is warned of.
+/// The compiler warns of values that are dropped by oversight.
 ///
 /// ```no_run
 /// #![deny(unused_must_use)]

@@ -37,7 +37,7 @@ impl Process {
         Ok(Self { opened, number })
     }
 
-    /// Whether it is in this process' pid namespace: other processes have the same numbers for both.
+    /// Returns `true` if the process is in this one's pid namespace: other processes have the same numbers for both.
     pub fn shares_numbers(&self) -> bool {
         self.opened.shares_numbers()
     }
@@ -67,7 +67,7 @@ impl Process {
         self.opened.ended().await;
     }
 
-    /// Whether every thread of the process has ended.
+    /// Returns `true` if every thread of the process has ended.
     pub fn has_ended(&self) -> bool {
         self.opened.has_ended()
     }

@@ -16,7 +16,7 @@ use crate::{Election, Leadership, Session, Status, Term};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// What etcd calls the lease of such a term.
+/// etcd's id of the lease of such a term.
 const LEASE: i64 = 1;
 
 /// A term without a candidate: the test extends its lease and ends it.

@@ -16,7 +16,7 @@ const KERNEL: u64 = 0x0020_0000;
 pub(super) struct Opened {
     process: Process,
     user: u32,
-    /// Whether it has the same numbers for other processes as this one.
+    /// True if the process has the same numbers for other processes as this one.
     shares_numbers: bool,
 }
 
@@ -180,7 +180,7 @@ mod tests {
         assert!(!opened.has_ended());
         child.kill().unwrap();
         opened.ended().await;
-        // It is not awaited yet: its number still exists.
+        // The child is not awaited yet: its number still exists.
         assert!(refusal(child.id()).contains("has ended"));
         child.wait().unwrap();
         assert!(refusal(child.id()).contains("no process"));
