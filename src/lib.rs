@@ -184,7 +184,7 @@
 //! [ttl]: https://docs.rs/crate/eldest/latest/source/docs/ttl.md
 //! [versions]: https://docs.rs/crate/eldest/latest/source/docs/versions.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What users match and build may grow without breaking them; hidden modules say where they are exempt.
+// Types that users match and build may grow without breaking them; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub struct Times {
     pub ttl: Duration,
     /// How long one answer may take.
     pub request_timeout: Duration,
-    /// What is subtracted from the TTL on top of clock drift.
+    /// The time subtracted from the TTL on top of clock drift.
     pub margin: Duration,
     /// From the cancellation of a term's token to the end of its validity.
     pub grace: Duration,
@@ -191,7 +191,7 @@ impl Endpoint {
         self.settings.request_timeout
     }
 
-    /// What the member says of itself. Needs no permission.
+    /// Returns the status that the member reports of itself. Needs no permission.
     ///
     /// # Errors
     ///
@@ -200,13 +200,13 @@ impl Endpoint {
         told(self.pool.status().await)
     }
 
-    /// What to write instead of its URL, if the port speaks another protocol than the one that the URL names. To be asked
+    /// Returns what to write instead of its URL if the port speaks another protocol than the URL names. To be asked
     /// when the member does not answer; takes up to 3 s.
     pub async fn misnamed(&self) -> Option<&'static str> {
         self.pool.misnamed(&self.url).await
     }
 
-    /// Who is in the cluster.
+    /// Returns the members of the cluster.
     ///
     /// # Errors
     ///
@@ -248,8 +248,8 @@ impl Endpoint {
         Ok(self.env.now().since(before))
     }
 
-    /// What the user may do with all keys of that name and below it; of the whole namespace if it is empty. Asks etcd for
-    /// it without changing anything.
+    /// Returns the user's permissions for all keys of that name and below it; for the whole namespace if it is empty. Asks etcd
+    /// for them without changing anything.
     ///
     /// # Errors
     ///
@@ -263,12 +263,12 @@ impl Endpoint {
         told(self.pool.permissions(prefix.as_bytes()).await)
     }
 
-    /// Whether the connections are made as the user: not if none is given, or while etcd has authentication disabled.
+    /// Returns `true` if connections are made as the user: not if none is given, or while etcd has authentication disabled.
     pub fn is_as_user(&self) -> bool {
         self.pool.is_as_user()
     }
 
-    /// Whether a transaction of so many operations is taken. It reads one key, that often.
+    /// Returns `true` if etcd accepts a transaction of so many operations. It reads one key, that often.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request is answered on a connection that carries a stream of renewals. A lease is granted for it and
+    /// Returns `true` if a request is answered on a connection that carries a stream of renewals. A lease is granted for it and
     /// revoked.
     ///
     /// # Errors
@@ -403,7 +403,7 @@ impl fmt::Debug for Endpoint {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What etcd says of a transaction beyond --max-txn-ops.
+/// etcd's message about a transaction beyond --max-txn-ops.
 const TOO_MANY_OPERATIONS: &str = "too many operations";
 /// How often the first tick is looked for.
 const ROUGH: Duration = Duration::from_millis(5);

@@ -24,7 +24,7 @@ pub(crate) struct Resource {
     turns: Arc<Semaphore>,
     /// How many of the turns a task takes.
     takes: u32,
-    /// Whether it is held together with others that share it.
+    /// True for a reader of a lock, which holds it together with other readers.
     shared: bool,
     /// A semaphore's capacity, and the prefix of the keys of all capacities.
     permits: Option<(usize, Arc<[u8]>)>,

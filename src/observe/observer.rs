@@ -34,7 +34,7 @@ pub struct Observer {
     handle: Handle,
     reader: u64,
     backlog: Arc<Backlog>,
-    /// Whether it observes a group, which has no leader.
+    /// True for an observer of a group, which has no leader.
     unled: bool,
 }
 

@@ -24,9 +24,9 @@ use eldest_core::time::Time;
 
 /// The way in which the work on one partition ended.
 enum End<T> {
-    /// It returned while the partition was ours.
+    /// The work returned while the member owned the partition.
     Done(T),
-    /// It failed while the partition was ours.
+    /// The work failed while the member owned the partition.
     Failed(Error),
     /// Its term was over.
     Over,
@@ -198,7 +198,7 @@ impl<W> Run<'_, W> {
     }
 }
 
-/// What watches the work on a member's partitions.
+/// The supervision of the work on a member's partitions.
 struct Watch {
     env: SharedEnv,
     grace: Duration,
@@ -208,7 +208,7 @@ struct Watch {
     on_error: OnError,
     /// The time of the last `Ok` of the health check; nanoseconds.
     healthy: AtomicU64,
-    /// Of the terms that are under way, and perhaps of some that are over.
+    /// The monitors of the terms that are under way, and perhaps of some that are over.
     monitors: Mutex<Vec<Weak<WorkMonitor>>>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
 /// The last one dropped ends the channel, when what was sent has been taken.
 pub(crate) struct Sender<T>(Arc<Shared<T>>);
 
-/// What lies there when it is dropped is dropped with it.
+/// The receiving end. Items that it has not taken are dropped with it.
 pub(crate) struct Receiver<T>(Arc<Shared<T>>);
 
 struct Shared<T>(Mutex<State<T>>);
@@ -34,7 +34,7 @@ struct State<T> {
     senders: usize,
     /// The receiver is there.
     received: bool,
-    /// Of whoever asked last and found nothing.
+    /// The waker of the last caller that found nothing.
     waker: Option<Waker>,
 }
 
