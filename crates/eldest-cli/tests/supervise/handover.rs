@@ -138,7 +138,16 @@ async fn a_crashed_program_s_successor_starts_about_as_soon_as_the_next_leader_i
     println!(
         "bare hand-overs {alone:?}, after a crash {crashes:?}: {quickest:.1} times as long at best, {median:.1} as a rule"
     );
-    // A machine that is busy delays both alike, as a rule.
-    assert!(median < LIMIT, "{crashes:?} is {median:.1} times {alone:?}");
+    // A busy machine delays the start of processes more than the rest, so the quickest are compared.
+    assert!(
+        quickest < LIMIT,
+        "{crashes:?} is {quickest:.1} times {alone:?}"
+    );
+    // A key that nobody releases goes with its lease, of which two thirds of the TTL are left at least.
+    let usual = crashes[crashes.len() / 2];
+    assert!(
+        usual < TTL * 2 / 3,
+        "as a rule, the lease had to end: {crashes:?}"
+    );
     Ok(())
 }
