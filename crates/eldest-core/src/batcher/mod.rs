@@ -121,7 +121,7 @@ impl Line {
     }
 }
 
-/// What is in a transaction already.
+/// The requests that are in a transaction already.
 #[derive(Default)]
 struct Fits {
     bytes: usize,
@@ -130,7 +130,7 @@ struct Fits {
 }
 
 impl Fits {
-    /// Whether that may be in it too. The first always may.
+    /// Adds a request. Returns true if the transaction may contain it; the first one always fits.
     fn add(&mut self, ask: &Ask) -> bool {
         let first = self.bytes == 0;
         let (bytes, alike) = match ask {
@@ -163,13 +163,13 @@ pub struct Batch {
     kind: Kind,
     /// How many requests it has.
     all: usize,
-    /// What is still to be asked for, the next part last.
+    /// The requests that are still to be sent, the next part last.
     parts: Vec<Vec<Asked>>,
     /// The most that etcd took at once.
     taken: usize,
     /// One was refused alone.
     to_blame: bool,
-    /// It is not known what became of some.
+    /// The result of some requests is unknown.
     late: bool,
 }
 

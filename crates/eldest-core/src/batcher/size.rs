@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// etcd did all of these, in that time.
@@ -15,7 +15,7 @@ pub enum Outcome {
     Took(usize),
     /// So many were not answered in time.
     Late(usize),
-    /// It says nothing about the size.
+    /// The batch says nothing about the size.
     Open,
 }
 
@@ -44,7 +44,7 @@ impl BatchSize {
             taken: most,
             most,
             full: 0,
-            // What verifies a renewal waits behind a batch, and has the same timeout.
+            // The read that verifies a renewal waits behind a batch, and has the same timeout.
             long: request_timeout / 2,
         }
     }
