@@ -31,7 +31,7 @@ impl Announcements {
         self.owed = true;
     }
 
-    /// Whether a value that is owed waits for its next attempt.
+    /// Returns true if a value that is owed waits for its next attempt.
     pub(crate) fn is_due(&self) -> bool {
         self.owed && !self.under_way
     }
@@ -60,7 +60,7 @@ impl Announcements {
         self.under_way = false;
     }
 
-    /// Whether the answer to a write is awaited.
+    /// Returns true if the answer to a write is awaited.
     pub(crate) fn are_under_way(&self) -> bool {
         self.under_way
     }
@@ -86,7 +86,7 @@ impl Announcements {
         self.again = true;
     }
 
-    /// Whether another write follows the one that was answered.
+    /// Returns true if another write follows the one that was answered.
     pub(crate) fn follows(&self) -> bool {
         self.again
     }

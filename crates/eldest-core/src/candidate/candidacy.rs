@@ -30,7 +30,7 @@ pub(crate) struct Write {
     pub(crate) value: Arc<[u8]>,
 }
 
-/// What a candidate's key is for.
+/// The purpose of a candidate's key.
 #[derive(Debug, Clone, Default)]
 pub enum Role {
     /// To lead when its turn comes.
@@ -58,17 +58,17 @@ pub enum Role {
 pub struct Candidacy {
     prefix: Arc<[u8]>,
     value: Arc<[u8]>,
-    /// What it announces instead, because it does without partitions.
+    /// The value that it announces instead, because it does without partitions.
     aside: Option<Arc<[u8]>>,
     config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     wanted: bool,
     /// Does not join again until it is told so.
     held: bool,
-    /// It stood in etcd once; from then on everything is retried.
+    /// True once its key has been in etcd; from then on everything is retried.
     registered: bool,
-    /// Whoever joined up to this revision is known, and leaves a permit free (with `at_once`), or is no candidate of an
-    /// election (of a lock). 0: nobody is known.
+    /// Every key up to this revision is known, and leaves a permit free (with `at_once`), or belongs to no candidate of an
+    /// election (of a lock). 0: no key is known.
     free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
     uncertain: bool,
@@ -87,7 +87,7 @@ pub struct Candidacy {
     /// When its key last came to stand, and how often in a row one was lost soon after that.
     stood_at: Time,
     short_stays: u32,
-    /// It gives way to nobody before that.
+    /// The candidate does not give way before this time.
     stays_until: Time,
     error: Option<RequestError>,
     view: View,
@@ -150,12 +150,12 @@ impl Candidacy {
         &self.prefix
     }
 
-    /// What it announces.
+    /// Returns the value that it announces.
     pub(crate) fn value(&self) -> &Arc<[u8]> {
         self.aside.as_ref().unwrap_or(&self.value)
     }
 
-    /// Whether it matters to it that its data centre is evacuated.
+    /// Returns true if an evacuation of its data centre concerns it.
     pub(crate) fn is_movable(&self) -> bool {
         self.is_member() || (self.leads() && self.config.gives_way)
     }
@@ -169,19 +169,19 @@ impl Candidacy {
         before != self.aside && self.own().is_some()
     }
 
-    /// It gives way to nobody until then.
+    /// Keeps the candidate from giving way until then.
     pub(crate) fn stay_until(&mut self, until: Time) {
         self.stays_until = self.stays_until.max(until);
     }
 
-    /// Until when it still gives way to nobody; `None`: it may give way now.
+    /// Returns the time until which it does not give way; `None`: it may give way now.
     pub(crate) fn stays(&self, now: Time) -> Option<Time> {
         Some(self.stays_until).filter(|until| now < *until)
     }
 
-    /// What is to become of its place while its data centre is evacuated, or while it is ordered to step down: others lead
-    /// first that are elsewhere. It stays behind the eldest of them, so that it moves once for each of these at most, and
-    /// two never swap places.
+    /// Decides about its place while its data centre is evacuated, or while it is ordered to step down: candidates elsewhere
+    /// lead first. It stays behind the eldest of them, so that it moves once for each of these at most, and two never swap
+    /// places.
     pub(crate) fn way(&self, evacuation: &Evacuation) -> Way {
         let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &self.phase else {
             return Way::Keep;
@@ -208,7 +208,7 @@ impl Candidacy {
                     _ => Way::Keep,
                 }
             }
-            // It does not know who is behind it.
+            // This view does not show the keys behind its own.
             View::Predecessor(_) => match (self.place(own), &self.phase) {
                 (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
                 // Nobody loses anything by that: it does not lead. Once for each mark.
@@ -218,7 +218,7 @@ impl Candidacy {
         }
     }
 
-    /// What it is doing.
+    /// Returns its phase.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
@@ -243,17 +243,17 @@ impl Candidacy {
         }
     }
 
-    /// Whether its turn to lead may come.
+    /// Returns true if its turn to lead may come.
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Candidate)
     }
 
-    /// Whether it stands to own partitions.
+    /// Returns true if it is a member that may own partitions.
     pub fn is_member(&self) -> bool {
         matches!(self.role, Role::Member(_))
     }
 
-    /// Whether it stands for one partition, whose key its member looks after.
+    /// Returns true if it owns one partition, whose key its member looks after.
     pub fn is_owner(&self) -> bool {
         matches!(self.role, Role::Owner { .. })
     }
@@ -293,7 +293,7 @@ impl Candidacy {
         partitions.map(|partition| partition_key(&self.prefix, *partition))
     }
 
-    /// Whether it has an interest in what its view says.
+    /// Returns true if it needs a watch for its view.
     pub fn watches(&self) -> bool {
         self.looks() && !self.is_owner()
     }
@@ -327,13 +327,13 @@ impl Candidacy {
         self.phase.own()
     }
 
-    /// Whether this candidate has an interest in what its view says.
+    /// Returns true if this candidate uses its view: it is not leaving.
     pub fn looks(&self) -> bool {
         !matches!(self.phase, Phase::Leaving { .. })
     }
 
-    /// Whether a key at its path may be its own, or become so. Of a term whose key went before its work none is, nor of
-    /// a candidate that is held back: no join of it follows that would take such a key for its own.
+    /// Returns true if a key at its path may be its own, or become so. No key is while a term ends whose key went before its
+    /// work, or while the candidate is held back: no join of it follows that would take such a key for its own.
     pub fn may_stand(&self) -> bool {
         match self.phase {
             Phase::Leaving { .. } | Phase::Ending { own: None, .. } => false,
@@ -361,7 +361,7 @@ impl Candidacy {
         self.announcements().owe();
     }
 
-    /// Whether a value that is owed waits for its next attempt.
+    /// Returns true if a value that is owed waits for its next attempt.
     pub(crate) fn owes_announcement(&mut self) -> bool {
         self.announcements().is_due()
     }
@@ -382,7 +382,7 @@ impl Candidacy {
         Some((tickets, Some(write)))
     }
 
-    /// Whether the answer to a write is awaited.
+    /// Returns true if the answer to a write is awaited.
     pub(crate) fn is_writing(&self) -> bool {
         let announcements = self.announcements.as_ref();
         announcements.is_some_and(|announcements| announcements.are_under_way())
@@ -422,7 +422,7 @@ impl Candidacy {
         }
     }
 
-    /// Whether another write follows the one that was answered.
+    /// Returns true if another write follows the one that was answered.
     pub(crate) fn write_follows(&mut self) -> bool {
         self.announcements().follows()
     }

@@ -39,24 +39,24 @@ pub const LONG_QUEUE: usize = 64;
 pub struct CandidateConfig {
     /// The part of the queue that it watches.
     pub watch_scope: WatchScope,
-    /// Whether the candidate retries failures that it would otherwise report to the caller of `campaign`.
+    /// True if the candidate retries failures that it would otherwise report to the caller of `campaign`.
     pub persistent: bool,
-    /// Whether it joins only if it leads at once. Otherwise no key is put, and the candidacy ends as `Taken`.
+    /// True if it joins only if it leads at once. Otherwise no key is put, and the candidacy ends as `Taken`.
     pub at_once: bool,
     /// The permit of a semaphore, whose permits several candidates hold at once.
     pub permit: Option<Permit>,
-    /// Whether it leads together with others that share, as the holders of a shared lock. The number tells the keys of one
+    /// `Some` if it leads together with others that share, as the holders of a shared lock. The number tells the keys of one
     /// session apart.
     pub shared: Option<u64>,
-    /// Whether it holds a lock instead of leading an election: it does not join where candidates of an election stand.
+    /// True if it holds a lock instead of leading an election: it does not join beside candidates of an election.
     pub lock: bool,
     /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
-    /// Whether it joins a group as a member, not to lead. It has no place among the others and watches its own key
-    /// alone, as [`WatchScope::Predecessor`] with nobody before it.
+    /// True if it joins a group as a member, not to lead. It has no place among the others and watches its own key alone, as
+    /// [`WatchScope::Predecessor`] with nobody before it.
     pub present: bool,
-    /// Whether it gives up its place to candidates elsewhere while its data centre is evacuated. Members that own
-    /// partitions do without it.
+    /// True if it gives up its place to candidates elsewhere while its data centre is evacuated. Members that own partitions do
+    /// without it.
     pub gives_way: bool,
 }
 

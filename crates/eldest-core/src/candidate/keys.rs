@@ -8,7 +8,7 @@ use crate::queue::SHARED;
 pub fn key_of(prefix: &[u8], lease: i64) -> Arc<[u8]> {
     let mut digits = [0; 16];
     let hex = hex(lease, &mut digits);
-    // Of a known length, so that the key is allocated once.
+    // The length is known, so the key is allocated once.
     prefix.iter().chain(hex).copied().collect()
 }
 

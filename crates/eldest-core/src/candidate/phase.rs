@@ -37,7 +37,7 @@ pub enum Phase {
         reason: LostReason,
         /// Work is dropped then.
         cutoff: Time,
-        /// What follows.
+        /// The next step.
         next: Afterwards,
     },
     /// Not a candidate any more; waits until the key is gone for certain.
@@ -57,8 +57,8 @@ impl Phase {
         }
     }
 
-    /// Whether a candidate in this phase may enter `next`. A term ends before another one begins, and its key is released
-    /// or lost before another join; who leaves does not come back.
+    /// Returns true if a candidate in this phase may enter `next`. A term ends before another one begins, and its key is
+    /// released or lost before another join; a candidate that leaves does not come back.
     pub(super) fn may_become(&self, next: &Self) -> bool {
         match (self, next) {
             (Self::Leaving { .. }, _)
@@ -77,7 +77,7 @@ impl Phase {
     }
 }
 
-/// What follows the end of a term.
+/// The next step after the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
     /// A new key, at the back of the queue.

@@ -13,7 +13,7 @@ use crate::queue::{Own, excludes};
 use crate::reason::EndReason;
 use crate::time::Time;
 
-/// Whether a join is to be sent.
+/// The time of the next join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinDue {
     No,
@@ -21,14 +21,14 @@ pub(crate) enum JoinDue {
     Now,
 }
 
-/// What a join led to.
+/// The result of a join.
 #[derive(Debug)]
 pub(crate) enum JoinOutcome {
     /// The candidate's key stands.
     Stands(Stood),
-    /// It has left meanwhile: whatever stands is to go.
+    /// The candidate has left meanwhile: a key that exists must be deleted.
     Unwanted { create_revision: Option<i64> },
-    /// What stands at its path since that revision blocks it and serves nobody.
+    /// A key at its path, created at that revision, blocks the candidate and serves nobody.
     Blocked { create_revision: i64 },
     /// No key was put: others stand that the join does not allow beside it.
     NotAdmitted,
@@ -40,16 +40,16 @@ pub(crate) struct Stood {
     pub(crate) own: Own,
     /// No key of it stood before.
     pub(crate) first_time: bool,
-    /// It has the value that the candidate announces.
+    /// The key has the value that the candidate announces.
     pub(crate) same_value: bool,
     /// Its key of an earlier lease, which somebody wrote over.
     pub(crate) left: Option<Entry>,
 }
 
-/// What follows when a join was not admitted.
+/// The next step when a join was not admitted.
 #[derive(Debug)]
 pub(crate) enum NotAdmitted {
-    /// It is refused for good.
+    /// The candidate is refused for good.
     Refused(RequestError),
     /// Others stand who will go.
     Retry,
@@ -60,7 +60,7 @@ pub(crate) enum NotAdmitted {
 }
 
 impl Candidacy {
-    /// Whether its next join is to be sent, if everything else that it needs is there.
+    /// Decides when its next join is sent, if everything else that it needs is there.
     pub(crate) fn join_due(&self, now: Time) -> JoinDue {
         let Phase::Joining {
             request: None,
@@ -78,7 +78,7 @@ impl Candidacy {
         JoinDue::Now
     }
 
-    /// What its join demands.
+    /// Returns the conditions of its join.
     pub fn admission(&self) -> Admission {
         let family = self.family().map(|(family, _)| Arc::clone(family));
         let is_clear = self.config.lock && self.free_at > 0;
@@ -113,8 +113,8 @@ impl Candidacy {
         self.view.join_over(request);
     }
 
-    /// That join is answered: the lease that it used, if the candidate waits for it. The lease is the session's present
-    /// one: its loss ends every wait for a join.
+    /// Records the answer to that join. Returns the lease that it used, if the candidate waits for it. The lease is the
+    /// session's present one: its loss ends every wait for a join.
     pub(crate) fn join_answered(&mut self, request: RequestId, now: Time) -> Option<i64> {
         let Phase::Joining {
             request: Some((awaited, lease)),
@@ -138,7 +138,7 @@ impl Candidacy {
         });
     }
 
-    /// What the answer to a join with that `key` under `lease` says: whether a key was `created`, and what stands under the prefix.
+    /// Applies the answer to a join by that `key` under `lease`: true if the key was `created`, and the prefix's `entries`.
     pub(crate) fn joined(
         &mut self,
         now: Time,
@@ -157,11 +157,11 @@ impl Candidacy {
             return JoinOutcome::Unwanted { create_revision };
         }
         let (create_revision, same_value, ours) = match standing {
-            // What is announced may have changed since the join was sent.
+            // The announced value may have changed since the join was sent.
             Some(e) if created => (header.revision, e.value == *self.value(), true),
             None if created => (header.revision, true, true),
-            // It is from a join of ours whose answer was lost. One that stood before these joins is not: a
-            // restored store may bring a key back that we asked to delete, or by which we led.
+            // The key is from a join of ours whose answer was lost. A key from before these joins is not: a restored store may
+            // bring a key back that we asked to delete, or by which we led.
             Some(e) => (
                 e.create_revision,
                 e.value == *self.value(),
@@ -238,7 +238,7 @@ impl Candidacy {
             self.error = Some(error.clone());
             NotAdmitted::Refused(error)
         } else if self.config.lock && !self.config.at_once {
-            // What keeps it out stands deeper, and counts for nobody; whoever joins before us is seen by the transaction.
+            // The keys that keep it out are deeper, and do not count; the transaction sees any join before ours.
             self.free_at = revision;
             NotAdmitted::Again
         } else if !self.config.at_once {
@@ -252,7 +252,7 @@ impl Candidacy {
         }
     }
 
-    /// Whether a key of it may stand that it does not know of.
+    /// Returns true if a key of it may exist that it does not know of.
     pub(crate) fn is_uncertain(&self) -> bool {
         self.uncertain
     }
@@ -269,12 +269,12 @@ impl Candidacy {
         }
     }
 
-    /// Whether a key of it ever stood.
+    /// Returns true if a key of it was ever in etcd.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered
     }
 
-    /// Whether it joins again after a term.
+    /// Returns true if it joins again after a term.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
@@ -297,10 +297,10 @@ impl Candidacy {
         not_before
     }
 
-    /// Whether a candidate that never stood is to leave, and be told what is wrong, instead of waiting for it to go away.
+    /// Returns true if a candidate that never had a key is to leave with this error, instead of waiting for its end.
     ///
-    /// `accepted`: a key of this session stood before, so etcd has taken the user, and had space. What has changed since may
-    /// change again: only who asks once, and does not wait, is told.
+    /// `accepted`: a key of this session was put before, so etcd has taken the user, and had space. A change since then may be
+    /// undone: only a candidate that asks once, and does not wait, receives the error.
     pub(crate) fn is_refused(&mut self, error: &RequestError, accepted: bool) -> bool {
         let waits = self.config.persistent || (accepted && !self.config.at_once);
         let hopeless = match error.class {
@@ -324,7 +324,7 @@ impl Candidacy {
         true
     }
 
-    /// Whether it joins again after a term: not while its node is unhealthy, or its work goes on. Whether it may join now.
+    /// Sets if it is held back from joining: its node is unhealthy, or its work goes on. Returns true if it waits to join.
     pub(crate) fn hold_back(&mut self, held: bool) -> bool {
         self.held = held;
         matches!(self.phase, Phase::Joining { request: None, .. })
@@ -349,7 +349,7 @@ impl Candidacy {
         Some(own)
     }
 
-    /// Whether it does not join again until it is told so.
+    /// Returns true if it does not join again until [`Self::come_back`] or [`Self::hold_back`] permits it.
     pub(crate) fn is_held_back(&self) -> bool {
         self.held
     }
@@ -359,7 +359,7 @@ impl Candidacy {
         self.held = false;
     }
 
-    /// Whether it stepped aside, and joins when it comes back.
+    /// Returns true if it stepped aside, and joins when it comes back.
     pub(crate) fn is_aside(&self) -> bool {
         self.held && matches!(self.phase, Phase::Joining { .. })
     }
@@ -381,7 +381,7 @@ impl Candidacy {
         partitions.or(permit.map(|permit| (&permit.family, permit.capacity)))
     }
 
-    /// What is told who asks for another number than others, one of whose keys is `other`.
+    /// Returns the error for a candidate that asks for another number than others, one of whose keys is `other`.
     fn mismatch(&self, other: &[u8]) -> Option<RequestError> {
         let (family, ours) = self.family()?;
         let (class, message) = if self.is_member() {

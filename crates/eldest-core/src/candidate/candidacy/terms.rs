@@ -11,11 +11,11 @@ use crate::queue::{Fate, Own, Place};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 
-/// What a look at its place calls for.
+/// The next step after a look at its place.
 #[derive(Debug)]
 pub(crate) enum Look {
     Nothing,
-    /// It may join.
+    /// The candidate may join.
     Join,
     /// Its turn to lead has come.
     Lead(Own),
@@ -23,33 +23,33 @@ pub(crate) enum Look {
     Lost(Fate),
 }
 
-/// What follows from the loss of a key.
+/// The consequence of the loss of a key.
 #[derive(Debug)]
 pub(crate) enum KeyLost {
     Nothing,
     /// The term is to be ended.
     EndTerm(LostReason),
-    /// It joins again. The key, if that is to be removed: it would sit in the queue for ever.
+    /// The candidate joins again. The key, if that is to be removed: it would sit in the queue for ever.
     Rejoin(Option<Own>),
     /// A term that was valid until its work had ended has lost its key before that.
     Void(Turn),
 }
 
-/// What follows from the loss of the lease.
+/// The consequence of the loss of the lease.
 #[derive(Debug)]
 pub(crate) enum LeaseLost {
     Nothing,
-    /// It may be over.
+    /// The candidacy may be over.
     Finish,
     /// A term that was valid until its work had ended is so no more.
     Void(Turn),
 }
 
-/// What is to be done about the key of a candidate that leaves.
+/// The action on the key of a candidate that leaves.
 #[derive(Debug)]
 pub(crate) enum Leave {
     Nothing,
-    /// It is to go.
+    /// The key is deleted.
     Remove(Own),
     /// The answer to a join decides; until then the key may or may not stand, and nobody else may join by it.
     Hold(Arc<[u8]>),
@@ -60,14 +60,14 @@ pub(crate) enum Leave {
     },
 }
 
-/// What follows when the work of a term has ended. The key is to go, if it was not lost before.
+/// The next step when the work of a term has ended. The key is to go, if it was not lost before.
 #[derive(Debug)]
 pub(crate) enum WorkEnded {
-    /// That term was not ending.
+    /// No such term was ending.
     Nothing,
     /// The candidate joins again.
     Rejoin(Option<Own>),
-    /// It leaves.
+    /// The candidate leaves.
     Leave(Option<Own>),
 }
 
@@ -91,12 +91,12 @@ impl Candidacy {
         }
     }
 
-    /// It leads from now on, by that key.
+    /// Begins a term as the leader, by that key.
     pub(crate) fn lead(&mut self, own: Own, term: TermId) -> Turn {
         self.enter(Phase::Leading { own, term })
     }
 
-    /// Whether it leads.
+    /// Returns true if it leads.
     pub(crate) fn is_leading(&self) -> bool {
         matches!(self.phase, Phase::Leading { .. })
     }
@@ -127,7 +127,7 @@ impl Candidacy {
         })
     }
 
-    /// Whether a key that is gone may have been put anew under our lease; while the work goes on nobody would look for it.
+    /// Returns true if a key that is gone may have been put again under our lease; during the work nobody would look for it.
     pub(crate) fn is_suspicious(&self, fate: Fate) -> bool {
         let works = matches!(
             self.phase,
@@ -157,7 +157,7 @@ impl Candidacy {
         }
     }
 
-    /// What is left of its key while its term ends. The term is not valid any more.
+    /// Ends the term's validity; `left` is the key that is still to be deleted.
     fn end_without_key(&mut self, left: Option<Own>) -> Turn {
         let Phase::Ending {
             term,
@@ -216,7 +216,7 @@ impl Candidacy {
         }
     }
 
-    /// Until when the work of a term that is over may go on, and whether its key is there.
+    /// Returns until when the work of a term that is over may go on, and true if its key exists.
     pub(crate) fn ending(&self) -> Option<(Time, bool)> {
         match &self.phase {
             Phase::Ending { cutoff, own, .. } => Some((*cutoff, own.is_some())),
@@ -236,7 +236,7 @@ impl Candidacy {
         self.former.take()
     }
 
-    /// It gives up its place. A term that runs is not ended; it will not be followed by another. `lease` is held.
+    /// Gives up its place. A running term is not ended, but no other follows it. `lease` is the lease that is held.
     pub(crate) fn leave(&mut self, reason: EndReason, lease: Option<i64>) -> Leave {
         self.wanted = false;
         match self.phase.clone() {
@@ -262,7 +262,7 @@ impl Candidacy {
         }
     }
 
-    /// What follows the term that is ending.
+    /// Sets the next step after the term that is ending.
     fn end_by(&mut self, then: Afterwards) {
         let mut phase = self.phase.clone();
         if let Phase::Ending { next, .. } = &mut phase {
@@ -283,7 +283,7 @@ impl Candidacy {
         let leaves = matches!(reason, LostReason::Resigned | LostReason::Shutdown);
         match self.phase {
             Phase::Leading { term: t, .. } if t == term => {}
-            // It was lost before the leader's word arrived, which still means that no other term is to follow.
+            // The term was lost before the leader's word arrived, which still means that no other term is to follow.
             Phase::Ending {
                 term: t,
                 next: Afterwards::Rejoin,
@@ -302,7 +302,7 @@ impl Candidacy {
         true
     }
 
-    /// Whether it leads that term.
+    /// Returns true if it leads that term.
     pub(crate) fn leads_term(&self, term: TermId) -> bool {
         matches!(self.phase, Phase::Leading { term: t, .. } if t == term)
     }
@@ -337,7 +337,7 @@ impl Candidacy {
         }
     }
 
-    /// Whether the key of that term is its own.
+    /// Returns true if it still holds the key of that term, false if it holds the key of another one, `None` without a key.
     pub(crate) fn holds_key_of(&self, term: TermId) -> Option<bool> {
         match self.phase {
             Phase::Leading { term: t, .. }
@@ -350,21 +350,21 @@ impl Candidacy {
         }
     }
 
-    /// Whether it still counts as a candidate: it has not left, and is not about to. A member does: the work of its
+    /// Returns true if it still counts as a candidate: it has not left, and is not about to. A member does: the work of its
     /// partitions goes on after it has left.
     pub(crate) fn stands(&self) -> bool {
         let stands = self.looks() && (self.wanted || self.own().is_some());
         stands || self.is_member()
     }
 
-    /// Whether the lease of a session that closes must be kept for it.
+    /// Returns true if the lease of a session that closes must be kept for it.
     pub(crate) fn needs_lease(&self) -> bool {
         match &self.phase {
             // The former key went with its lease, unless somebody wrote over it unseen.
             Phase::Ending { own, .. } => {
                 own.is_some() || (self.former.is_some() && !self.is_owner())
             }
-            // It waits for the work of its partitions, whose keys count by themselves.
+            // A member waits for the work of its partitions, whose keys count by themselves.
             Phase::Leaving { .. } if self.is_member() => false,
             _ => true,
         }
@@ -378,8 +378,8 @@ impl Candidacy {
         }
     }
 
-    /// It is over. What its caller is to be told, and a key that went with the lease unless somebody wrote over it unseen:
-    /// then it would block the others for ever.
+    /// Ends the candidacy. Returns the error for its caller, and a key that went with the lease unless somebody wrote over it
+    /// unseen: then it would block the others for ever.
     pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
         let owner = self.is_owner();
         let former = self.former.take().filter(|_| !owner);

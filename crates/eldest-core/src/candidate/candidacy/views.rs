@@ -22,7 +22,7 @@ impl Candidacy {
         self.view.watchers()
     }
 
-    /// What is to change in what is watched for it.
+    /// Returns the watches to open and to cancel for it.
     pub(crate) fn watching(&mut self) -> Watching {
         if !self.watches() {
             return Watching::default();
@@ -46,7 +46,7 @@ impl Candidacy {
         self.view.created(watch, revision);
     }
 
-    /// Whether its view has told everything up to now, as far as the stream is not behind.
+    /// Returns true if its view shows everything up to now, as far as the stream is not behind.
     pub(crate) fn is_current(&self) -> bool {
         self.view.is_current()
     }
@@ -66,7 +66,7 @@ impl Candidacy {
         (fate.unwrap_or(Fate::Ours), partitions)
     }
 
-    /// Whether only a read can close a gap. A join under way reads the prefix anyway.
+    /// Returns true if only a read can close a gap. A join under way reads the prefix anyway.
     pub(crate) fn wants_read(&self) -> bool {
         match self.phase {
             Phase::Joining { .. } | Phase::Leaving { .. } => false,
@@ -106,8 +106,8 @@ impl Candidacy {
         now.after(pace.pause(self.failures, class))
     }
 
-    /// Whether a read shows its key behind others that are older, though it leads. Within one store nothing older can come
-    /// to be, so a restore has brought them back, and their owners may lead too.
+    /// Returns true if a read shows its key behind others that are older, though it leads. Within one store nothing older can
+    /// come to be, so a restore has brought them back, and their owners may lead too.
     pub(crate) fn leads_behind(&self, entries: &[Entry]) -> bool {
         let Phase::Leading { own, .. } = &self.phase else {
             return false;
@@ -129,7 +129,7 @@ impl Candidacy {
         self.failures = 0;
         let own = self.own().cloned();
         if matches!(self.role, Role::Present) {
-            // It waits for nobody, so nobody else's key is watched.
+            // A present member waits for nobody, so no other key is watched.
             entries.retain(|entry| own.as_ref().is_some_and(|own| own.key == entry.key));
         }
         let first = own
@@ -189,12 +189,12 @@ impl Candidacy {
         before.watchers()
     }
 
-    /// Whether what it has seen of the queue allows that it leads by that key.
+    /// Returns true if the part of the queue that it has seen permits it to lead by that key.
     pub(crate) fn may_be_first(&self, own: &Own) -> bool {
         self.view.may_be_first(own, self.capacity())
     }
 
-    /// Whether its view shows everything up to now, and that key is not there.
+    /// Returns true if its view shows everything up to now, and that key is not there.
     pub(crate) fn shows_gone(&self, own: &Own) -> bool {
         let View::Prefix(view) = &self.view else {
             return false;
@@ -204,7 +204,7 @@ impl Candidacy {
         is_judge && own.read(roster.get(&own.key)) != Fate::Ours
     }
 
-    /// Whether nothing that it knows is of a store that was exchanged.
+    /// Returns true if it knows nothing of a store that was exchanged.
     pub(crate) fn knows_no_store(&self) -> bool {
         self.free_at == 0 && !self.is_current()
     }
@@ -273,7 +273,7 @@ impl Candidacy {
         watchers
     }
 
-    /// What was read so far was another store's.
+    /// Forgets what was read so far: another store answers now.
     pub(crate) fn store_changed(&mut self) {
         self.view = new_view(&self.prefix, self.config.watch_scope);
         self.free_at = 0;
