@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// What a view's showing a partition's key under our lease, or none, means.
+/// The meaning of a partition's key under our lease, or of its absence, in a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// Nobody asked for it to go.
     Standing,
-    /// It is asked to go, and the view may not have come so far.
+    /// The deletion was requested, and the view may not have come so far.
     Going,
-    /// It was gone for certain: a restore of etcd has brought it back.
+    /// The key was gone for certain: a restore of etcd has brought it back.
     Back,
 }
 
@@ -26,11 +26,11 @@ struct Deletion {
 
 impl Deletion {
     fn ask(&mut self, create_revision: i64) {
-        // Until etcd confirms it the key is among the removals, so the earlier date misleads nobody.
+        // The key is among the removals until etcd confirms it, so the earlier date misleads nobody.
         self.created = self.created.max(create_revision);
     }
 
-    /// What a view at the revision `seen` says by showing a key that was created then.
+    /// Interprets a key, created at the revision `created`, in a view at the revision `seen`.
     fn shown(self, created: i64, seen: i64) -> Shown {
         if created > self.created {
             Shown::Standing
@@ -65,7 +65,7 @@ impl Deleted {
         }
     }
 
-    /// What a view at the revision `seen` says by showing a key that was created then.
+    /// Interprets a key, created at the revision `created`, in a view at the revision `seen`.
     pub(super) fn shown(&self, key: &[u8], created: i64, seen: i64) -> Shown {
         match self.keys.get(key) {
             Some(deletion) => deletion.shown(created, seen),
@@ -86,7 +86,7 @@ impl Deleted {
         }
     }
 
-    /// Whether nothing is remembered of a key below that prefix.
+    /// Returns true if nothing is remembered of a key below that prefix.
     pub(super) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
         let from = (Bound::Included(prefix), Bound::Unbounded);
         let first = self.keys.range::<[u8], _>(from).next();

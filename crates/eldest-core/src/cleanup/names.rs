@@ -2,17 +2,17 @@
 
 use crate::queue::SHARED;
 
-/// What follows the last slash of a key.
+/// Returns the part after the last slash of a key.
 fn name_of(key: &[u8]) -> &[u8] {
     key.rsplit(|byte| *byte == b'/').next().unwrap_or(key)
 }
 
-/// Whether the key is one of many that may go at the same time: a partition's.
+/// Returns true if the key is one of many that may go at the same time: a partition's.
 pub(crate) fn is_one_of_many(key: &[u8]) -> bool {
     name_of(key).starts_with(b"o-")
 }
 
-/// Whether a session gives such a name to keys under that lease: of candidates, permits, shared locks, members or
+/// Returns true if a session gives such a name to keys under that lease: of candidates, permits, shared locks, members or
 /// partitions.
 pub(crate) fn is_named_by_us(key: &[u8], lease: i64) -> bool {
     let (name, lease) = (name_of(key), format!("{lease:x}"));

@@ -80,7 +80,7 @@ impl Removals {
         self.keys.contains_key(key)
     }
 
-    /// What a view at the revision `seen` says by showing a partition's key that was created then, or none.
+    /// Interprets a partition's key that was `created` then, or its absence, in a view at the revision `seen`.
     pub(crate) fn shown(&self, key: &[u8], created: Option<i64>, seen: i64) -> Shown {
         match created {
             _ if self.contains(key) => Shown::Going,
@@ -131,7 +131,7 @@ impl Removals {
         true
     }
 
-    /// Whether the key must go, and its removal waits for the answer to a join of that candidate.
+    /// Returns true if the key must go, and its removal waits for the answer to a join of that candidate.
     pub(crate) fn is_held_by(&self, key: &[u8], slot: SlotId) -> bool {
         let removal = self.keys.get(key);
         removal.is_some_and(|removal| removal.held_by == Some(slot))
@@ -156,7 +156,7 @@ impl Removals {
         }
     }
 
-    /// Whether the candidate waits for any key.
+    /// Returns true if the candidate waits for any key.
     pub(crate) fn is_awaited_by(&self, slot: SlotId) -> bool {
         self.waits.contains_key(&slot)
     }
@@ -312,7 +312,7 @@ impl Removals {
         }
     }
 
-    /// What was looked for stands since that revision, or does not stand.
+    /// Records the result of a search: the key's create revision, or `None` if it does not exist.
     fn found(
         &mut self,
         key: &Arc<[u8]>,
@@ -337,7 +337,7 @@ impl Removals {
         None
     }
 
-    /// That request did not remove the key: another one will, after a pause.
+    /// Repeats the removal after a pause, because that request did not remove the key.
     pub(crate) fn again(
         &mut self,
         key: &Arc<[u8]>,
@@ -413,7 +413,7 @@ impl Removals {
         self.deleted.forget_below(prefix);
     }
 
-    /// Whether nothing is remembered of deleted keys below that prefix.
+    /// Returns true if nothing is remembered of deleted keys below that prefix.
     pub(crate) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
         self.deleted.knows_nothing_below(prefix)
     }

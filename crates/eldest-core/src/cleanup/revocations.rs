@@ -39,12 +39,12 @@ impl Revocations {
         self.leases.is_empty()
     }
 
-    /// Whether that lease must go.
+    /// Returns true if that lease must go.
     pub(crate) fn contains(&self, lease: i64) -> bool {
         self.leases.iter().any(|r| r.lease == lease)
     }
 
-    /// Whether the answer to a revocation is awaited.
+    /// Returns true if the answer to a revocation is awaited.
     pub(crate) fn await_answer(&self) -> bool {
         self.leases.iter().any(|r| r.request.is_some())
     }
