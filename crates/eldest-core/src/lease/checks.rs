@@ -21,7 +21,7 @@ pub(crate) struct KeyChecks {
 }
 
 impl KeyChecks {
-    /// Whether such reads are under way.
+    /// Returns true if such reads are under way.
     pub(crate) fn are_under_way(&self) -> bool {
         self.under_way > 0
     }

@@ -33,7 +33,7 @@ enum Holding {
     Closed,
 }
 
-/// What a session's lease is to be like.
+/// The settings of a session's lease.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseConfig {
     pub(crate) ttl: Duration,
@@ -43,7 +43,7 @@ pub(crate) struct LeaseConfig {
     pub(crate) request_timeout: Duration,
 }
 
-/// What the answer to a renewal asks for.
+/// The next step after the answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Nothing,
@@ -55,11 +55,11 @@ pub(crate) enum Renewed {
     Gone,
 }
 
-/// What a linearizable answer means for the lease.
+/// The meaning of a linearizable answer for the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Confirmed {
     Nothing,
-    /// It may be believed in for longer. `fresh`: a new belief.
+    /// The lease may be trusted for longer. `fresh`: the trust is new.
     Extended {
         fresh: bool,
     },
@@ -67,10 +67,10 @@ pub(crate) enum Confirmed {
     Hopeless,
 }
 
-/// What becomes of the lease when the session closes.
+/// The state of the lease when the session closes.
 #[derive(Debug)]
 pub(crate) enum Closing {
-    /// It is to be revoked.
+    /// The lease is to be revoked.
     Held(Box<Lease>),
     /// The answer to the grant is awaited.
     Granting,
@@ -85,7 +85,7 @@ pub(crate) struct LeaseKeeper {
     pace: Pace,
     holding: Holding,
     grant_failures: u32,
-    /// Until when the lease is believed in; `None` when it is not.
+    /// The time until which the lease is trusted; `None` when it is not.
     trusted: Option<Time>,
     /// The last belief's end, kept for terms that fade with it.
     last_deadline: Time,
@@ -139,7 +139,7 @@ impl LeaseKeeper {
         self.trusted.and(self.id())
     }
 
-    /// Until when the lease is believed in; `None` when it is not.
+    /// Returns the time until which the lease is trusted; `None` when it is not.
     pub(crate) fn trusted(&self) -> Option<Time> {
         self.trusted
     }
@@ -273,7 +273,7 @@ impl LeaseKeeper {
         fresh
     }
 
-    /// Whether the lease cannot expire before `deadline`, and a margin, counted from when its last renewal was sent.
+    /// Returns true if the lease cannot expire before `deadline`, and a margin, counted from when its last renewal was sent.
     fn keeps_margin(&self, deadline: Time) -> bool {
         let Some(lease) = self.lease() else {
             return false;
@@ -284,12 +284,12 @@ impl LeaseKeeper {
         deadline <= sent || deadline.after(margin + drift) <= sent.after(lease.ttl())
     }
 
-    /// Whether a key may stand under this lease that nobody knows of.
+    /// Returns true if an unknown key may exist under this lease.
     pub(crate) fn is_suspicious(&self) -> bool {
         self.suspicion.is_some()
     }
 
-    /// Whether an answer about the lease is awaited.
+    /// Returns true if an answer about the lease is awaited.
     pub(crate) fn awaits_answer(&self) -> bool {
         match &self.holding {
             Holding::Granting => true,
@@ -298,7 +298,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Whether the time of the belief is over: it ends the grace period before the deadline.
+    /// Returns true if the time of the trust is over: it ends the grace period before the deadline.
     pub(crate) fn is_expired(&self, now: Time) -> bool {
         let deadline = self.trusted;
         deadline.is_some_and(|deadline| now >= deadline.before(self.config.grace))

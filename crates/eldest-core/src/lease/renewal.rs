@@ -26,7 +26,7 @@ enum Link {
     Sounding(RequestId),
 }
 
-/// What to ask of etcd next.
+/// The next request to etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The keepalive stream is opened.
@@ -37,7 +37,7 @@ pub enum Next {
     Verify,
 }
 
-/// What an acknowledgement or its verification led to.
+/// The result of an acknowledgement or its verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to tell.
@@ -111,7 +111,7 @@ impl Lease {
         self.ttl
     }
 
-    /// It may be believed in until then.
+    /// Returns the time until which the lease may be trusted.
     pub fn deadline(&self) -> Time {
         self.clock.deadline()
     }
@@ -244,7 +244,7 @@ impl Lease {
         self.heard = false;
     }
 
-    /// Whether the belief in it has ended, and no renewal was verified since.
+    /// Returns true if the trust in it has ended, and no renewal was verified since.
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted
     }
@@ -254,7 +254,7 @@ impl Lease {
         self.refused_since
     }
 
-    /// Whether the answer to `request` is what this lease waits for.
+    /// Returns true if this lease waits for the answer to `request`.
     pub fn awaits(&self, request: RequestId) -> bool {
         match self.link {
             Link::Opening(r)
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(extended, Outcome::Extended(before.after(TTL / 3)));
     }
 
-    /// It says nothing about this lease: neither that it was renewed nor that it is gone.
+    /// The acknowledgement says nothing about this lease: neither that it was renewed nor that it is gone.
     #[test]
     fn an_acknowledgement_of_another_renewal_does_not_count() {
         for ttl in [TTL, Duration::ZERO] {
