@@ -59,7 +59,7 @@ pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
     let quotas = quotas(count, &members, &held);
     let mut target = vec![None; count as usize];
     for (member, keys) in held.iter_mut().enumerate() {
-        // Who gives up nothing keeps them in whatever order.
+        // A member that gives up nothing keeps them in any order.
         if keys.len() > quotas[member] {
             keys.sort_unstable();
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// What a key below the prefix is for.
+/// The purpose of a key below the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
     /// The key of a member.

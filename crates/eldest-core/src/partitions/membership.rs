@@ -38,10 +38,10 @@ pub struct PartitionSet {
     pub tag: Arc<[u8]>,
 }
 
-/// What a member announces about its share.
+/// The announcement of a member about its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// It does without partitions while other members do not.
+    /// True if it does without partitions while other members do not.
     pub aside: bool,
     /// In proportion to the capacities of the others; at least 1.
     pub capacity: u32,
@@ -49,8 +49,8 @@ pub struct Share {
     pub center: Option<Center>,
 }
 
-/// Who shares the partitions and who owns what, whatever else stands under the prefix, and how many members there are.
-/// `share` reads what members announce. Those that do without partitions have no share unless all of them do.
+/// Returns the members that share the partitions, the partitions' owners, and the number of members. `share` reads what
+/// members announce. Those that do without partitions have no share unless all of them do.
 pub fn facts(
     prefix: &[u8],
     roster: &Roster,
@@ -97,7 +97,7 @@ struct Hold {
     own: Own,
 }
 
-/// What a member is to do, by what it sees.
+/// The actions of a member, by what it sees.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Keys of ours that are gone or no longer ours.
@@ -119,13 +119,13 @@ pub struct Wants {
     pub blocked: BTreeSet<u32>,
 }
 
-/// What a view shows of a partition.
+/// A partition as a view shows it.
 struct Seen {
     partition: u32,
     key: Option<Owned>,
     /// Our lease.
     me: i64,
-    /// It should be ours.
+    /// True if it should be ours.
     wanted: bool,
 }
 
@@ -140,7 +140,7 @@ impl Wants {
         others: bool,
         free: impl FnOnce() -> bool,
     ) {
-        // What was written after the view's revision it cannot judge.
+        // The view cannot judge a key that was written after its revision.
         if roster.revision() < hold.own.create_revision {
             return;
         }
@@ -189,7 +189,7 @@ pub struct Membership {
     due: bool,
     /// By partition, the newest key of this lease that is not ours any more, whatever older views show.
     past: BTreeMap<u32, i64>,
-    /// What was ours under an earlier lease. If it stands without one, somebody wrote over it unseen.
+    /// The keys that were ours under an earlier lease. Such a key without a lease was written over unseen.
     former: BTreeMap<u32, i64>,
     /// Blocked, as was told.
     blocked: BTreeSet<u32>,
@@ -255,7 +255,7 @@ impl Membership {
         }
     }
 
-    /// What changes mean is worked out now.
+    /// Records that the consequences of changes are worked out now.
     pub(crate) fn rebalanced(&mut self, now: Time) {
         (self.rebalanced, self.due) = (now, false);
     }
@@ -265,14 +265,14 @@ impl Membership {
         self.held.values().map(|hold| hold.slot).collect()
     }
 
-    /// Who owns, or owned, a partition by this key. A read that was begun before the key was lost still shows it.
+    /// Returns the slot that owns, or owned, a partition by this key. An earlier read still shows a key that was lost.
     pub(crate) fn holder_of(&self, entry: &Entry) -> Option<SlotId> {
         let mut holds = self.held.values();
         let hold = holds.find(|hold| hold.own.is(entry));
         hold.map(|hold| hold.slot)
     }
 
-    /// Whether nothing is left of it: no take is under way, and no partition is held.
+    /// Returns true if nothing is left of it: no take is under way, and no partition is held.
     pub(crate) fn is_over(&self) -> bool {
         self.taking.is_empty() && self.held.is_empty()
     }
@@ -339,12 +339,12 @@ impl Membership {
         self.not_before = not_before.max(self.not_before);
     }
 
-    /// Whether the partition may be ours without our knowing.
+    /// Returns true if the partition may be ours without our knowing.
     pub(crate) fn is_uncertain(&self, partition: u32) -> bool {
         self.uncertain.contains(&partition)
     }
 
-    /// Whether nothing of it depends on a lease: no take, and nothing that is known or uncertain of keys under one.
+    /// Returns true if nothing of it depends on a lease: no take, and nothing that is known or uncertain of keys under one.
     pub(crate) fn has_no_lease(&self) -> bool {
         let takes_nothing = self.taking.is_empty() && self.uncertain.is_empty();
         takes_nothing && self.past.is_empty() && self.refused.is_empty()
@@ -419,7 +419,7 @@ impl Membership {
         }
     }
 
-    /// That key is not ours any more.
+    /// Records that the key is not ours any more.
     fn forgo(&mut self, partition: u32, create_revision: i64) {
         let newest = self.past.entry(partition).or_default();
         *newest = create_revision.max(*newest);
@@ -432,7 +432,7 @@ impl Membership {
         }
     }
 
-    /// What events say about keys of ours, whether or not the view is ready for them.
+    /// Returns the fate of each key of ours that events show as lost, even if the view is not ready for them.
     pub fn judge(&mut self, prefix: &[u8], changes: &[Change]) -> Vec<(SlotId, Fate)> {
         let mut lost = Vec::new();
         for change in changes {
@@ -446,9 +446,8 @@ impl Membership {
         lost
     }
 
-    /// What is to be done, by the state that `roster` shows. `own` is our member key, `share` reads what
-    /// members announce, `shown` says what it means that a key stands that was created then, or that
-    /// none does.
+    /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `share` reads what members
+    /// announce, `shown` says what it means that a key exists that was created then, or that none does.
     pub fn wants(
         &self,
         prefix: &[u8],
@@ -472,7 +471,7 @@ impl Membership {
             }
         }
         let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
-        // Those who do without partitions take them if this member is there no more.
+        // Members that do without partitions take them if this member is there no more.
         let others = all > 1;
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let seen = Seen {
@@ -495,8 +494,7 @@ impl Membership {
         wants
     }
 
-    /// Whether anything may be to be done about a partition that is not held: nobody's and ours to take, ours, or without a
-    /// lease.
+    /// Returns true if a partition that is not held may need an action: nobody's and ours to take, ours, or without a lease.
     fn concerns(&self, seen: &Seen, roster: &Roster) -> bool {
         match seen.key {
             None => seen.wanted && self.may_take(seen.partition, roster.revision()),
@@ -504,7 +502,7 @@ impl Membership {
         }
     }
 
-    /// What is to be done about such a partition, whose key is neither being put nor being deleted.
+    /// Adds the action on such a partition, whose key is neither being put nor being deleted.
     fn want_other(&self, wants: &mut Wants, seen: &Seen, prefix: &[u8], shown: impl Fn() -> Shown) {
         let partition = seen.partition;
         match seen.key {
@@ -538,7 +536,7 @@ impl Membership {
         self.refused.get(&partition).is_none_or(|at| seen >= *at)
     }
 
-    /// Whether a key that stands under our lease was ours, and is not any more: it is never ours again.
+    /// Returns true if a key under our lease was ours, and is not any more: it is never ours again.
     fn was_ours(&self, key: &Owned, shown: Shown) -> bool {
         let past = self.past.get(&key.partition);
         shown == Shown::Back || past.is_some_and(|past| key.since <= *past)

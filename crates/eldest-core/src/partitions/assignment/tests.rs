@@ -17,7 +17,7 @@ fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
             Just(vec![1; members]),
             proptest::collection::vec(prop_oneof![9 => 1u32..4, 1 => Just(1000)], members),
         ];
-        // Of two or three data centres, or of none; sometimes not all members name theirs.
+        // Two or three data centres, or none; sometimes not all members name theirs.
         let centers = prop_oneof![
             2 => Just(vec![None; members]),
             2 => proptest::collection::vec((0u64..3).prop_map(Some), members),
@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(assign(count, &members, &settled), target);
     }
 
-    /// Whoever is first with part of what it should do does not change what the others should do.
+    /// A member that has done a part of its work does not change the work of the others.
     #[test]
     fn the_rest_stays_the_same_while_part_of_it_is_carried_out(
         (count, members, owned) in state(),
@@ -359,7 +359,7 @@ fn a_member_of_twice_the_capacity_owns_twice_as_many() {
     let members_of_6 = [Assignee { since: 0, ..first }, members[0], members[2]];
     let owners = assign(6, &members_of_6, &[]);
     assert_eq!(loads(&members_of_6, &owners), [3, 2, 1]);
-    // Of who cannot have a part, the eldest has one.
+    // A single partition goes to the eldest.
     assert_eq!(loads(&members, &assign(1, &members, &[])), [1, 0, 0]);
 }
 
