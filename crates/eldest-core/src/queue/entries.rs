@@ -21,7 +21,7 @@ pub struct Queue {
     len: usize,
 }
 
-/// What entries are sorted by.
+/// Returns the sort key of an entry.
 pub(super) fn age(entry: &Entry) -> (i64, &[u8]) {
     (entry.create_revision, &entry.key)
 }
@@ -32,7 +32,7 @@ impl Queue {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

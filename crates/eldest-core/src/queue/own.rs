@@ -15,7 +15,7 @@ pub struct Own {
     pub lease: i64,
 }
 
-/// What became of our own key.
+/// The fate of our own key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// As we wrote it.
@@ -27,12 +27,12 @@ pub enum Fate {
 }
 
 impl Own {
-    /// Whether that is this very key.
+    /// Returns true if the entry is this very key.
     pub fn is(&self, entry: &Entry) -> bool {
         self.key == entry.key && self.create_revision == entry.create_revision
     }
 
-    /// What one event says about our key.
+    /// Returns our key's fate by one event.
     pub fn fate(&self, change: &Change) -> Fate {
         if change.key() != &*self.key {
             return Fate::Ours;
@@ -44,7 +44,7 @@ impl Own {
         }
     }
 
-    /// What a read of our key says. The create revision is compared, not the existence.
+    /// Returns our key's fate by a read. The create revision is compared, not the existence.
     pub fn read(&self, entry: Option<&Entry>) -> Fate {
         entry.map_or(Fate::Gone, |entry| self.compare(entry))
     }

@@ -48,7 +48,7 @@ pub fn excludes(older: &[u8], younger: &[u8]) -> bool {
     !(is_shared(older) && is_shared(younger))
 }
 
-/// Whether a key is that of a candidate that leads together with others like it: `.../<lease in hex>-shared-<number>`.
+/// Returns true if a key is that of a candidate that leads together with others like it: `.../<lease in hex>-shared-<number>`.
 pub fn is_shared(key: &[u8]) -> bool {
     let name = key.rsplit(|byte| *byte == b'/').next().unwrap_or(key);
     let Some(at) = name.windows(SHARED.len()).position(|part| part == SHARED) else {
@@ -59,7 +59,7 @@ pub fn is_shared(key: &[u8]) -> bool {
     all(lease, u8::is_ascii_hexdigit) && all(number, u8::is_ascii_digit)
 }
 
-/// What follows the lease in the name of a shared key.
+/// The text after the lease in the name of a shared key.
 pub(crate) const SHARED: &[u8] = b"-shared-";
 
 #[cfg(test)]

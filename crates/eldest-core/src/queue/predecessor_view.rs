@@ -22,7 +22,7 @@ impl Neighbour {
         (self.create_revision, Arc::clone(&self.key))
     }
 
-    /// Whether that key is there no more, by what was not known at `known_at`.
+    /// Returns the revision at which that key went, if events after `known_at` show that.
     fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
         let gone = changes.iter().find(|change| {
             change.key() == &*self.key
@@ -62,7 +62,7 @@ pub struct PredecessorView {
     gone_at: i64,
     own_fate: Fate,
     stale: bool,
-    /// What is known still holds; a read shall tell more.
+    /// True if a read is due only to learn more: the known state still holds.
     early: bool,
 }
 
@@ -222,7 +222,7 @@ impl PredecessorView {
             self.older.remove(&second_predecessor.age());
             self.discard(&second_predecessor);
             self.gone_at = self.gone_at.max(at);
-            // Those before it may have left unseen.
+            // Older keys may have gone unseen.
             self.early = self.older.len() > 1;
         }
         if let Some(at) = self.predecessor.as_ref().and_then(gone)
@@ -267,7 +267,7 @@ impl PredecessorView {
         for neighbour in followed.into_iter().flatten() {
             self.discard(&neighbour);
         }
-        // It was the second predecessor until now, whose gaps did not count.
+        // The predecessor was the second one until now, whose gaps did not count.
         let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
         let created = watcher.and_then(|watcher| watcher.created);
         self.stale |= created.is_some_and(|created| created > self.known_at);

@@ -30,7 +30,7 @@ pub struct PrefixView {
     joining: Option<RequestId>,
     /// The request whose answer the roster is from.
     read_by: RequestId,
-    /// What the watch told since the read under way was begun; earlier events are part of what it will show.
+    /// The events since the read under way was begun; earlier events are part of what it will show.
     kept_back: Vec<Change>,
 }
 

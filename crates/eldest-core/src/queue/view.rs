@@ -13,9 +13,9 @@ use crate::kv::{Change, Entry};
 /// How a candidate looks at the queue.
 #[derive(Debug, Clone)]
 pub enum View {
-    /// Of all keys below the prefix.
+    /// Shows all keys below the prefix.
     Prefix(PrefixView),
-    /// Of the own key and those of the two before it.
+    /// Shows the own key and those of the two before it.
     Predecessor(PredecessorView),
 }
 
@@ -36,7 +36,7 @@ impl View {
         }
     }
 
-    /// Whether the watch has told everything up to now, as far as the stream is not behind.
+    /// Returns true if the watch has shown everything up to now, as far as the stream is not behind.
     pub fn is_current(&self) -> bool {
         match self {
             View::Prefix(view) => view.is_synced(),
@@ -52,7 +52,7 @@ impl View {
         }
     }
 
-    /// What is to change in what is watched. `own` is the candidate's own key.
+    /// Returns the watches to open and to cancel. `own` is the candidate's own key.
     pub fn watching(&mut self, own: Option<Arc<[u8]>>) -> Watching {
         match self {
             View::Prefix(view) => Watching {

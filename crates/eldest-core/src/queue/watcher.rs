@@ -25,11 +25,11 @@ impl Watcher {
     }
 }
 
-/// What is to change in what is watched for one view.
+/// The changes to the watches of one view.
 #[derive(Debug, Default)]
 pub struct Watching {
     /// The watchers that are not needed any more.
     pub discarded: Vec<WatchId>,
-    /// What is to be watched and is not: keys, and whether everything under them.
+    /// The keys without a watch that need one; true: everything under the key is watched.
     pub wanted: Vec<(Arc<[u8]>, bool)>,
 }
