@@ -74,13 +74,13 @@ impl Freshness {
     }
 }
 
-/// As of when one view is complete. What is confirmed of all views concerns it while it has no gap.
+/// The time as of which one view is complete. A confirmation of all views concerns it while it has no gap.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Completeness {
-    /// As of when it is complete by what was read for it.
+    /// The time as of which it is complete by what was read for it.
     own: Option<Time>,
     synced: bool,
-    /// What was confirmed of all views before this one was synced says nothing about it.
+    /// The confirmation of all views before this one was synced, which says nothing about it.
     ignored: Option<Time>,
 }
 
@@ -105,7 +105,7 @@ impl Completeness {
         std::mem::replace(&mut self.synced, false)
     }
 
-    /// As of when the view is complete. `None`: it was not read yet.
+    /// Returns the time as of which the view is complete. `None`: it was not read yet.
     pub fn as_of(&self, confirmed: Option<Time>) -> Option<Time> {
         let concerns = self.synced && confirmed > self.ignored;
         self.own.max(confirmed.filter(|_| concerns))

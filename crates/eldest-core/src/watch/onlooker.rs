@@ -40,17 +40,17 @@ impl Onlooker {
         }
     }
 
-    /// What it looks at.
+    /// Returns the prefix that it watches.
     pub(crate) fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
 
-    /// Whether it knows of every change, as far as the stream is not behind.
+    /// Returns true if it knows of every change, as far as the stream is not behind.
     pub(crate) fn is_synced(&self) -> bool {
         self.view.is_synced()
     }
 
-    /// What it has seen, while nothing is missing.
+    /// Returns the keys that it has seen, while nothing is missing.
     pub(crate) fn seen(&self) -> Option<&Roster> {
         self.view.is_synced().then(|| self.view.roster())
     }
@@ -60,7 +60,7 @@ impl Onlooker {
         self.view.watchers()
     }
 
-    /// What is to be watched and is not.
+    /// Returns the prefix if it has no watch and needs one.
     pub(crate) fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
         self.view.unwatched_prefix()
     }
@@ -137,7 +137,7 @@ impl Onlooker {
         self.complete.as_of(confirmed).unwrap_or_default()
     }
 
-    /// Whether only another read can close a gap.
+    /// Returns true if only another read can close a gap.
     pub(crate) fn wants_read(&self) -> bool {
         self.view.wants_list()
     }
@@ -165,7 +165,7 @@ impl Onlooker {
         self.view.set_list(read);
     }
 
-    /// Whether a read contradicts what it saw: etcd was restored, and has come as far again since. Nothing but the keys
+    /// Returns true if a read contradicts what it saw: etcd was restored, and has come as far again since. Nothing but the keys
     /// tells then.
     pub(crate) fn saw_otherwise(&self, revision: i64, entries: &[Entry]) -> bool {
         self.view.roster().contradicts(revision, entries)
@@ -192,7 +192,7 @@ impl Onlooker {
         self.not_before
     }
 
-    /// What was read so far was another store's.
+    /// Forgets what was read so far: another store answers now.
     pub(crate) fn store_changed(&mut self) {
         self.view = PrefixView::onlooker(Arc::clone(&self.prefix), self.reach);
         self.shown = 0;

@@ -44,7 +44,7 @@ impl Rewatching {
         now.after(self.pace.pause(lost.failures, class))
     }
 
-    /// Whether nothing is watched for the slot.
+    /// Returns true if the slot has no watch.
     pub(super) fn waits(&self, slot: SlotId) -> bool {
         self.slots.get(&slot).is_some_and(|lost| lost.waits)
     }

@@ -19,14 +19,14 @@ use crate::timers::Timer;
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
 const OPENING: u32 = 2;
 
-/// What a linearizable read says about the stream.
+/// The result of comparing the stream with a linearizable read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
-    /// It is not behind, or there is none.
+    /// The stream is not behind, or there is none.
     Level,
-    /// It is behind, and was asked how far it is.
+    /// The stream is behind, and was asked how far it is.
     Asked,
-    /// It is to be restarted, at another endpoint.
+    /// The stream is to be restarted, at another endpoint.
     Stalled,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct WatchStream {
     silent: Option<Time>,
     /// Watches that etcd refused or cancelled.
     rewatching: Rewatching,
-    /// Of what onlookers see.
+    /// The freshness of what onlookers see.
     freshness: Freshness,
     /// The next probe is due at its time.
     probing: bool,
@@ -173,7 +173,7 @@ impl WatchStream {
         self.rewatching.is_over(slot)
     }
 
-    /// Whether nothing is watched for the slot, because etcd refused or cancelled it.
+    /// Returns true if the slot has no watch, because etcd refused or cancelled it.
     pub(crate) fn waits(&self, slot: SlotId) -> bool {
         self.rewatching.waits(slot)
     }
@@ -187,7 +187,7 @@ impl WatchStream {
     pub(crate) fn restart(&mut self, now: Time, elsewhere: bool, out: &mut Outbox) {
         out.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
-        // What a stream refused, the next one may be asked for at once.
+        // A watch that one stream refused may be asked for on the next one at once.
         self.rewatching.restarted();
         self.behind = None;
         self.unconfirmed.clear();
@@ -213,7 +213,7 @@ impl WatchStream {
         );
     }
 
-    /// Whether the pause is over: watches may be opened again.
+    /// Returns true if the pause is over: watches may be opened again.
     pub(crate) fn is_up_again(&mut self, now: Time) -> bool {
         let is_up = self.down_until.take_if(|until| now >= *until).is_some();
         debug_assert!(
@@ -223,7 +223,7 @@ impl WatchStream {
         is_up
     }
 
-    /// Whether nothing was watched or heard on this stream.
+    /// Returns true if nothing was watched or heard on this stream.
     fn is_new(&self) -> bool {
         let is_blank = self.watches.is_empty() && self.unconfirmed.is_empty();
         let is_unheard = self.behind.is_none() && self.silent.is_none();
@@ -258,7 +258,7 @@ impl WatchStream {
         Compared::Asked
     }
 
-    /// Whether the stream says nothing although watches wait to be confirmed: it may have died before it told of any
+    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it told of any
     /// revision, and if nothing is written it never falls behind one.
     fn is_unanswered(&mut self, now: Time) -> bool {
         if self.unconfirmed.is_empty() {
@@ -269,7 +269,7 @@ impl WatchStream {
         now.since(since) >= stall_bound(self.request_timeout) * OPENING
     }
 
-    /// As of when the views are complete. `None`: no probe was confirmed yet.
+    /// Returns the time as of which the views are complete. `None`: no probe was confirmed yet.
     pub(crate) fn as_of(&self) -> Option<Time> {
         self.freshness.as_of()
     }
