@@ -23,7 +23,7 @@ impl Core {
         };
         match stands {
             Some(true) => self.announce(slot),
-            // It will be announced with the key.
+            // The value will be announced with the key.
             Some(false) => self.answer_proclaims([ticket], true),
             None => self.answer_proclaims([ticket], false),
         }

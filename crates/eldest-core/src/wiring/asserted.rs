@@ -13,7 +13,7 @@ use crate::time::Time;
 const FEW_SLOTS: usize = 64;
 
 impl Core {
-    /// Whether decisions may rely on the lease: more than the grace period is left.
+    /// Returns true if decisions may rely on the lease: more than the grace period is left.
     pub(super) fn is_trusted(&self, now: Time) -> bool {
         let deadline = self.lease.trusted();
         deadline.is_some_and(|deadline| now.after(self.config.grace) < deadline)
@@ -43,7 +43,7 @@ impl Core {
         );
     }
 
-    /// Whether the candidate leads by that very key.
+    /// Returns true if the candidate leads by that very key.
     pub(super) fn leads_by(&self, slot: SlotId, own: &Own) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
         let phase = candidate.map(Candidacy::phase);
@@ -87,7 +87,7 @@ impl Core {
         );
     }
 
-    /// Whether the time is over for which the work of the candidate's term may go on.
+    /// Returns true if the time is over for which the work of the candidate's term may go on.
     pub(super) fn outlived(&self, slot: SlotId, now: Time) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
         let ending = candidate.and_then(Candidacy::ending);
@@ -95,7 +95,7 @@ impl Core {
         ending.is_none_or(|(cutoff, _)| now > cutoff || (is_late && now == cutoff))
     }
 
-    /// Whether the view of that member shows the key of every partition that it leads, as far as it can tell.
+    /// Returns true if the view of that member shows the key of every partition that it leads, as far as it can tell.
     pub(super) fn shows_every_term(&self, slot: SlotId) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
         let Some((candidate, member)) = candidate.and_then(|c| Some((c, c.member()?))) else {

@@ -92,7 +92,7 @@ impl Core {
         !held && self.lease.id() == Some(entry.lease)
     }
 
-    /// Whether work of a term that is over may go on. Work that is overdue keeps no key.
+    /// Returns true if work of a term that is over may go on. Work that is overdue keeps no key.
     fn winds_up(&self, slot: SlotId, now: Time) -> bool {
         match self.slots.get(&slot) {
             Some(Slot::Candidate(candidate)) => match *candidate.phase() {

@@ -175,7 +175,7 @@ impl Core {
         if self.is_released(slot, term) {
             return true;
         }
-        // Whoever asked for the deletion, if it is under way.
+        // The slot waits for the deletion too, if it is under way.
         let lease = self.lease.id();
         let key = self
             .candidate(slot)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::evacuation::Homes;
 use crate::lease::Trust;
 
-/// What a session was configured to.
+/// The configuration of a session.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The time to live that is asked for.

@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Whether the candidate may have to give way.
+    /// Returns true if the candidate may have to give way.
     pub(super) fn is_in_the_way(&self, slot: SlotId) -> bool {
         let candidate = self.slots.get(&slot).and_then(Slot::candidate);
         let marked = |c: &Candidacy| {

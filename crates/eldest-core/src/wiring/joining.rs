@@ -165,7 +165,7 @@ impl Core {
             "a key that stands is the one that may have been put unknown"
         );
         if let Some(left) = stood.left {
-            // It would sit in the queue for ever.
+            // The key would sit in the queue for ever.
             self.remove(now, &left.key, Some(left.create_revision), None);
         }
         self.take_snapshot(slot, (request, true), header.revision, entries, now);
@@ -261,7 +261,7 @@ impl Core {
         match candidate.phase() {
             Phase::Joining { request: None, .. } => self.queue_join(slot, now),
             Phase::Waiting { .. } | Phase::Leading { .. } if candidate.leads() => {
-                // It may have waited until it could give way.
+                // The candidate may have waited until it could give way.
                 self.look(slot, now);
             }
             Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(slot, now),
@@ -296,7 +296,7 @@ impl Core {
         self.close_if_done(now);
     }
 
-    /// What went with an earlier lease still stands if somebody wrote over it unseen. Nobody waits for the work then.
+    /// Removes the key that went with an earlier lease: it exists if somebody wrote over it unseen. Its work is not awaited.
     fn former_due(&mut self, slot: SlotId, overdue: bool, now: Time) {
         let Some(candidate) = self.candidate(slot) else {
             return;

@@ -227,7 +227,7 @@ impl Core {
         }
     }
 
-    /// What etcd takes for too large is asked for again at once, by parts. The rest waits for the next renewal.
+    /// Splits a check that is too large for etcd and sends its parts at once. The rest waits for the next renewal.
     fn check_failed(&mut self, subjects: &[(SlotId, i64)], error: RequestError) {
         let parts = error.class == Class::Invalid && subjects.len() > 1;
         self.out.smaller_batches(error.class, subjects.len());

@@ -57,9 +57,9 @@ pub struct Core {
     checks: KeyChecks,
     /// Candidates and onlookers.
     slots: BTreeMap<SlotId, Slot>,
-    /// Who waits to join.
+    /// The slots that wait to join.
     joins: Gate,
-    /// Who waits to read its queue.
+    /// The slots that wait to read their queue.
     lists: Gate,
     /// All watches, on one stream.
     watches: WatchStream,
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    /// Whether the answer proves something about the store that is known.
+    /// Returns true if the answer proves something about the store that is known.
     fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
         let origin = self.out.origin(header, floor);
         if origin == Origin::Other {

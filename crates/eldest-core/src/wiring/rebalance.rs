@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Whether work goes on although its time is over and its key gone.
+    /// Returns true if work goes on although its time is over and its key gone.
     fn is_overdue(&self, partition: SlotId, now: Time) -> bool {
         let owner = self.slots.get(&partition).and_then(Slot::candidate);
         match owner.and_then(Candidacy::ending) {
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// What a member that stepped aside may have taken without our knowing is looked for, now that its own key is gone and
+    /// Removes the keys that a member which stepped aside may have taken without our knowing, now that its own key is gone and
     /// nothing more can come: until it comes back it does not look at its view.
     pub(super) fn tidy(&mut self, slot: SlotId, now: Time) {
         if self.removals.is_awaited_by(slot) {
@@ -153,7 +153,7 @@ impl Core {
         })
     }
 
-    /// Of each key in the way once, until it is gone.
+    /// Reports each key in the way once, until it is gone.
     fn tell_blocked(&mut self, slot: SlotId, blocked: BTreeSet<u32>) {
         let news = self.membership(slot).map(|member| member.blocked(blocked));
         let prefix = self.prefix_of(slot);
@@ -339,8 +339,8 @@ impl Core {
         }
     }
 
-    /// Whether nothing of a member that leaves is left. What may have come to be without our knowing is looked for as soon
-    /// as its own key is gone and nothing more can come: others wait for that, and its work may go on for long.
+    /// Returns true if nothing of a member that leaves is left. Unknown keys are removed as soon as its own key is gone and
+    /// nothing more can come: others wait for that, and its work may go on for long.
     pub(super) fn nothing_left(&mut self, slot: SlotId, now: Time) -> bool {
         if !self.candidate(slot).is_some_and(|c| c.is_member()) {
             return true;

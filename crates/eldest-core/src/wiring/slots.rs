@@ -10,7 +10,7 @@ use crate::queue::{Watcher, Watching};
 use crate::time::Time;
 use crate::watch::Onlooker;
 
-/// What stands in a slot of the session.
+/// The content of a slot of the session.
 #[derive(Debug, Clone)]
 pub(super) enum Slot {
     Candidate(Box<Candidacy>),
@@ -25,7 +25,7 @@ impl Slot {
         }
     }
 
-    /// What it looks at.
+    /// Returns its prefix.
     pub(super) fn prefix(&self) -> &Arc<[u8]> {
         match self {
             Slot::Candidate(candidate) => candidate.prefix(),
@@ -41,7 +41,7 @@ impl Slot {
         }
     }
 
-    /// What is to change in what is watched for it.
+    /// Returns the watches to open and to cancel for it.
     pub(super) fn watching(&mut self) -> Watching {
         match self {
             Slot::Candidate(candidate) => candidate.watching(),
@@ -64,7 +64,7 @@ impl Slot {
         }
     }
 
-    /// Whether only a read can close a gap.
+    /// Returns true if only a read can close a gap.
     pub(super) fn wants_read(&self) -> bool {
         match self {
             Slot::Candidate(candidate) => candidate.wants_read(),
@@ -96,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// What was read so far was another store's.
+    /// Forgets what was read so far: another store answers now.
     pub(super) fn store_changed(&mut self) {
         match self {
             Slot::Candidate(candidate) => candidate.store_changed(),
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// What the slot looks at.
+    /// Returns the prefix of the slot.
     pub(super) fn prefix_of(&self, slot: SlotId) -> Arc<[u8]> {
         let prefix = self.slots.get(&slot).map(Slot::prefix);
         prefix.cloned().unwrap_or_default()

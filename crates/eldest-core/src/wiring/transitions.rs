@@ -176,7 +176,7 @@ impl Core {
         self.tell(slot);
     }
 
-    /// What a read said about one of our keys.
+    /// Applies the result of a read of one of our keys.
     pub(super) fn own_key_read(
         &mut self,
         slot: SlotId,

@@ -218,7 +218,7 @@ impl Core {
         };
         let (first, discarded) = candidate.snapshot(request, revision, entries, long);
         self.close_watches(discarded);
-        // Whoever may have to give way looks at who is behind it first.
+        // A candidate that may have to give way looks at the candidates behind it first.
         let first = first && !self.is_in_the_way(slot);
         let may_lead = first && self.lease.trusted().is_some();
         let phase = self.candidate(slot).map(|c| Candidacy::phase(c).clone());

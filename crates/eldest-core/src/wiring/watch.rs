@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    /// What the slot knows may be old, so it watches and reads anew after a pause of its own.
+    /// Watches and reads again after a pause of the slot's own, because its view may be old.
     fn watch_again_later(&mut self, slot: SlotId, gone: WatchId, class: Class, now: Time) {
         self.watches.gone(gone);
         let others = self.slots.get(&slot).map(Slot::watchers);
@@ -157,7 +157,7 @@ impl Core {
         Some((id, Arc::clone(onlooker.prefix())))
     }
 
-    /// Whether a read of what etcd does not let us watch is permitted.
+    /// Applies the answer that tells if we may read what etcd does not let us watch.
     pub(super) fn permission_told(&mut self, slot: SlotId, answer: Answer, now: Time) {
         let waits = self.watches.waits(slot);
         match answer {
