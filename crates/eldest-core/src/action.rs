@@ -179,7 +179,7 @@ pub enum Answer {
     Taken {
         /// The header of the answer.
         header: Header,
-        /// Whether each key was put, in their order; `None`: the member's own key does not exist.
+        /// For each key in order, true if it was put; `None`: the member's own key does not exist.
         taken: Option<Vec<bool>>,
     },
     /// A new value was put, or refused.
@@ -205,7 +205,7 @@ pub enum Answer {
 pub struct Joined {
     /// The header of the transaction.
     pub header: Header,
-    /// Whether it put the key. The key's create revision then is the header's.
+    /// True if the transaction put the key. The key's create revision then is the header's.
     pub created: bool,
     /// The keys one level below the prefix at the header's revision, in order, our own included.
     pub entries: Vec<Entry>,
@@ -255,7 +255,7 @@ pub enum Action {
         watch: WatchId,
         /// The key or prefix.
         key: Arc<[u8]>,
-        /// Whether `key` is a prefix.
+        /// True if `key` is a prefix.
         prefix: bool,
     },
     /// Stops watching.
@@ -267,14 +267,14 @@ pub enum Action {
     Progress,
     /// Drops the watch stream. The next `Watch` opens it again, `elsewhere` if this endpoint is to blame.
     HangUpWatches {
-        /// Whether the next stream is opened at another endpoint.
+        /// True if the next stream is opened at another endpoint.
         elsewhere: bool,
     },
     /// Trusts the lease until that deadline.
     Trust {
         /// The deadline.
         deadline: Time,
-        /// Whether the trust is new; terms of the old one stay over.
+        /// True if the trust is new; terms of the old one stay over.
         fresh: bool,
     },
     /// Ends the trust: every term under it must be cancelled.
@@ -285,7 +285,7 @@ pub enum Action {
     Proclaimed {
         /// The number that was given with the value.
         ticket: u64,
-        /// Whether the value was put.
+        /// `Ok(true)` if the value was put.
         result: Result<bool, RequestError>,
     },
     /// Reports an observer's new state: all keys of its reach at a revision.
@@ -365,7 +365,7 @@ pub enum CandidateAction {
         reason: LostReason,
         /// The time at which work is dropped.
         cutoff: Time,
-        /// Whether the key may be trusted until `cutoff`.
+        /// True if the key may be trusted until `cutoff`.
         valid: bool,
     },
     /// The candidate's key is in etcd for the first time.
@@ -447,7 +447,7 @@ pub enum Note {
         key: Arc<[u8]>,
         /// The key's create revision, which is the fencing token if it leads.
         create_revision: i64,
-        /// Whether an earlier key was lost.
+        /// True if an earlier key was lost.
         again: bool,
     },
     /// A join was not done, as far as known.

@@ -55,7 +55,7 @@ impl Class {
 pub struct RequestError {
     /// The class, which decides what follows.
     pub class: Class,
-    /// Whether etcd may have applied the request. A refusal by etcd itself says that it did not.
+    /// True if etcd may have applied the request. A refusal by etcd itself says that it did not.
     pub ambiguous: bool,
     /// The words of etcd or of the connection.
     pub message: String,

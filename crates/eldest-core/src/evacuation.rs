@@ -60,14 +60,14 @@ pub struct Homes {
     pub share: fn(&[u8]) -> Share,
 }
 
-/// What is to become of a candidate's place.
+/// The decision about a candidate's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It stays where it is.
+    /// The candidate keeps its place.
     Keep,
     /// The candidate is to stand at the back.
     Give,
-    /// Who stands behind it must be known first.
+    /// The candidates behind it must be known first.
     Look,
 }
 
@@ -81,7 +81,7 @@ pub struct Evacuation {
     orders: BTreeSet<Vec<u8>>,
     /// When the session looks at them again, after it was not permitted to read them and no candidate of it depended on them.
     look_again: Option<Time>,
-    /// Whether they were ever seen, and when they changed since.
+    /// True once they were seen, and the time of their last change since.
     known: bool,
     changed: Option<Time>,
 }
@@ -114,7 +114,7 @@ impl Evacuation {
         *self.look_again.insert(now.after(LOOK_AGAIN))
     }
 
-    /// What stands below the prefix of the marks. Whether that changes who is to give way.
+    /// Records the marks below their prefix. Returns true if they have changed.
     pub(crate) fn seen(&mut self, roster: &Roster, now: Time) -> bool {
         let below = self.homes.marks.len();
         let is_order = |mark: &&Entry| mark.key[below..].starts_with(STEP_DOWN);
@@ -134,7 +134,7 @@ impl Evacuation {
         has_changed
     }
 
-    /// Whether marks changed so lately that a term which begins now may be due to that.
+    /// Returns true if marks changed so lately that a term which begins now may be due to that.
     pub(crate) fn changed_lately(&self, now: Time) -> bool {
         self.changed.is_some_and(|at| now.since(at) < APART)
     }
@@ -147,13 +147,13 @@ impl Evacuation {
         self.standing.get(&(self.homes.home)(announced)?).copied()
     }
 
-    /// Whether the candidate with that key is ordered to step down.
+    /// Returns true if the candidate with that key is ordered to step down.
     pub(crate) fn is_ordered(&self, own: &Own) -> bool {
         let order = || step_down_key(&self.homes.marks, &own.key, own.create_revision);
         !self.orders.is_empty() && self.orders.contains(&order())
     }
 
-    /// Whether others are to lead before those whose data centre is evacuated. A key without a lease is nobody's.
+    /// Returns true if others are to lead before those whose data centre is evacuated. A key without a lease is nobody's.
     pub(crate) fn is_outsider(&self, entry: &Entry) -> bool {
         entry.lease != 0 && self.since(&entry.value).is_none()
     }

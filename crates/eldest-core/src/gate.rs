@@ -10,7 +10,7 @@ pub(crate) struct Gate {
     most: usize,
     under_way: usize,
     queue: BTreeSet<SlotId>,
-    /// What waits until nothing else is to be done.
+    /// The slots that wait until nothing else is to be done.
     last: BTreeSet<SlotId>,
 }
 
@@ -33,12 +33,12 @@ impl Gate {
         self.last.insert(slot);
     }
 
-    /// Whether no request is under way.
+    /// Returns true if no request is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way == 0
     }
 
-    /// Whether nobody waits for a request.
+    /// Returns true if no slot waits for a request.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.last.is_empty()
     }

@@ -8,7 +8,7 @@
 
 use crate::kv::Header;
 
-/// What a session knew of the store when it sent a request.
+/// The session's knowledge of the store when it sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Floor {
     revision: i64,

@@ -95,10 +95,10 @@ pub fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
 /// Values from this one on are those of candidates of an election: what they announce begins with a visible character.
 pub const ELECTED: &[u8] = b"!";
 
-/// What the value of a lock's key begins with, before the announcement. `etcdctl lock` and Go's mutex write nothing at all.
+/// The first byte of the value of a lock's key, before the announcement. `etcdctl lock` and Go's mutex write nothing at all.
 pub const LOCK: &[u8] = b" ";
 
-/// Whether a key of a queue is that of a candidate of an election, and none of a lock's.
+/// Returns true if a key of a queue is that of a candidate of an election, and none of a lock's.
 pub fn is_elected(value: &[u8]) -> bool {
     value >= ELECTED
 }

@@ -18,7 +18,7 @@ use crate::timers::{Timer, Timers};
 /// The number of operations in one transaction: etcd's default limit is 128, and one compares the member's key.
 pub const BATCH: usize = 127;
 
-/// What is to be done, and what is under way.
+/// The actions to take, and the requests under way.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     actions: VecDeque<Action>,
@@ -123,7 +123,7 @@ impl Outbox {
         }
     }
 
-    /// Whether a delete of that key was sent under the present lease. Only debug builds remember it.
+    /// Returns true if a delete of that key was sent under the present lease. Only debug builds remember it.
     pub(crate) fn was_asked_to_go(&self, key: &[u8], create_revision: i64) -> bool {
         let newest = self.asked_to_go.get(key);
         newest.is_some_and(|newest| create_revision <= *newest)
@@ -145,7 +145,7 @@ impl Outbox {
         self.asked_to_go.clear();
     }
 
-    /// Whether no request is under way.
+    /// Returns true if no request is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty()
     }

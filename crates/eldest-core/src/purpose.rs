@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::ids::SlotId;
 use crate::time::Time;
 
-/// What a request was for; a late answer finds nobody waiting and is dropped.
+/// The purpose of a request; a late answer finds nobody waiting and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Grant {
@@ -19,7 +19,7 @@ pub(crate) enum Purpose {
     Probe {
         sent: Time,
     },
-    /// Of leaders' keys, by their create revision.
+    /// Reads leaders' keys, by their create revision.
     Check {
         subjects: Vec<(SlotId, i64)>,
     },
@@ -52,7 +52,7 @@ pub(crate) enum Purpose {
     Take {
         slot: SlotId,
     },
-    /// Of several keys at once.
+    /// Deletes several keys at once.
     Release {
         keys: Vec<Arc<[u8]>>,
     },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::ids::{RequestId, SlotId};
 use crate::time::Time;
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Soft end of the belief in the lease.
@@ -28,7 +28,7 @@ pub(crate) enum Timer {
     GiveUp,
 }
 
-/// What to look at when the time has come. Stale timers are harmless: whoever is called looks at its state.
+/// The subjects to look at, by their times. Stale timers are harmless: each subject looks at its own state.
 #[derive(Debug, Clone)]
 pub(crate) struct Timers<K> {
     due: BTreeSet<(Time, K)>,

@@ -4,7 +4,7 @@
 /// Commands taken up in one turn, which may share what they ask of etcd.
 pub const IN_ONE_TURN: usize = 64;
 
-/// What a driver waits for.
+/// The events that a driver waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Answers about the lease.
@@ -21,10 +21,10 @@ pub enum Source {
     Watches,
 }
 
-/// What comes before everything else, in this order.
+/// The sources that come before all others, in this order.
 const FIRST: [Source; 2] = [Source::Urgent, Source::Timers];
 
-/// What takes turns.
+/// The sources that take turns.
 const IN_TURN: [Source; 4] = [
     Source::Sending,
     Source::Commands,
