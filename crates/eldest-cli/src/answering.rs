@@ -104,7 +104,7 @@ pub(crate) struct Listening {
     page: Page,
 }
 
-/// What answers.
+/// The running HTTP server.
 pub(crate) struct Server {
     shutdown: CancellationToken,
     task: JoinHandle<io::Result<()>>,
@@ -178,7 +178,7 @@ impl Args {
             (None, Some(text)) => (HTTP_TOKEN, Secret(text.to_string_lossy().into_owned())),
             (None, None) => return Ok(None),
         };
-        // What no header could carry could never be right, and an empty one would be no secret.
+        // A header cannot carry other characters, and an empty token protects nothing.
         if token.0.is_empty() || !token.0.bytes().all(|byte| byte.is_ascii_graphic()) {
             let message =
                 format!("{source}: the token must be visible ASCII characters, at least one");

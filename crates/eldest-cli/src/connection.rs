@@ -266,7 +266,7 @@ impl Connection {
         }
         let credentials = match (&self.password_file, from_variable) {
             (Some(file), _) => {
-                // It is read again for each authentication; what is wrong with it now is told now.
+                // Each authentication reads the file again; an unreadable file is reported now.
                 Secret::read("--password-file", file)?;
                 Credentials::from_file(user, file)
             }

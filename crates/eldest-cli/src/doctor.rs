@@ -102,7 +102,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         .map(|listed| Endpoint::new(listed, options.clone()))
         .collect();
     let endpoints = endpoints?;
-    // It takes as long as the other checks, so it goes on beside them.
+    // The pings take as long as the other checks, so both run at the same time.
     let pings = (!args.clock.is_zero()).then(|| pings::begin(connection));
     let pings = pings.transpose()?;
     let mut findings = Findings::default();

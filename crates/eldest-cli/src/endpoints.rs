@@ -14,7 +14,7 @@ use crate::exit::{Code, fault};
 pub(crate) struct Listed {
     pub(crate) url: String,
     pub(crate) data_center: Option<String>,
-    /// What was found for a name that DNS knows.
+    /// The endpoint that was found for a DNS name.
     found: Option<Endpoint>,
 }
 

@@ -108,7 +108,7 @@ pub(crate) struct Port {
     http: Http<HttpsConnector<HttpConnector>>,
 }
 
-/// What passes requests on.
+/// The running server that forwards requests.
 pub(crate) struct Passing {
     shutdown: CancellationToken,
     task: JoinHandle<io::Result<()>>,

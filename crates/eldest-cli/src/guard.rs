@@ -26,7 +26,7 @@ pub(crate) struct Args {
     choice: Choice,
 }
 
-/// What the option says.
+/// The value of the option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     Off,

@@ -71,7 +71,7 @@ where
 
 /// Writes each field once: those of the line, then those of its spans that it lacks.
 struct Lines {
-    /// Whether details are shown.
+    /// True if details are shown.
     details: bool,
 }
 

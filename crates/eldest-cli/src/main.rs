@@ -68,7 +68,7 @@ use clap::{CommandFactory, Parser};
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // What this program is started as by itself, before there are arguments, threads or a runtime.
+    // The keeper and the shim are this program, too; they begin before there are arguments, threads or a runtime.
     #[cfg(unix)]
     if let Some(code) = contain::entry() {
         return code;

@@ -20,7 +20,7 @@ pub(crate) enum Format {
 pub(crate) const VARIABLE: &str = "ELDEST_OUTPUT";
 
 impl Format {
-    /// What the command line asks for, as far as that can be told before it is understood.
+    /// Returns the format on the command line, as far as it is known before the arguments are parsed.
     pub(crate) fn asked_for() -> Self {
         let args: Vec<String> = std::env::args_os()
             .map(|arg| arg.to_string_lossy().into_owned())
@@ -58,7 +58,7 @@ pub(crate) async fn reader_gone() {
     // A thread, because a file cannot be registered with the runtime, and never goes: then it waits until the end.
     std::thread::spawn(move || {
         let stdout = io::stdout();
-        // What is asked for besides errors: nothing.
+        // No events are asked for, only errors.
         let mut output = [PollFd::new(&stdout, PollFlags::empty())];
         while poll(&mut output, None) == Err(rustix::io::Errno::INTR) {}
         let _ = gone.send(());
@@ -79,7 +79,7 @@ pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether writing failed because the reader of our output has gone.
+/// Returns true if writing failed because the reader of our output has gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()

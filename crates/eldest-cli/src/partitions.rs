@@ -58,7 +58,7 @@ pub(crate) async fn run(
         args.capacity,
     );
     let (session, supervisor) = opened.await?;
-    // It is nobody's program: each partition's is told its number.
+    // This program belongs to no partition: each partition starts its own, with its number.
     supervisor.dismiss().await;
     let programs = Programs {
         partitions: session.partitions(name, args.count.unwrap_or_default())?,
@@ -143,7 +143,7 @@ impl Programs {
                 Err(error) => return Some(Err(error)),
                 Ok(Outcome::Stopped) => return None,
                 Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
-                // What was lost is not the term itself: the program begins again when it can.
+                // The lock was lost, not the term: the program starts again when it can.
                 Ok(Outcome::Lost) => {
                     supervise::warn_of_lock(&partition.term());
                     continue;

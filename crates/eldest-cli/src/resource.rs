@@ -15,13 +15,13 @@ pub(crate) enum Sharing {
     Permits(usize),
 }
 
-/// What one program may hold at a time, or several.
+/// A lock or a semaphore.
 pub(crate) enum Resource {
     Lock(Lock),
     Semaphore(Semaphore),
 }
 
-/// It is ours until this is dropped, or lost.
+/// A lock or permit that is held until this is dropped, or it is lost.
 pub(crate) enum Held {
     Lock(LockGuard),
     Permit(Permit),
@@ -49,7 +49,7 @@ impl Resource {
         }
     }
 
-    /// Who holds it and who waits.
+    /// Returns its holders and waiters.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         match self {
             Self::Lock(lock) => lock.roster().await,

@@ -167,7 +167,7 @@ async fn rounds(
                 pause
             }
             (Ok(_), _) => return Ok(ExitCode::SUCCESS),
-            // It stood before.
+            // The node was a candidate before.
             (Err(error), Some(_)) if error.downcast_ref().is_some_and(exit::may_pass) => {
                 let pause = pause.after(contain::now().saturating_sub(begun));
                 tracing::warn!(%error, ?pause, "the candidacy was refused; joining again");
@@ -241,7 +241,7 @@ async fn lead(
         supervisor.prepare();
     }
     if lost && leadership.is_valid() {
-        // What was lost is not the term itself: another leads, and we stand again.
+        // The lock was lost, not the term: the node steps down and becomes a candidate again.
         supervise::warn_of_lock(&leadership.term());
         leadership.step_down().await?;
     }

@@ -444,7 +444,7 @@ async fn stand_until(
             stood = &mut all => return stood.map_err(Into::into).and(broken),
             // In a hurry.
             () = stop.asked() => return broken,
-            // It was to have its promised time, and needs it no longer.
+            // The program has ended and no longer needs its promised time.
             () = &mut dead => broken,
         };
     }

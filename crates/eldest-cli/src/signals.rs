@@ -24,9 +24,9 @@ const PASSED_ON: [Signal; 6] = [
     Signal::ALARM,
     Signal::WINCH,
 ];
-/// Of these, what is meant to end a program, and so us while there is none.
+/// The signals among these that end a program, and end us while there is none.
 const ENDS: [Signal; 2] = [Signal::HUP, Signal::QUIT];
-/// What else a command listens for.
+/// The other signals that a command listens for.
 const OTHERS: [Signal; 5] = [
     Signal::TERM,
     Signal::INT,
@@ -74,7 +74,7 @@ pub(crate) struct Passed {
     _told: Option<mpsc::Sender<Infallible>>,
 }
 
-/// What was asked of this process by signals.
+/// The requests that signals made to this process.
 #[derive(Clone)]
 pub(crate) struct Signals {
     /// To end: SIGTERM or SIGINT came.
@@ -107,7 +107,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// What is to be passed on to a program from here on.
+    /// Subscribes to the signals that are passed on to a program from here on.
     pub(crate) fn passed_on(&self) -> broadcast::Receiver<Passed> {
         self.passed_on.subscribe()
     }
@@ -182,7 +182,7 @@ impl Signals {
     }
 }
 
-/// Whether this process was started with that signal ignored.
+/// Returns true if this process was started with that signal ignored.
 fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -15,7 +15,7 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     #[cfg(unix)]
     listener: Option<tokio::net::UnixListener>,
-    /// What the file was when it was created.
+    /// The device and inode of the file when it was created.
     #[cfg(unix)]
     created: (u64, u64),
 }

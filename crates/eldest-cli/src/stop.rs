@@ -52,7 +52,7 @@ impl Stop {
         self.times += 1;
     }
 
-    /// Whether it was asked more than once.
+    /// Returns true if the stop was requested more than once.
     pub(crate) fn in_a_hurry(&self) -> bool {
         self.times > 1
     }

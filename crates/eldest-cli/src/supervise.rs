@@ -63,14 +63,14 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// What became of the program under one term.
+/// The end of the program under one term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It ended, by itself or because we are to end.
+    /// The program ended, by itself or because we are to end.
     Ended(Exit),
-    /// It was ended, or not even begun, because the term was lost.
+    /// The program was ended, or never started, because the term was lost.
     Lost,
-    /// It was not begun, because we are to end.
+    /// The program was never started, because we are to end.
     Stopped,
 }
 
@@ -376,7 +376,7 @@ impl Args {
     }
 }
 
-/// What the program is told, and what it must not have: not even what a supervisor that we run under was told.
+/// Returns the variables to set and to remove, including those of a supervisor that we run under.
 fn environment(
     name: &str,
     id: &str,
@@ -431,7 +431,7 @@ async fn either(one: &CancellationToken, other: &CancellationToken) {
     }
 }
 
-/// Until when the program may be alive: while one of the two is ours, no other program can begin.
+/// Returns until when the program may live: while one of the two terms is ours, no other program can begin.
 fn limit(terms: &[Term; 2]) -> Limit {
     let valid = terms.iter().filter(|term| term.is_valid());
     let until = valid.map(|term| {

@@ -60,7 +60,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// What a look at etcd brought.
+/// The result of reading etcd once.
 struct Seen {
     revision: i64,
     queues: Vec<Queue>,
@@ -92,7 +92,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let mut stop = Stop::new()?;
     let (pressed, mut keys) = mpsc::channel(16);
     let _restored = Restored::take()?;
-    // It blocks in the terminal, so it has a thread of its own, which ends with the program.
+    // Reading the terminal blocks, so it has a thread of its own, which ends with the program.
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             if pressed.blocking_send(event).is_err() {
@@ -141,7 +141,7 @@ async fn look(session: &Session, below: &str) -> Look {
     })
 }
 
-/// What a key asks for.
+/// The action of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,

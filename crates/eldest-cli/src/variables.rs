@@ -7,11 +7,11 @@
 pub(crate) const PASSWORD: &str = "ELDEST_PASSWORD";
 /// Holds the token of requests that change something. No option either.
 pub(crate) const HTTP_TOKEN: &str = "ELDEST_HTTP_TOKEN";
-/// What no program that we run is told.
+/// Variables that are hidden from every program that we run.
 #[cfg(unix)]
 pub(crate) const SECRETS: [&str; 2] = [PASSWORD, HTTP_TOKEN];
 
-/// These three are options' own, and tell a program what the options say: an `eldest` that it runs asks the same etcd.
+/// Three options' own variables, set from the options for a program: an `eldest` that it runs asks the same etcd.
 #[cfg(unix)]
 pub(crate) const ENDPOINTS: &str = "ELDEST_ENDPOINTS";
 #[cfg(unix)]
@@ -19,7 +19,7 @@ pub(crate) const DATA_CENTER: &str = "ELDEST_DATA_CENTER";
 #[cfg(unix)]
 pub(crate) const ID: &str = "ELDEST_ID";
 
-/// What a program is told beyond that. No option may ever have one of these names.
+/// Further variables that are set for a program. No option may ever have one of these names.
 #[cfg(unix)]
 pub(crate) const ELECTION: &str = "ELDEST_ELECTION";
 #[cfg(unix)]

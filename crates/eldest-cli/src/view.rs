@@ -66,7 +66,7 @@ pub(crate) fn described(candidate: &Candidate) -> String {
     one_line(&format!("{} ({})", member.identity, place.join(", ")))
 }
 
-/// Who leads now, as a part of a sentence.
+/// Returns the present leader, as a part of a sentence.
 pub(crate) fn leads_now(leader: Option<&Candidate>) -> String {
     leader.map_or("nobody leads now".to_owned(), |leader| {
         let token = leader.member.fencing_token;
@@ -207,7 +207,7 @@ pub(crate) fn leads_for(queue: &Queue) -> String {
     })
 }
 
-/// Those who stand in it as a table.
+/// Returns the candidates of the election as a table.
 pub(crate) fn roster(queue: &Queue) -> String {
     let mut header = vec![
         "RANK",

@@ -94,7 +94,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     }
 }
 
-/// What was seen last.
+/// The last roster seen.
 struct Log {
     election: String,
     last: Option<Roster>,
@@ -111,7 +111,7 @@ impl Log {
         }
     }
 
-    /// What has changed: who came and what they say, who left, and then who leads.
+    /// Returns the changes: arrivals, changed metadata, departures, and then the leader.
     fn of(&mut self, now: Roster, at: Instant) -> Vec<Change> {
         let first = self.last.is_none();
         let before: BTreeMap<i64, Member> = self
@@ -166,8 +166,7 @@ impl Log {
     }
 }
 
-/// What stays the same for as long as the candidate's key stands. Two keys of one transaction share it: nobody of ours
-/// makes such.
+/// Identifies a candidate while its key exists. Two keys of one transaction would share it: no node of ours creates such.
 fn id(member: &Member) -> i64 {
     member.create_revision()
 }

@@ -25,7 +25,7 @@ impl Board {
         Ok(Self(File::from(memory)))
     }
 
-    /// What another process shared with us.
+    /// Wraps the file that another process shared with us.
     pub(super) fn from_file(file: File) -> Self {
         Self(file)
     }

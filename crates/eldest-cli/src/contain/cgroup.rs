@@ -73,7 +73,7 @@ impl Cgroup {
     }
 }
 
-/// Those of makers that are no more; one that is in use cannot be removed.
+/// Removes the groups of makers that have died; a group in use cannot be removed.
 fn remove_leftovers(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

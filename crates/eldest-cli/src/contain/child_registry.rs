@@ -63,7 +63,7 @@ fn spares(known: &HashMap<Pid, String>, child: Pid) -> bool {
     known.get(&child).is_some_and(|birth| is(child, birth))
 }
 
-/// Whether that process is the one that was born then.
+/// Returns true if that process is the one born then.
 fn is(child: Pid, birth: &str) -> bool {
     children::birth(child).is_some_and(|now| now == birth)
 }

@@ -58,7 +58,7 @@ pub(super) fn birth(of: Pid) -> Option<String> {
     field(of, 19)
 }
 
-/// Of its line in `/proc`, counted from its state on.
+/// Returns a field of the process's line in `/proc`, counted from its state on.
 fn field(of: Pid, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", of.as_raw_nonzero())).ok()?;
     // The name, in brackets, may contain anything.

@@ -122,7 +122,7 @@ impl Keeper {
     async fn watched(&mut self) -> io::Result<Watched> {
         loop {
             let watched = Watched::of(self.pid)?;
-            // Until it was waited for, its number is nobody else's.
+            // The kernel does not reuse the process id before we wait for the process.
             if self.is_gone() {
                 return Err(io::Error::other("the keeper of the program has died"));
             }
@@ -133,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Whether it has died while it waited.
+    /// Returns true if the keeper has died while it waited.
     pub(crate) fn is_gone(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -156,7 +156,7 @@ impl Keeper {
         loop {
             let now = clock::now();
             let until = limit().nanos();
-            // Whoever wanted the program does not want it any more, not even its end.
+            // The caller that wanted the program has gone, and does not wait for its end either.
             let stop = match *commands.stop.borrow_and_update() {
                 _ if abandoned => Stop::By(Duration::ZERO),
                 stop => stop,
@@ -174,7 +174,7 @@ impl Keeper {
             }
             let overdue = self.overdue(limits, program.is_some(), begun, ended_at);
             let report = if now >= overdue {
-                // It may have said it while we were stopped.
+                // The keeper may have reported it while we were stopped.
                 timeout(LAST_WORD, self.reports.next_line()).await.ok()
             } else {
                 // The clock of such pauses may stand still while the machine sleeps; ours is read after each.
@@ -190,7 +190,7 @@ impl Keeper {
             };
             match report.ok().flatten().and_then(|line| line.parse().ok()) {
                 Some(Report::Gone(exit, asked)) => {
-                    // It has nothing more to do than to end.
+                    // The keeper only has to exit now.
                     let mut child = self.child;
                     tokio::spawn(async move { child.wait().await });
                     let by_itself = !asked;

@@ -30,7 +30,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What the supervisor tells its keeper in the arguments, in this order, before the program.
+/// The keeper's arguments, in this order, before the program.
 pub(super) struct Place {
     pub(super) supervisor: i32,
     /// Numbers of open files in the supervisor.
@@ -87,7 +87,7 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
 struct Keeper {
     board: Board,
     orders: File,
-    /// Of a line that has not ended.
+    /// Bytes of a line that has not ended.
     heard: Vec<u8>,
     reports: File,
     supervisor: OwnedFd,
@@ -148,7 +148,7 @@ impl Keeper {
         })
     }
 
-    /// Until the program has ended, or will never be started.
+    /// Runs until the program has ended or will never be started.
     fn run(mut self) {
         loop {
             self.hear();
@@ -341,12 +341,12 @@ fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Ve
         } else if children::ended(program).is_none() {
             children::await_any(&[program], wait);
         }
-        // What does not die of the first blow may take its time.
+        // A process that survives the first SIGKILL may take its time.
         wait = (wait * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Of a process: that it has ended.
+/// Returns true if the descriptor is readable; for a process: if it has ended.
 pub(super) fn is_readable(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     let at_once = rustix::event::Timespec {

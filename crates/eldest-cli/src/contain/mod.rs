@@ -42,7 +42,7 @@ const KEEPER: &str = "__keeper";
 #[cfg(target_os = "linux")]
 const SHIM: &str = "__become";
 
-/// What this process is to be instead of a command, if the program has started itself.
+/// Runs the role that this process has instead of a command, if the program has started itself.
 #[cfg(target_os = "linux")]
 pub(crate) fn entry() -> Option<ExitCode> {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
@@ -54,7 +54,7 @@ pub(crate) fn entry() -> Option<ExitCode> {
     }
 }
 
-/// It does not do that here.
+/// Returns `None`: the program never starts itself here.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn entry() -> Option<ExitCode> {
     None

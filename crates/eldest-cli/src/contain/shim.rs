@@ -20,7 +20,7 @@ use crate::variables::{FENCING_TOKEN, TERM_KEY};
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
-/// What the keeper starts the shim with, before the program.
+/// Returns the arguments of the shim, before the program.
 pub(super) fn arguments(gate: RawFd, cgroup: Option<&Cgroup>) -> [OsString; 4] {
     [
         SHIM.into(),

@@ -18,7 +18,7 @@ const PAST: u64 = 1;
 pub(crate) struct Spec {
     /// With its arguments.
     pub(crate) program: Vec<OsString>,
-    /// What its environment has beside the supervisor's; `None`: what it must not have.
+    /// Variables that are added to the supervisor's environment; `None` removes one.
     pub(crate) environment: Vec<(&'static str, Option<OsString>)>,
     /// Between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
@@ -29,17 +29,17 @@ pub(crate) struct Spec {
     pub(crate) cgroup: bool,
 }
 
-/// Until when a program may go on.
+/// The order to stop a program, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Stop {
     /// As long as the limit lets it.
     #[default]
     Not,
-    /// It is asked to end now, and killed at that point in time since boot, or at the limit if that is earlier.
+    /// The program gets SIGTERM now, and SIGKILL at that time since boot, or at the limit if that is earlier.
     By(Duration),
 }
 
-/// What became of a program and of all that it started.
+/// The end of a program and of all that it started.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// Nothing is left.
@@ -50,11 +50,11 @@ pub(crate) enum Ending {
     },
     /// The keeper did not start it; nothing is left.
     NotStarted(io::Error),
-    /// These could not be killed.
+    /// Processes that could not be killed.
     Left(Vec<i32>),
 }
 
-/// Until when something of a program may be alive, as the library tells it.
+/// The time until which any process of a program may live, as the library gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
     /// By the library's clock. On Linux that is ours.
@@ -64,12 +64,12 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Whoever runs it may do so as long as they like.
+    /// No limit.
     pub(crate) const NEVER: Self = Self {
         since_boot: Duration::MAX,
         left: Duration::MAX,
     };
-    /// It has passed.
+    /// A limit that has passed.
     pub(crate) const PAST: Self = Self {
         since_boot: Duration::ZERO,
         left: Duration::ZERO,
@@ -82,7 +82,7 @@ impl Limit {
     }
 }
 
-/// What starts a program, and ends it.
+/// The orders that start a program and end it.
 pub(crate) struct Commands {
     pub(crate) stop: watch::Receiver<Stop>,
     /// Signals to pass on.
@@ -92,9 +92,9 @@ pub(crate) struct Commands {
 /// When the program's time is over, in nanoseconds since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// It is asked to end, by SIGTERM.
+    /// The time of SIGTERM.
     pub(super) term_at: u64,
-    /// It is killed, with all that it started.
+    /// The time at which the program and all that it started get SIGKILL.
     pub(super) kill_at: u64,
     /// How long there is between the two if the supervisor dies, in nanoseconds.
     pub(super) grace: u64,

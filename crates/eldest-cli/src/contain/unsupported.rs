@@ -106,7 +106,7 @@ impl Keeper {
                 Ok(passed) = commands.signals.recv() => drop(Signal::from_named_raw(passed.signal).map(signal)),
             }
         };
-        // What it left behind in its group; the number is nobody else's while somebody is in it.
+        // Kills the rest of its group; a group id is not reused while the group has a process.
         signal(Signal::KILL);
         match status {
             Ok(status) => Ending::Gone {
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a script, which has so much time left once it has made the file `$0`.
+    /// Returns the ending of a script that has `left` once it has made the file `$0`.
     async fn ending(script: &str, left: Duration) -> Ending {
         let folder = tempfile::tempdir().unwrap();
         let ready = folder.path().join("ready");

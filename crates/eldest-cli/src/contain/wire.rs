@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::spec::Exit;
 
-/// What the supervisor says.
+/// An order of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
     /// Start the program. If it leads: with this token and this key.
@@ -16,10 +16,10 @@ pub(super) enum Order {
     Look,
 }
 
-/// What the keeper says.
+/// A report of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// It waits for the order to start.
+    /// The keeper waits for the order to start.
     Ready,
     /// The program runs, with this process id.
     Started(i32),

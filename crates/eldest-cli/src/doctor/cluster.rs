@@ -15,9 +15,9 @@ use crate::distance::{Distance, chosen};
 use crate::view;
 use eldest_http::contract::command::Level;
 
-/// What findings about members and their versions are about.
+/// The subject of findings about members and their versions.
 const MEMBERS: &str = "members";
-/// What findings about keys without a lease are about.
+/// The check and subject of findings about keys without a lease.
 const BLOCKED: (&str, &str) = ("elections", "blocked");
 
 /// An etcd of which some members answer.
@@ -92,7 +92,7 @@ impl Patient<'_> {
         findings.note(MEMBERS, "members", note);
     }
 
-    /// What is known against the versions.
+    /// Reports the known flaws of the members' versions.
     fn versions(&self, findings: &mut Findings) {
         let statuses = self.statuses();
         let versions: BTreeSet<&str> = statuses.map(|status| status.version.as_str()).collect();
@@ -158,7 +158,7 @@ impl Patient<'_> {
         findings.ok(ABOUT.0, ABOUT.1, message);
     }
 
-    /// Whether etcd's clock runs as fast as ours. What time it shows does not matter.
+    /// Checks that etcd's clock runs as fast as ours. The time that it shows does not matter.
     pub(crate) async fn clock(&self, findings: &mut Findings, span: Duration) {
         const ABOUT: (&str, &str) = ("clock", "clock");
         if span.is_zero() {
@@ -202,7 +202,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Whether the user may do what a node does.
+    /// Checks that the user may do all that a node does.
     pub(crate) async fn permissions(&self, findings: &mut Findings, onlooker: bool) {
         const ABOUT: (&str, &str) = ("permissions", "permissions");
         let Some(place) = self.connection.place(self.below) else {
@@ -255,7 +255,7 @@ impl Patient<'_> {
         self.user(findings);
     }
 
-    /// Whether the user that is given, or none, is one that etcd knows.
+    /// Checks that etcd knows the user, or accepts requests without one.
     fn user(&self, findings: &mut Findings) {
         const ABOUT: (&str, &str) = ("permissions", "permissions");
         if !self.connection.has_user() {
@@ -271,7 +271,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Whether anything stands in the way of an election.
+    /// Checks that nothing blocks an election.
     pub(crate) async fn blocked(&self, findings: &mut Findings) {
         if self.connection.place(self.below).is_none() {
             return;
@@ -344,7 +344,7 @@ fn will_block(queue: &Queue, findings: &mut Findings) -> usize {
     .count()
 }
 
-/// Whether all members were asked, and whether they are enough. `urls`: the endpoints of those that were.
+/// Checks that all members were asked, and that they are enough. `urls`: the endpoints of those that were.
 fn all_asked(members: &[EtcdMember], urls: &BTreeMap<u64, Vec<&str>>, findings: &mut Findings) {
     let missing = members
         .iter()

@@ -12,10 +12,10 @@ use eldest_http::contract::command::Level;
 /// Reads that are timed.
 const READS: usize = 20;
 
-/// What to do about a learner.
+/// The remedy for a learner.
 const PROMOTE: &str = "promote it, or remove it from --endpoints";
 
-/// What a member that answers said.
+/// The answers of a member.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Nothing if it tells that to root alone.
@@ -26,17 +26,16 @@ pub(crate) struct Report {
     pub(crate) distance: Option<Distance>,
 }
 
-/// What came of asking an endpoint.
+/// The result of asking an endpoint.
 #[derive(Debug)]
 pub(crate) enum Said {
     /// How the member is.
     Report(Report),
-    /// It does not answer.
+    /// No answer.
     Nothing,
-    /// It answers otherwise than a member should: it refuses the user or a certificate, speaks another protocol, or is a
-    /// learner.
+    /// A wrong answer: the member refuses the user or a certificate, speaks another protocol, or is a learner.
     Refusal,
-    /// It is no member: etcd's gRPC proxy answers.
+    /// The answer of etcd's gRPC proxy, which is no member.
     Proxy,
 }
 
@@ -109,7 +108,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
     (findings, Said::Report(report))
 }
 
-/// What to do about a member that answers otherwise than it should; `None` if it does not answer.
+/// Returns the remedy for a member that answers wrongly; `None` if it does not answer.
 async fn remedy(endpoint: &Endpoint, error: &eldest::Error) -> Option<&'static str> {
     if error
         .report()
@@ -172,7 +171,7 @@ fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
 }
 
 fn room(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
-    // What etcd takes if nothing is configured; before 3.6 it does not tell.
+    // The default quota of etcd; before 3.6 etcd does not report its quota.
     const DEFAULT_QUOTA: u64 = 2 << 30;
     let quota = if status.quota == 0 {
         DEFAULT_QUOTA

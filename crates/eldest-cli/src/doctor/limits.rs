@@ -10,10 +10,10 @@ const ABOUT: (&str, &str) = ("limits", "limits");
 const OPERATIONS: usize = 3;
 
 impl Patient<'_> {
-    /// Whether this etcd takes what a session sends.
+    /// Checks that this etcd accepts the transactions of a session.
     pub(super) async fn limits(&self, findings: &mut Findings) {
         let before = findings.worst();
-        // What is not known is told by other findings.
+        // Other findings report an etcd that does not answer.
         if let Ok(false) = self.one().takes_operations(OPERATIONS).await {
             let message = format!(
                 "etcd takes no transaction of {OPERATIONS} operations, so no node can become a candidate"

@@ -11,7 +11,7 @@ use super::findings::Findings;
 const TIMEOUT: (&str, &str) = ("ttl", "request_timeout");
 const TTL: (&str, &str) = ("ttl", "ttl");
 
-/// What one answer of the farthest or slowest endpoint may take.
+/// The time that one answer of the farthest or slowest endpoint may take.
 #[derive(Debug)]
 struct Needed<'a> {
     url: &'a str,
@@ -47,7 +47,7 @@ impl Needed<'_> {
 }
 
 impl Patient<'_> {
-    /// Whether the times suit etcd and the way to it.
+    /// Checks that the configured times suit etcd and its distance.
     pub(super) async fn times(&self, findings: &mut Findings) -> eldest::Result<()> {
         let shortest = match self.one().shortest_ttl().await {
             Ok(shortest) => shortest,
@@ -84,7 +84,7 @@ impl Patient<'_> {
         Ok(())
     }
 
-    /// What the answers need at the endpoint where they take the longest.
+    /// Returns the needs of the endpoint whose answers take the longest.
     fn needed(&self) -> Needed<'_> {
         let each = self.answering.iter().map(|(endpoint, report)| {
             let round_trip = report.distance.map_or(Duration::ZERO, |it| it.median);
@@ -102,7 +102,7 @@ impl Patient<'_> {
             .unwrap_or_else(|| unreachable!("one endpoint answers"))
     }
 
-    /// What to write so that the times fit; nothing, if no options do.
+    /// Returns the options with which the times fit, if there are any.
     fn advice(&self, needed: &Needed, election: Duration, shortest: Duration) -> Option<String> {
         let answer = needed.timeout();
         let floor = ttl_floor(self.options, answer, election);

@@ -17,7 +17,7 @@ impl Version {
 
 /// Something that was wrong, and the release of each series that mended it.
 struct Flaw {
-    /// Whether only those are concerned who have users.
+    /// True if the flaw concerns only clusters with users.
     users_only: bool,
     level: Level,
     what: &'static str,
@@ -76,7 +76,7 @@ const OLDEST: Version = Version(3, 4, 0);
 /// The last series that gets no more releases.
 const ENDED: (u32, u32) = (3, 4);
 
-/// What is wrong with that version: how bad, what, and which release to take instead.
+/// Returns the flaws of that version: severity, description, and the release to take instead.
 pub(crate) fn flaws(version: &str, users: bool) -> Vec<(Level, String, String)> {
     let Some(version) = Version::parse(version) else {
         let what = format!("the version {version:?} is unknown");

@@ -49,7 +49,7 @@ pub(super) fn print(lines: &[Shown]) -> io::Result<()> {
     terminal.flush()
 }
 
-/// What is shown.
+/// The state of the display.
 pub(super) struct Screen {
     place: String,
     revision: i64,
@@ -77,7 +77,7 @@ impl Screen {
         }
     }
 
-    /// What etcd answered, or that it did not: then what it said last stays.
+    /// Shows etcd's answer; after a failure the last answer stays.
     pub(super) fn update(&mut self, look: Look, now: Instant) {
         match look {
             Ok(look) => self.show(look, now),
