@@ -67,7 +67,7 @@ impl Stage {
         run(command).await
     }
 
-    /// What the agent says as JSON, as soon as that holds.
+    /// Returns the agent's status as JSON, as soon as that holds.
     async fn status_when(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
         Ok(eventually(SOON, what.to_owned(), async || {
             let status = self.status(&["--output", "json"]).await.ok()?;
@@ -464,7 +464,7 @@ async fn a_process_that_is_killed() -> Result {
     std::future::pending().await
 }
 
-/// What `eldest doctor` says of the agent, as level and detail, and its exit code.
+/// Returns level and detail of `eldest doctor`'s finding about the agent, and its exit code.
 async fn examined(stage: &Stage, guard: &str) -> Result<(Option<(String, String)>, i32)> {
     let args = ["doctor", "--clock", "0s", "--ttl", "60s", "--guard", guard];
     let mut command = at(&stage.etcd, &args);

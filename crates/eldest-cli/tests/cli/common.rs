@@ -15,7 +15,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Deadline of whatever must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// What the exit codes mean; `--help` lists them.
+/// The exit codes; `--help` explains them.
 pub(crate) const DONE: i32 = 0;
 pub(crate) const USAGE: i32 = 2;
 pub(crate) const UNAVAILABLE: i32 = 3;
@@ -61,7 +61,7 @@ impl Ended {
         crate::schema::line(&self.stdout)
     }
 
-    /// It failed like this, in one line, and wrote nothing else.
+    /// Asserts that the command failed like this, in one line, and wrote nothing else.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
@@ -81,7 +81,7 @@ impl Ended {
         assert!(self.stderr.contains(part), "{part:?} is not in {self:?}");
     }
 
-    /// It went well, and nothing was complained of.
+    /// Asserts that the command succeeded and wrote no error.
     #[track_caller]
     pub(crate) fn done(&self) -> &Self {
         assert_eq!((self.code, self.stderr.as_str()), (DONE, ""), "{self:?}");

@@ -12,7 +12,7 @@ fn unit() -> &'static str {
     rest.split("```").next().unwrap_or_default()
 }
 
-/// What stands after `key=`.
+/// Returns the value after `key=`.
 fn value(key: &str) -> &'static str {
     let found = unit().lines().find_map(|line| line.strip_prefix(key));
     found.and_then(|value| value.strip_prefix('=')).expect(key)

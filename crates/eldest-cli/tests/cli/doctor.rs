@@ -21,7 +21,7 @@ fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// That a check found this, and only this, this bad.
+/// Asserts that the check has this finding, of this level, and no other.
 #[track_caller]
 pub(crate) fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
     let all = found(ended, check);
@@ -296,7 +296,7 @@ async fn slow_answers_are_told_with_what_they_need() -> Result {
     Ok(())
 }
 
-/// What the findings about the request timeout advise for `--round-trip`.
+/// Returns the `--round-trip` that the findings about the request timeout advise.
 fn advised(report: &Ended) -> Result<String> {
     let mut findings = found(report, "request_timeout").into_iter();
     let (.., remedy) = findings.next().ok_or("a finding")?;

@@ -14,7 +14,7 @@ fn published() -> Value {
     serde_json::from_str(FILE).expect("command.schema.json")
 }
 
-/// What is published, and beyond that: nothing that it does not name.
+/// The published schema, which here refuses every field that it does not name.
 static STRICT: LazyLock<Value> = LazyLock::new(|| {
     let mut schema = published();
     let parts = schema["$defs"].as_object_mut().expect("parts");

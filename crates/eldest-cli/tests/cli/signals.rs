@@ -21,7 +21,7 @@ fn status(process: u32, name: &str) -> String {
         .to_owned()
 }
 
-/// Whether a mask of the process has that signal.
+/// Returns true if a mask of the process has that signal.
 fn has(process: u32, mask: &str, signal: Signal) -> bool {
     let bits = u64::from_str_radix(&status(process, mask), 16).unwrap_or_default();
     bits >> (signal.as_raw() - 1) & 1 == 1

@@ -46,7 +46,7 @@ impl Terminal {
             .stderr(slave)
             .env("TERM", "xterm-256color");
         let child = command.spawn()?;
-        // It holds the terminal's other end, which is not to outlive the program.
+        // The command holds the terminal's other end, which must not outlive the program.
         drop(command);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(
             rows.try_into()?,
@@ -81,13 +81,13 @@ impl Terminal {
         Ok(tcsetwinsize(terminal, size)?)
     }
 
-    /// What it shows now.
+    /// Returns the text that the terminal shows now.
     pub(crate) fn screen(&self) -> String {
         let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
         screen.screen().contents()
     }
 
-    /// Whether full-screen programs have given the ordinary screen back.
+    /// Returns true if full-screen programs have given the ordinary screen back.
     pub(crate) fn is_ordinary(&self) -> bool {
         let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()

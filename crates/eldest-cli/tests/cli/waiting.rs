@@ -1,4 +1,4 @@
-//! What `eldest run` and `eldest lock` say on a terminal while they wait.
+//! The messages of `eldest run` and `eldest lock` on a terminal while they wait.
 
 use eldest_testing::Etcd;
 

@@ -45,7 +45,7 @@ const COMPLAINTS: [&str; 4] = [
     "Audits.issueAdded",
 ];
 
-/// What it has said that nobody asked for, and who waits for the answers.
+/// The browser's events, and the requests that wait for an answer.
 #[derive(Default)]
 struct Said {
     events: Vec<Value>,
@@ -57,7 +57,7 @@ pub(crate) struct Browser {
     commands: ChildStdin,
     said: Arc<Mutex<Said>>,
     last: u64,
-    /// Of the one page.
+    /// The session of the one page.
     session: Option<String>,
     _child: Child,
     _profile: TempDir,
@@ -163,7 +163,7 @@ impl Browser {
         }
     }
 
-    /// What an expression is in the page.
+    /// Evaluates an expression in the page.
     pub(crate) async fn tell(&mut self, expression: &str) -> Result<Value> {
         let params =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
@@ -226,7 +226,7 @@ impl Browser {
         .await
     }
 
-    /// Whether it still is the page that was opened.
+    /// Returns true if the page still is the one that was opened.
     pub(crate) async fn is_the_same(&mut self) -> Result<bool> {
         Ok(self.tell("window.stillTheSame === true").await? == true)
     }
@@ -255,7 +255,7 @@ impl Browser {
         bad.map(|event| event["params"].to_string()).collect()
     }
 
-    /// What was asked for over the network, and by which address.
+    /// Returns the addresses that were requested over the network.
     pub(crate) fn requested(&self) -> Vec<String> {
         let events = &lock(&self.said).events;
         let sent = events

@@ -44,7 +44,7 @@ async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> R
     let second = serve(&stage, &at, "second", &["kept", "new"]).await?;
     browser.until(LIVE).await?;
     browser.until_leads("new", "second").await?;
-    // Until it leads in the other one, the lease of the one that died has to expire.
+    // "second" leads in the other one once the lease of the dead node has expired.
     browser.until_leads("kept", "second").await?;
     browser
         .until("[...document.querySelectorAll('h2')].every(one => one.textContent !== 'dropped')")
@@ -108,7 +108,7 @@ async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
     let stage = Stage::new().await?;
     let leader = stage.node("3s", "a", &[]).await?;
     answers(leader.at, "/leader", 200).await?;
-    // It waits on, whatever its session does, and so has nothing to say of itself.
+    // The node waits on, whatever its session does, so it shows no notice.
     let node = stage.node("3s", "b", &[]).await?;
     browser.open(node.at).await?;
     let notice = async |browser: &mut Browser| browser.texts(".notice:not([hidden])").await;

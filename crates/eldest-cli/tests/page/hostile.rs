@@ -151,7 +151,7 @@ async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
     browser
         .until("document.getElementById('connection').textContent === 'live'")
         .await?;
-    // What cannot be shown at all hides nothing else.
+    // A value that cannot be shown hides nothing else.
     let late = "{ leader: null, own: {}, evacuations: [] }, 0";
     let rows = format!(
         "each([8640000000000001, 1], 'tr', (since) => row({{ identity: 'x', rank: 1, metadata: {{}}, since_unix_ms: since }}, {late}))"

@@ -9,7 +9,7 @@ use crate::stage::{ELECTION, Node, Result, Stage, answers};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
-/// Those of the roster of "team/e", as the page shows them: number, name, token.
+/// Returns the roster of "team/e" as the page shows it: number, name, token.
 async fn roster(browser: &mut Browser) -> Result<Vec<[String; 3]>> {
     let rows = "[...document.querySelectorAll('[data-election=\"team/e\"] .roster tbody tr')].map(row => \
         [row.cells[0].textContent, row.querySelector('.name').textContent, row.cells[2].textContent])";
@@ -94,7 +94,7 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
     Ok(())
 }
 
-/// Of "team/e", which a leads and b and c wait for.
+/// Checks the page of "team/e", which a leads and b and c wait for.
 async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     let seen = roster(browser).await?;
     assert_eq!(seen, told(onlooker).await?);
@@ -162,7 +162,7 @@ fn asked_for_nothing_else(browser: &Browser, onlooker: &Node) {
     let mut paths: Vec<&str> = paths.collect();
     paths.sort_unstable();
     assert_eq!(paths, ["", "page.css", "page.js", "v1/events"], "{asked:?}");
-    // Of `data:` there is only the icon, which is empty.
+    // The only `data:` URL is the icon, which is empty.
     let mut others = asked.iter().filter(|url| !url.starts_with(&own));
     assert!(others.all(|url| url == "data:,"), "{asked:?}");
 }

@@ -136,7 +136,7 @@ async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
         .until("!document.querySelector('.more').hidden && document.querySelector('.more').textContent === 'show all 8 terms'")
         .await?;
     is_heard(&mut browser).await?;
-    // What time alone changes is not read out: nothing within the live regions changes while nobody else leads.
+    // Changes of time alone are not read out: the live regions stay the same until the leader changes.
     assert_eq!(browser.tell(CHANGES).await?, 0);
     is_used_by_keys(&mut browser).await?;
     assert_eq!(browser.complaints(), [""; 0]);

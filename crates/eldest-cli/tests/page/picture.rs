@@ -90,7 +90,7 @@ async fn pictures_of_three_nodes_and_their_terms_are_small_enough_for_the_guide(
         .await?;
     browser.scheme("light").await?;
     let usual = picture(&mut browser).await?;
-    // That of the leader, which knows by its own clock that its term is over.
+    // The leader's own page: its clock shows that its term is over.
     browser.open(a.at).await?;
     browser.until_leads(ELECTION, "node1").await?;
     stage.etcd.pause();

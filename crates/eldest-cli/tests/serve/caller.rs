@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::stage::{Result, SOON};
 use eldest_fixtures::hang::{closed, idle};
 
-/// What came back until the connection was closed.
+/// The answer, read until the connection was closed.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -33,7 +33,7 @@ async fn program(name: &'static str) -> Result<String> {
 async fn node(stage: &Stage, name: &'static str) -> Result<(Node, SocketAddr)> {
     let program = program(name).await?;
     let (node, at) = beside(stage, name, "60s", &program, &[]).await?;
-    // It waits for a leader until somebody leads.
+    // The node holds the request until somebody leads.
     answers(at, "/", 200).await?;
     Ok((node, at))
 }
@@ -136,7 +136,7 @@ async fn a_leader_at_an_https_address_is_reached_if_its_authority_is_trusted_and
 
     // The leader may have sent itself the request that waited for it.
     let before = arrived.load(Ordering::SeqCst);
-    // It waits for one TTL and 5 seconds before it refuses.
+    // The node waits for one TTL and 5 seconds before it refuses.
     let stranger = file("stranger.pem");
     let (doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger]).await?;
     let refused = eventually(SOON, "it refuses", async || post(at, "/").await.ok()).await?;

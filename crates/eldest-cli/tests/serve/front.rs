@@ -111,7 +111,7 @@ fn configuration([front, stats]: [SocketAddr; 2], servers: &[[SocketAddr; 2]]) -
     text
 }
 
-/// What a caller of the front was answered, one request after the other.
+/// The answers to a caller of the front, one request after the other.
 #[derive(Debug, Default)]
 struct Diary {
     /// When, by whom and under which token.

@@ -17,7 +17,7 @@ use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
 const TTL: &str = "60s";
 /// Longer than a test waits: a place that is free sooner was not kept for that long.
 const LONG: &str = "25s";
-/// What a caller is promised, if a test waits for the end of it.
+/// The time promised to a caller, if a test waits for its end.
 const SHORT: Duration = Duration::from_secs(5);
 
 /// An agent, and a node that it guards in front of one that waits.

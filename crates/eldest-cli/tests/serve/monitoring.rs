@@ -61,7 +61,7 @@ fn check_matchers(text: &str) {
     }
 }
 
-/// What the panels of the dashboard ask for.
+/// Returns the queries of the dashboard's panels.
 fn expressions(dashboard: &Value) -> Result<Vec<&str>> {
     let panels = dashboard["panels"].as_array().ok_or("panels")?;
     let targets = panels
@@ -145,7 +145,7 @@ async fn prometheus_may_call_a_node_by_each_name_that_it_was_given() -> Result {
     node.stop().await
 }
 
-/// Whether promtool takes that file of rules.
+/// Checks that promtool accepts that file of rules.
 fn understood(promtool: &mut Command, rules: &Path) -> Result {
     let output = promtool.args(["check", "rules"]).arg(rules).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned()

@@ -51,7 +51,7 @@ async fn a_node_that_is_told_to_end_says_so_before_it_leaves_and_answers_until_i
     answers(a.at, "/leader", 503).await?;
     let winding_up = get(a.at, "/leader").await?.json();
     assert_eq!(winding_up["role"], "ending", "{winding_up}");
-    // Whoever was told to act before still may.
+    // A caller with an earlier positive answer may still act.
     assert_eq!(get(b.at, "/leader").await?.status, 503);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
@@ -77,7 +77,7 @@ async fn a_node_that_is_told_to_end_says_so_before_it_leaves_and_answers_until_i
 #[tokio::test]
 async fn a_node_in_a_hurry_does_not_wait_for_an_etcd_that_says_nothing() -> Result {
     let stage = Stage::new().await?;
-    // It would wait for etcd as long as its lease lasts.
+    // The node would wait for etcd as long as its lease lasts.
     let mut node = stage.node("60s", "a", &[]).await?;
     answers(node.at, "/leader", 200).await?;
     stage.etcd.pause();
@@ -138,7 +138,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
     assert_eq!(ask(a.at, "POST", STEP_DOWN, token).await?.status, 200);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(get(a.at, "/leader").await?.status, 503);
-    // It stands again, behind.
+    // The node is a candidate again, behind the others.
     answers(a.at, "/ready", 200).await?;
     let page = get(a.at, "/metrics").await?.body;
     assert!(page.contains("eldest_leading{"), "{page}");
@@ -204,7 +204,7 @@ async fn locks_are_taken_through_a_node_and_free_when_it_has_ended() -> Result {
     assert_eq!(ask_for(a.at).await?.status, 201);
     assert_eq!(ask_for(b.at).await?.status, 409);
     a.signal(Signal::TERM)?;
-    // It has left the election and waits for whoever holds the lock; until it has ended it answers, and nobody else has it.
+    // The node has left the election and waits for the holder of the lock; until it exits it answers and keeps the lock.
     answers(b.at, "/leader", 200).await?;
     assert_eq!(get(a.at, "/leader").await?.status, 503);
     assert_eq!(ask_for(b.at).await?.status, 409);

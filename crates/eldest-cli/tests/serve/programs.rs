@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 
-/// What a caller is promised: longer than a test may take, so that a node that leaves earlier has kept no promise.
+/// The time promised to a caller: longer than a test may take, so that a node that leaves earlier has kept no promise.
 const GRACE: &str = "25s";
 
 /// A program that a node leads for. It is killed with the test.

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, eldest};
 
-/// What a node answers to somebody who trusts that authority and no other.
+/// Returns the node's answer to a client that trusts that authority and no other.
 async fn asked(node: &Node, authority: &Authority, path: &str) -> Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes())?)?;

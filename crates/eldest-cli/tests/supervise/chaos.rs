@@ -242,7 +242,7 @@ async fn never_two_programs_at_a_time_whatever_is_killed_or_stopped() -> Result 
     Ok(())
 }
 
-/// Whoever writes a test of this kind should see it fail.
+/// Shows that this kind of test can fail.
 #[tokio::test]
 async fn etcdctl_lock_put_through_the_same_overlaps() -> Result {
     let Some(etcdctl) = etcdctl() else {

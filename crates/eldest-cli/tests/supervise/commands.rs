@@ -167,7 +167,7 @@ async fn signals_are_passed_on_to_the_program_s_group() -> Result {
         node.signal(signal);
         diary.says(&format!("got-{name}.")).await?;
     }
-    // It ignores none of those that end it.
+    // The node ignores none of the signals that end it.
     assert_eq!(node.stop().await?.code(), Some(143));
     Ok(())
 }

@@ -18,7 +18,7 @@ const HARD: &str = "stubborn,forks,setsid,detached";
 const LONG: Duration = Duration::from_secs(10);
 /// Longer than the grace period, shorter than any lease lasts.
 const BEFORE_THE_LEASE_ENDS: Duration = Duration::from_secs(5);
-/// What these tests are about must hold without it.
+/// These tests' subject must hold without a cgroup.
 const PLAIN: &[&str] = &["--no-cgroup"];
 
 async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
@@ -67,7 +67,7 @@ async fn a_keeper_that_cannot_wait_for_the_deadline_keeps_it_all_the_same() -> R
         (!is_alive(program)).then_some(())
     })
     .await?;
-    // What it started can only be found by opening files.
+    // The keeper can find the program's children only by opening files.
     assert!(is_alive(keeper), "it does not leave them alone");
     allow_files(keeper, None)?;
     stage.nothing_of(worker.token, SOON).await?;

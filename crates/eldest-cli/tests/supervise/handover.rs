@@ -13,7 +13,7 @@ use crate::processes::{now, signal};
 use crate::stage::{Node, Result, SOON, Stage, TAKEOVER, TTL};
 
 const ROUNDS: usize = 8;
-/// What noticing the crash, a sweep and the keeper's start may cost beside the hand-over and the program's start.
+/// The cost allowed for noticing the crash, a sweep and the keeper's start, beside the hand-over and the program's start.
 const LIMIT: f64 = 10.0;
 
 /// Hand-overs between two sessions of this process.

@@ -71,13 +71,12 @@ impl Seen {
         self.arguments.get(1).is_some_and(|word| word == "__keeper")
     }
 
-    /// It will become a program.
+    /// Returns true if the process waits to become a program.
     pub(crate) fn waits_for_its_turn(&self) -> bool {
         self.arguments.get(1).is_some_and(|word| word == "__become")
     }
 
-    /// What its keeper started has become it. Before that it shows the arguments of the keeper, of which it is a copy, then
-    /// none for a moment, then those of what waits.
+    /// Returns true if this is the program. Before, it shows the keeper's arguments, then none for a moment, then the shim's.
     pub(crate) fn is_program(&self) -> bool {
         let started = !self.arguments[0].is_empty();
         started && !self.is_keeper() && !self.waits_for_its_turn()
@@ -114,7 +113,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     Seen::of(pid).is_some()
 }
 
-/// Whether it took it; it may have ended.
+/// Sends the signal; returns false if the process has ended.
 pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }

@@ -19,7 +19,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// The shortest that etcd grants.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
-/// What takes milliseconds, on a machine that is busy.
+/// The limit for work of milliseconds, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// The time in which a place is free for certain, a change of etcd's own leader left out.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
@@ -133,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// What lives of all workers.
+    /// Returns the live processes of all workers.
     pub(crate) fn marked(&self) -> Vec<Seen> {
         marked(self.folder())
     }
@@ -204,7 +204,7 @@ impl Drop for Stage {
     }
 }
 
-/// What is true of every diary.
+/// Asserts what holds for every diary.
 pub(crate) fn judge(lines: &[Line]) {
     for line in lines {
         assert_ne!(line.word, "overlap", "two leaders: {line:?}");

@@ -21,7 +21,7 @@ pub(crate) fn diary(folder: &Path) -> PathBuf {
     folder.join("diary")
 }
 
-/// What a worker wrote.
+/// A line that a worker wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) word: String,
@@ -84,7 +84,7 @@ impl Worker {
             .expect("the diary");
     }
 
-    /// Whoever lives now lived when we already did.
+    /// Reports each other live worker as an overlap, since both are alive now.
     fn look_around(&self) {
         let own = i32::try_from(std::process::id()).expect("a process id");
         for other in marked(&self.folder) {
@@ -161,7 +161,7 @@ fn shell(script: &str) {
     drop(started.expect("a shell"));
 }
 
-/// Of a worker that runs, and of what it started.
+/// Returns the processes of a running worker, and those that it started.
 pub(crate) fn of_token(folder: &Path, token: i64) -> Vec<Seen> {
     let mut seen = marked(folder);
     seen.retain(|process| process.variable(TOKEN) == Some(token.to_string()));
