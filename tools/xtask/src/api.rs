@@ -11,9 +11,9 @@ use crate::published::{CORE, HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{checks, process, setup};
 
-/// Those with a library.
+/// The packages with a library.
 const LISTED: [&str; 5] = [CORE, LIBRARY, ROUTE, HTTP, TESTING];
-/// What renews the lists.
+/// The remedy for lists that are out of date.
 const REMEDY: &str = "if that is meant, run `cargo xtask api` and commit docs/api";
 /// How many differences are shown.
 const SHOWN: usize = 20;

@@ -16,7 +16,7 @@ use crate::{consumer, packages, process, python, setup, tools};
 
 /// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
 const INSTALL: &str = "--install-peers";
-/// What samples processes is built only if this is given.
+/// The option without which the sampler of processes is not built.
 const PROFILE: &str = "--profile";
 const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
 const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
@@ -107,7 +107,7 @@ fn go_peer(stage: &Stage) -> Result<PathBuf> {
     build
         .current_dir(setup::root().join("lab/bench/go"))
         .env("GOROOT", usr.join("lib/go"))
-        // What is installed is not downloaded.
+        // Installed packages are not downloaded.
         .env("GOPATH", format!("{path}:/usr/share/gocode"))
         .env("GO111MODULE", "off")
         .env("GOFLAGS", "")
@@ -136,7 +136,7 @@ fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
     ensure!(there || install, "not there; {REMEDY}");
     let (jar, _) = packages::unpack_whole(stage, PACKAGE, JAR)?;
     let jars = jar.parent().context("a folder")?.display().to_string();
-    // What this machine has already was not fetched.
+    // Jars that this machine has already were not fetched.
     Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
 }
 

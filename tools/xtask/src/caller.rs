@@ -13,7 +13,7 @@ use crate::stage::Stage;
 /// files may be open. What follows is the program.
 const SCRIPT: &str = "umask 077; ulimit -n 1024; exec setsid --wait env --ignore-signal=HUP,INT,QUIT \
                       --block-signal=USR1,USR2,TERM,CHLD \"$@\" <&-";
-/// What a change can break, but for what compiles, which nobody's caller disturbs.
+/// The stages that a caller's change can break; compilation is not among them, since no caller disturbs it.
 const STAGES: [&str; 3] = ["unit", "simulate", "tests"];
 /// Rust's own tools are found through the home unless these name their folders.
 const TOOLS: [(&str, &str); 2] = [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")];

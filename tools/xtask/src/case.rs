@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Something that passes or fails.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// What sums are told of, such as a file of tests.
+    /// The unit of the sums, such as a file of tests.
     pub(crate) group: String,
     name: String,
     command: Command,
@@ -30,7 +30,7 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) failure: Failure,
-    /// It may run once more.
+    /// True if the case may run once more.
     pub(crate) repeats: bool,
 }
 

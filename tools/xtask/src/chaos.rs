@@ -38,7 +38,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     built::become_it_with((Workspace::Lab, PACKAGE), &args, variable)
 }
 
-/// Whether faults of wall clocks are among those that are asked for.
+/// Returns true if the requested faults include those of wall clocks.
 fn moves_clocks(args: &[OsString]) -> bool {
     let given = |name: &str| args.iter().any(|arg| arg == name);
     let is_one = |arg: &OsString| arg.to_string_lossy().starts_with(CLOCKS);

@@ -15,7 +15,7 @@ const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// So many stories of the simulator are enough for `cargo xtask check`.
 const FEW_SEEDS: &str = "1000";
 
-/// What somebody builds by itself, and with what options; the library has a list of its own.
+/// Packages that somebody builds alone, and the options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [
     // Clients of their own need none of ours.
     (ROUTE, &["--no-default-features"]),
@@ -24,7 +24,7 @@ const ALONE: [(&str, &[&str]); 6] = [
     (TESTING, &["--no-default-features"]),
     // The image is built without features.
     ("eldest-node", &[]),
-    // What the fault harness has it built with.
+    // The fault harness has it built with these.
     ("eldest-node", &["--all-features"]),
     // `cargo xtask demo` builds no more.
     ("eldest-demo", &[]),

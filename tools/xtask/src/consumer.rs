@@ -97,7 +97,7 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Those two packages, from the working tree, without building them: where they are.
+/// Returns the folder of those two packages from the working tree, without building them.
 pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
     let metadata = Metadata::of_workspace(stage)?;
     let root = setup::root().display().to_string();

@@ -17,7 +17,7 @@ use crate::metadata::{self, Metadata};
 use crate::setup;
 use crate::stage::Stage;
 
-/// What a release is made for, with Debian's word for it.
+/// The targets of a release, with Debian's words for them.
 const TARGETS: [Target; 2] = [
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -31,7 +31,7 @@ const TARGETS: [Target; 2] = [
 
 /// The options, for the help.
 pub(crate) const OPTIONS: &str = "[--check | TARGET …]";
-/// What it does, for the help.
+/// The description for the help.
 pub(crate) const ABOUT: &str = "archives and Debian packages of `eldest` in target/dist, checked; --check: one package, of a build without optimisation";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ struct Target {
     debian: &'static str,
 }
 
-/// What the command line asks for.
+/// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     /// A release for these.

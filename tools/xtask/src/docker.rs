@@ -16,7 +16,7 @@ pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// ... and the command alone.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 
-/// What the Dockerfile's first stage leaves behind without `BuildKit`, once it can hardly serve as cache any more.
+/// Filters for images of the Dockerfile's first stage, left without `BuildKit` and too old to serve as cache.
 const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 
 /// Has the body run tests that need the engine, and others. It is told why the engine or Compose cannot be used, if so.

@@ -96,13 +96,13 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// What is read of a test program's output, line by line.
+/// The failures read from a test program's output, line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     found: Vec<Failure>,
-    /// Whether the lines are of tests that failed: others may tell what they printed too.
+    /// True if the lines belong to failed tests: others may print their output too.
     among: bool,
-    /// Whether the lines are those of the last of them.
+    /// True if the lines belong to the last failed test.
     inside: bool,
 }
 

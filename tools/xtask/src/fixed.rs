@@ -18,7 +18,7 @@ use crate::{metadata, setup};
 pub(crate) const COMMAND: &str = "eldest";
 /// The node of the project's image.
 pub(crate) const NODE: &str = "eldest-node";
-/// What docker-compose.yml runs while a node leads.
+/// The program that docker-compose.yml runs while a node leads.
 pub(crate) const WORKER: &str = "eldest-worker";
 /// The profile of what a release consists of.
 pub(crate) const PROFILE: &str = "dist";
@@ -84,7 +84,7 @@ pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Whether an ELF file of 64 bits names no loader, which would look for libraries.
+/// Returns true if a 64-bit ELF file names no loader, which would look for libraries.
 pub(crate) fn is_static(elf: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, length: usize| -> Option<u64> {

@@ -27,14 +27,14 @@ pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the 
   eldest       eldest:0.1.0, the command, static, for whoever runs it as no user in particular
   eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
 
-/// What can be asked for.
+/// An image that can be requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     /// etcd of this series, or the newest.
     Etcd(Option<String>),
-    /// What the Dockerfile starts from.
+    /// The base images of the Dockerfile.
     Bases,
-    /// What stands in front of the nodes of docker-compose.yml.
+    /// The load balancer in front of the nodes of docker-compose.yml.
     Haproxy,
     /// The programs of `tools/node/`, and the command, for tests.
     Node,
@@ -45,7 +45,7 @@ enum Kind {
     },
 }
 
-/// What the tests in containers need, and what is made when nothing is named.
+/// The images of the tests in containers, made when none is named.
 const ALL: [Kind; 5] = [
     Kind::Etcd(None),
     Kind::Bases,
@@ -123,7 +123,7 @@ fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
 /// An image to be made.
 struct Image<'a> {
     name: &'a str,
-    /// Whether others publish images under this name, so that one not made here was pulled.
+    /// True if others publish images under this name, so that one not made here was pulled.
     public: bool,
     /// Everything that decides what is inside, recipe included: while it stays the same, so does the image.
     made_of: &'a str,
@@ -132,7 +132,7 @@ struct Image<'a> {
     owner: Owner,
 }
 
-/// Who owns an image's files.
+/// The owner of an image's files.
 #[derive(Clone, Copy)]
 enum Owner {
     /// Root all of them, whoever laid them out.
@@ -141,7 +141,7 @@ enum Owner {
     AsItIs,
 }
 
-/// What the engine has under a name.
+/// The image that the engine has under a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -152,7 +152,7 @@ enum Found {
 }
 
 impl Image<'_> {
-    /// Whether it has to be made; says so if not.
+    /// Returns true if the image has to be made; prints the reason if not.
     fn is_missing(&self, stage: &Stage) -> bool {
         let why = self.good_enough(&found(self.name));
         if let Some(why) = &why {
@@ -231,7 +231,7 @@ fn workshop(stage: &Stage, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// What is mounted below a folder, the last mounted first, as `/proc/self/mounts` tells.
+/// Returns the mount points below a folder in `/proc/self/mounts`, the last mounted first.
 fn mounted_below<'a>(root: &Path, mounts: &'a str) -> Vec<&'a Path> {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     let below = points

@@ -15,7 +15,7 @@ use graph::{Graph, Import};
 
 /// The heading of the table that names each room and what it may import.
 const HEADING: &str = "## Rooms of the library";
-/// What a room may import that may import everything.
+/// The entry of a room that may import everything.
 const EVERYTHING: &str = "everything";
 
 /// The stage `imports`.

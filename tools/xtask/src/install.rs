@@ -12,7 +12,7 @@ pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// The only version that is used. `None`: any that is there, else the newest.
     pub(crate) version: Option<&'static str>,
-    /// What it prints its version for.
+    /// The arguments that make it print its version.
     pub(crate) ask: &'static [&'static str],
     /// Further arguments of `cargo install`.
     pub(crate) arguments: &'static [&'static str],
@@ -59,7 +59,7 @@ fn folder() -> PathBuf {
     setup::target().join("tools")
 }
 
-/// Whether a program that prints this when it is asked for its version is of that version.
+/// Returns true if the printed text names that version.
 fn says(printed: &str, version: &str) -> bool {
     let mut words = printed.split_whitespace();
     words.any(|word| word.trim_start_matches('v') == version)

@@ -12,14 +12,14 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Of a stage that runs alone: its time begins now.
+    /// Returns the limit of a stage that runs alone: its time begins now.
     pub(crate) fn from_now(length: Duration) -> Self {
         let limit = Self::held_back(length);
         limit.begin();
         limit
     }
 
-    /// Of a stage that runs beside others.
+    /// Returns the limit of a stage that runs beside others.
     pub(crate) fn held_back(length: Duration) -> Self {
         Self {
             length,

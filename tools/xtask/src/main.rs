@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 
 struct Entry {
     name: &'static str,
-    /// What may follow the name, if anything may.
+    /// The options after the name, if any.
     options: &'static str,
     about: &'static str,
     run: fn(&[String]) -> Result<ExitCode>,

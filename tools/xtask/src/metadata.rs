@@ -21,7 +21,7 @@ impl Metadata {
         Self::read(stage, Workspace::Product, &["--no-deps"])
     }
 
-    /// That workspace with every dependency of this machine's platform. Without that filter cargo downloads the
+    /// Reads that workspace with every dependency of this machine's platform. Without that filter cargo downloads the
     /// binaries of etcd for all platforms.
     pub(crate) fn with_dependencies(stage: &Stage, workspace: Workspace) -> Result<Self> {
         Self::read(
@@ -150,7 +150,7 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
     use std::path::PathBuf;
 
-    /// What cargo says of a package, but for what `differs`.
+    /// Returns cargo's description of a package, changed by `differs`.
     pub(crate) fn package(differs: Value) -> Package {
         let package = json!({
             "name": "some", "version": "1.2.3", "id": "some", "manifest_path": "/Cargo.toml",
@@ -160,7 +160,7 @@ pub(crate) mod tests {
         serde_json::from_value(with(package, differs)).unwrap()
     }
 
-    /// What cargo says of a dependency.
+    /// Returns cargo's description of a dependency.
     pub(crate) fn dependency(name: &str, req: &str, kind: Option<&str>, optional: bool) -> Value {
         json!({
             "name": name, "req": req, "kind": kind, "optional": optional,

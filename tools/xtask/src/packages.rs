@@ -129,7 +129,7 @@ fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a call of apt-get says that reads the package lists.
+/// Returns the output of a call of apt-get that reads the package lists.
 fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
     if let Ok(said) = stage.output(apt) {
         return Ok(said);
@@ -153,7 +153,7 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
         for program in ["apt-get", "dpkg-deb"] {
             ensure!(find(program).is_some(), "there is no {program} here");
         }
-        // What a download that was broken off has left.
+        // Removes the rest of an interrupted download.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
         let mut simulate = setup::program("apt-get");
@@ -185,7 +185,7 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     Ok((path, libraries.collect::<Vec<_>>().join(":")))
 }
 
-/// Whether [`unpack_whole`] has nothing to download.
+/// Returns true if [`unpack_whole`] has nothing to download.
 pub(crate) fn is_unpacked(package: &str) -> bool {
     whole(package).is_dir()
 }
@@ -230,7 +230,7 @@ fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
         &sources,
         format!("deb [signed-by={KEYS}] {mirror} {suite} main\n"),
     )?;
-    // What this machine has installed would be downloaded in that version, which this release may not have.
+    // Installed packages would be downloaded in their own version, which this release may not have.
     let status = folder.join("status");
     fs::write(&status, "")?;
     let settings = [
@@ -285,7 +285,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Whether we may install and start services.
+/// Returns true if we may install and start services.
 pub(crate) fn is_root() -> bool {
     let id = setup::program("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")

@@ -18,9 +18,9 @@ const MOST: [(&str, u64); 6] = [
     (TESTING, 250),
     (CLI, 200),
 ];
-/// What each crate must contain.
+/// Files that each crate must contain.
 const NEEDED: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
-/// What no crate may contain: tests that need the workspace, measurements, reports, lists.
+/// Paths that no crate may contain: tests that need the workspace, measurements, reports, lists.
 const UNWANTED: [&str; 5] = [
     "tests/",
     "tools/",
@@ -50,7 +50,7 @@ pub(crate) fn check(stage: &mut Stage, package: &str, file: &Path) -> Result<()>
     Ok(())
 }
 
-/// What is wrong with a package of that size and with these files, each below a folder named after the package.
+/// Returns the faults of a package of that size with these files, each below a folder named after the package.
 fn wrong(package: &str, size: u64, list: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     match MOST.iter().find(|(name, _)| *name == package) {

@@ -43,7 +43,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the pages below that folder, and how many pages there are.
+/// Returns the number of pages below that folder, and their faults.
 fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
     for file in files(root)? {
@@ -92,7 +92,7 @@ struct Page {
     text: String,
     links: Vec<String>,
     anchors: BTreeSet<String>,
-    /// Whether it shows a program in Rust.
+    /// True if the page shows a program in Rust.
     shows_rust: bool,
 }
 
@@ -176,7 +176,7 @@ fn dead(
     (!found).then_some("no such heading")
 }
 
-/// Whether a link leaves the repository on purpose.
+/// Returns true if a link leaves the repository on purpose.
 pub(crate) fn is_external(link: &str) -> bool {
     link.contains("://") || link.starts_with("mailto:")
 }

@@ -104,7 +104,7 @@ fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Cas
     Some(case)
 }
 
-/// What each group's tests took, and which were the slowest.
+/// Prints the time of each group's tests, and the slowest tests.
 fn tell(stage: &Stage, ended: &mut [Ended]) {
     let mut groups: BTreeMap<&str, (usize, Duration)> = BTreeMap::new();
     for Ended { case, took, .. } in ended.iter() {
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(report.result(), "passed");
     }
 
-    /// It fails with that reason until the file is there that its first run makes.
+    /// Returns a script that fails with that reason until its first run has created a file.
     fn fails_once(reason: &str) -> String {
         let fails = fails(reason);
         format!("if [ -e FOLDER/ran ]; then {PASSES}; else touch FOLDER/ran; {fails}; fi")

@@ -21,7 +21,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 pub(crate) enum End {
     /// By itself.
     Exited(ExitStatus),
-    /// It was killed, with everything it had started, because its time was up.
+    /// The command was killed, with everything that it had started, because its time was up.
     TimedOut,
 }
 
@@ -218,7 +218,7 @@ mod group {
     impl Drop for Leash {
         fn drop(&mut self) {
             drop(self.0.stdin.take());
-            // It fails when the group is gone already, which is the usual case.
+            // The wait fails if the group has already gone, which is the usual case.
             let _ = self.0.wait();
         }
     }

@@ -8,7 +8,7 @@ use cargo_metadata::{Artifact, Message, TargetKind};
 
 use crate::setup;
 
-/// What cargo has built, as `cargo build --message-format=json` tells it.
+/// The programs that cargo has built, read from `cargo build --message-format=json`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Built(Vec<Program>);
 
@@ -24,14 +24,14 @@ pub(crate) struct Program {
     folder: PathBuf,
 }
 
-/// What a program is for.
+/// The purpose of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The unit tests of a library or of a program.
     UnitTests,
     /// A file or a folder of `tests/`.
     Tests,
-    /// It is used, by people or by tests.
+    /// A program for people or for tests.
     Use,
 }
 

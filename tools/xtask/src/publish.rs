@@ -21,7 +21,7 @@ const RELEASER: Tool = Tool {
 
 const USAGE: &str = "cargo xtask publish [--dry-run] [--tag TAG]";
 
-/// What the command line asks for.
+/// The options on the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     dry_run: bool,

@@ -6,11 +6,11 @@ pub(crate) const LIBRARY: &str = "eldest";
 pub(crate) const PUBLISHED: [&str; 6] = [CORE, LIBRARY, ROUTE, HTTP, TESTING, CLI];
 /// The protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
-/// What sends requests to the leader.
+/// The package that sends requests to the leader.
 pub(crate) const ROUTE: &str = "eldest-route";
-/// What answers who leads.
+/// The package that answers who leads.
 pub(crate) const HTTP: &str = "eldest-http";
 /// The command `eldest`.
 pub(crate) const CLI: &str = "eldest-cli";
-/// What the tests of the library and of its users build on.
+/// The base of the tests of the library and of its users.
 pub(crate) const TESTING: &str = "eldest-testing";

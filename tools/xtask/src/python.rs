@@ -36,7 +36,7 @@ fn install(stage: &Stage, (name, version): (&str, &str), options: &[&str]) -> Re
     Ok(folder)
 }
 
-/// Whether [`package`] has nothing to install.
+/// Returns true if [`package`] has nothing to install.
 pub(crate) fn is_there((name, version): (&str, &str)) -> bool {
     folder(name, version).is_dir()
 }

@@ -14,10 +14,10 @@ const CURRENT: &str = "3.7";
 pub(crate) const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
 /// Out of support, so only the smoke test.
 pub(crate) const OLD: &str = "3.4";
-/// What Debian 12 ships: the oldest etcd that is still widely installed.
+/// The etcd of Debian 12: the oldest that is still widely installed.
 pub(crate) const DEBIAN: &str = "3.4.23";
 
-/// What an upgrade goes through, the oldest first.
+/// Returns the releases of an upgrade, the oldest first.
 pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
     let older = [OLD].into_iter().chain(SUPPORTED);
     let mut all = older
@@ -79,7 +79,7 @@ mod tests {
     const README: &str = include_str!("../../../README.md");
     const MANIFEST: &str = include_str!("../../../Cargo.toml");
 
-    /// What the workspace's manifest says of `key`.
+    /// Returns the value of `key` in the workspace's manifest.
     fn manifest(key: &str) -> &'static str {
         let begin = format!("{key} = \"");
         let mut lines = MANIFEST.lines();

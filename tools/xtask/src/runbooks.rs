@@ -14,11 +14,11 @@ use crate::stage::Stage;
 const RUNBOOKS: &str = "docs/operations.md";
 const ALERTS: &str = "deploy/monitoring/alerts.yml";
 const LOG_LINES: &str = "docs/logging.md";
-/// What the command and its HTTP side write.
+/// The sources of the command and of its HTTP side.
 const SOURCES: [&str; 2] = ["crates/eldest-cli/src", "crates/eldest-http/src"];
 /// The table at the top of a runbook.
 const HEADER: &str = "| you see | where |";
-/// What each runbook tells after that table.
+/// The parts of each runbook after that table.
 const PARTS: [&str; 2] = ["**It means:**", "**Do"];
 
 /// Part of the stages `docs` and `check`.
@@ -115,7 +115,7 @@ struct Runbook<'a> {
 
 /// A row of the table at its top.
 struct Row<'a> {
-    /// What people see, and fields of it.
+    /// The text that people see, and its fields.
     seen: Vec<&'a str>,
     place: &'a str,
 }
@@ -184,7 +184,7 @@ impl<'a> Runbook<'a> {
     }
 }
 
-/// What is wrong with a quoted alert, in the runbook with that heading.
+/// Returns the fault of a quoted alert, in the runbook with that heading.
 fn wrong_alert(alerts: &BTreeMap<&str, &str>, name: &str, heading: &str) -> Option<&'static str> {
     let Some(runbook) = alerts.get(name) else {
         return Some("no such alert");
@@ -193,7 +193,7 @@ fn wrong_alert(alerts: &BTreeMap<&str, &str>, name: &str, heading: &str) -> Opti
     (*runbook != here).then_some("the alert names another runbook")
 }
 
-/// What is wrong with a quoted log line and its `field=value`.
+/// Returns the fault of a quoted log line and its `field=value`.
 fn wrong_line(lines: &LogLines<'_>, message: &str, fields: &[&str]) -> Option<&'static str> {
     let Some((known, _)) = lines.get(message) else {
         return Some("no such log line");
@@ -207,7 +207,7 @@ fn wrong_line(lines: &LogLines<'_>, message: &str, fields: &[&str]) -> Option<&'
     (!fields.iter().all(name)).then_some("no such field of the log line")
 }
 
-/// Whether the sources have each part of a message, whose variable parts are shown as `...`.
+/// Returns true if the sources have each part of a message, whose variable parts are shown as `...`.
 fn written(sources: &str, message: &str) -> bool {
     message
         .split("...")

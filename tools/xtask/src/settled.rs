@@ -26,7 +26,7 @@ pub(crate) fn become_settled(args: &[String]) -> Result<()> {
     replace(&mut command)
 }
 
-/// Whether `env` has the option.
+/// Returns true if `env` has the option.
 fn can_be_settled() -> bool {
     let mut asked = setup::program("env");
     let asked = asked.args(["--default-signal", "true"]).output();

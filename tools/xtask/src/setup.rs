@@ -43,7 +43,7 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Comma
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = program(&cargo);
     command.args(args);
-    // What cargo told this program is not for another cargo: build scripts that look at it would run again, and
+    // Cargo's variables for this program are not for another cargo: build scripts that look at them would run again, and
     // what depends on them be built again, whenever somebody else calls cargo in between.
     for (name, _) in env::vars_os() {
         let told = name.to_string_lossy();

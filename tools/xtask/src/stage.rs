@@ -19,7 +19,7 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 #[derive(Debug)]
 pub(crate) struct Stage {
     name: &'static str,
-    /// Whether its commands take only what other stages leave of the machine.
+    /// True if its commands take only the part of the machine that other stages leave.
     yields: bool,
     started: Instant,
     limit: Limit,
@@ -34,7 +34,7 @@ pub(crate) struct Stage {
 pub(crate) struct Report {
     /// The stage.
     pub(crate) name: &'static str,
-    /// What its tests gave; a stage without tests counts as one.
+    /// The results of its tests; a stage without tests counts as one.
     pub(crate) tally: Tally,
     /// Each failure in a sentence; none means passed.
     pub(crate) failures: Vec<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Of a stage that did not run, for it needs what another one could not make.
+    /// Returns the report of a stage that did not run, because it needs a result that another one could not make.
     pub(crate) fn not_run(name: &'static str, missing: &str) -> Self {
         Self {
             name,
@@ -97,7 +97,7 @@ impl Report {
                     .push(format!("{}; alone: {error:#}", retry.failure)),
             }
         }
-        // Of a stage that failed otherwise too, the tests that pass now do not take away its failure.
+        // A stage that failed for another reason too stays failed, though its tests pass now.
         if !self.failures.is_empty() {
             self.tally.failed = self.tally.failed.max(1);
         }
@@ -137,7 +137,7 @@ impl Stage {
         println!("==> {} {elapsed:.1} s: {text}", self.name);
     }
 
-    /// Whether its time is over.
+    /// Returns true if its time is over.
     pub(crate) fn is_over(&self) -> bool {
         self.limit.is_over()
     }
@@ -252,7 +252,7 @@ impl Stage {
         report
     }
 
-    /// What the command's tests gave, or nothing if it failed.
+    /// Returns the results of the command's tests, or nothing if it failed.
     fn counted(&mut self, command: &mut Command, program: Option<&str>) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);

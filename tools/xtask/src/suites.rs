@@ -277,7 +277,7 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
     cases
 }
 
-/// What depends on etcd's version, to be run with the one given: everything in the folders `tests` of the published packages
+/// Returns the tests for this version of etcd: everything in the folders `tests` of the published packages
 /// that needs no containers and no minutes.
 pub(crate) fn on_version(
     stage: &Stage,

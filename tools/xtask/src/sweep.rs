@@ -112,7 +112,7 @@ fn thing(line: &str) -> Option<Thing> {
     })
 }
 
-/// Whether that owner is certainly no more. A label that nobody can read proves nothing.
+/// Returns true if that owner is certainly dead. An unreadable label proves nothing.
 fn is_dead(owner: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().ok();
     let Some((pid, start)) = owner.split_once('-') else {

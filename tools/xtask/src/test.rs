@@ -14,7 +14,7 @@ use crate::stages::{self, Entry, STAGES, Tier};
 use crate::tally::Tally;
 use crate::{checks, suites};
 
-/// What the command line asks for.
+/// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Stages of the tier; none means all.

@@ -12,7 +12,7 @@ use crate::stage::Stage;
 use crate::workspaces::Workspace;
 use crate::{packages, setup};
 
-/// What packages of the product have for the fault harness, which builds it in its own workspace.
+/// Features of the product's packages for the fault harness, which builds them in its own workspace.
 const FOR_HARNESS: [&str; 2] = ["eldest-node/orders", "eldest-node/register"];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     for group in groups(&due) {
         let entries = group.iter().copied();
         let ended = test::run_all(entries, asked.limit);
-        // Whoever edits while the tests run does not know what they have seen.
+        // After an edit during the run, nobody knows which sources the tests have seen.
         if Sources::now()?.tree == sources.tree {
             results.keep(&ended, &sources);
             results.write()?;

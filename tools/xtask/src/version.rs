@@ -9,13 +9,13 @@ pub(crate) fn parse(text: &str) -> Option<Version> {
     Some(version)
 }
 
-/// What `etcd --version` prints, read.
+/// Parses the output of `etcd --version`.
 pub(crate) fn of_etcd(output: &str) -> Option<Version> {
     let mut lines = output.lines();
     lines.find_map(|line| parse(line.strip_prefix("etcd Version:")?))
 }
 
-/// Whether this is a release of "3.5" (or of "3", or exactly "3.4.23").
+/// Returns true if this is a release of "3.5" (or of "3", or exactly "3.4.23").
 pub(crate) fn is_of(version: &Version, series: &str) -> bool {
     VersionReq::parse(&format!("={series}")).is_ok_and(|series| series.matches(version))
 }

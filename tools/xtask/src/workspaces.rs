@@ -10,7 +10,7 @@ use crate::setup;
 /// A workspace, with a manifest and a lock file of its own. Both build into one folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workspace {
-    /// What is published, its tests, and the tools that the first tier needs.
+    /// The published packages, their tests, and the tools that the first tier needs.
     Product,
     /// The fault harness, the simulated stack, the model, the benches, and the examples with large clients.
     Lab,

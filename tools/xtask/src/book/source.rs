@@ -18,7 +18,7 @@ const STYLE: &str = "book.css";
 const README: &str = "README.md";
 /// Its place in the book, and that of the first page of any folder.
 const INDEX: &str = "index.md";
-/// What mdBook reads the order of the pages from.
+/// The file from which mdBook reads the order of the pages.
 const SUMMARY: &str = "SUMMARY.md";
 /// The page that leads to the API documentation, and the one that lists the files.
 const API: &str = "API.md";
@@ -55,7 +55,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// What a link of a page leads to, by its path in the repository.
+/// The target of a page's link, by its path in the repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Page(PathBuf),
@@ -105,7 +105,7 @@ struct Source<'a> {
     root: &'a Path,
     /// The text of each page.
     pages: BTreeMap<PathBuf, String>,
-    /// What is copied as it is.
+    /// Files that are copied unchanged.
     copies: BTreeSet<PathBuf>,
     /// The pages that the guide's summary cannot list, and what they show.
     others: BTreeMap<PathBuf, String>,

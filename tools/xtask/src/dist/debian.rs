@@ -16,7 +16,7 @@ const TOOL: &str = "cargo-deb";
 const TOOL_VERSION: &str = "3.8.0";
 /// Where crates/eldest-cli/Cargo.toml finds what the program has written.
 const WRITTEN: &str = "target/deb";
-/// Of the whole system, to keep it apart from everything that tests start.
+/// The label of the container of a whole system, which keeps it apart from everything that tests start.
 const LABEL: &str = "eldest.dist";
 
 /// Files of the package that nothing else would miss.
@@ -61,7 +61,7 @@ pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<
     );
     let package = program.folder.join(name);
     let mut deb = setup::program(&tool.to_string_lossy());
-    // What it would warn of are the files in target/deb, which cargo does not build.
+    // The tool would warn of the files in target/deb, which cargo does not build.
     deb.args(["--quiet", "--no-build", "--no-strip", "--package", CLI]);
     deb.args(["--target", &program.built_for, "--profile", program.profile]);
     deb.env("SOURCE_DATE_EPOCH", archive::time(stage)?);
@@ -80,7 +80,7 @@ fn tool(stage: &Stage) -> Result<PathBuf> {
     if !tool.is_file() {
         stage.say(&format!("installing {TOOL} {TOOL_VERSION}"));
         let mut cargo = setup::cargo(["install", "--locked", "--quiet", "--version"])?;
-        // It runs for a second: what is saved here is minutes.
+        // The tool runs for a second; the profile saves minutes of building.
         cargo.args([TOOL_VERSION, "--profile", "dev", TOOL]);
         // Its own artifacts are never used again.
         cargo.env("CARGO_TARGET_DIR", folder.join("target"));

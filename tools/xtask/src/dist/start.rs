@@ -77,7 +77,7 @@ impl Starter {
     }
 }
 
-/// Whether this machine starts the target's programs without an emulator.
+/// Returns true if this machine starts the target's programs without an emulator.
 pub(super) fn is_native(target: &str, host: &str) -> bool {
     let kind = |triple: &str| triple.split('-').next().map(str::to_owned);
     kind(target) == kind(host) && host.contains("-linux-")

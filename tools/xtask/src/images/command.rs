@@ -27,7 +27,7 @@ pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
     };
     let image = Image {
         name,
-        // Whoever publishes the project publishes it too.
+        // Every publisher of the project publishes this image too.
         public: !test,
         made_of: &format!(
             "{} {}, recipe {RECIPE}",

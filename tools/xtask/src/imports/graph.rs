@@ -29,7 +29,7 @@ pub(super) struct Graph {
 /// One file's module.
 #[derive(Default)]
 struct Source {
-    /// What its paths name, from the root of the package or from this module.
+    /// The names in its paths, from the root of the package or from this module.
     names: Vec<Vec<String>>,
     /// By name in this module, where `use` says it comes from.
     uses: BTreeMap<String, Vec<String>>,

@@ -25,7 +25,7 @@ pub(super) struct Base {
     folder: &'static str,
     release: &'static str,
     values: &'static str,
-    /// What an overlay replaces.
+    /// The image that an overlay replaces.
     image: &'static str,
 }
 
@@ -74,7 +74,7 @@ impl Base {
         setup::root().join(self.folder).join("manifests.yaml")
     }
 
-    /// What the chart renders with these further values.
+    /// Renders the chart with these further values.
     fn render(&self, stage: &Stage, helm: &Path, values: &[&str]) -> Result<String> {
         let mut template = self.template(helm);
         for values in values {

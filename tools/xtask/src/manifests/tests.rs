@@ -161,7 +161,7 @@ fn a_rollout_of_the_manifests_finishes_and_one_that_probes_for_the_leader_hangs(
         assert!(rollout("/ready").finishes());
         assert!(!rollout("/leader").finishes());
     }
-    // What docs/kubernetes.md says of all of them.
+    // The statement of docs/kubernetes.md about all of them.
     for replicas in 2..6 {
         for (max_unavailable, max_surge) in
             [(0, 1), (1, 0), (1, 1), (replicas - 1, 0), (replicas, 0)]

@@ -15,7 +15,7 @@ pub(crate) const FILE: &str = "tools/sim/mutants.toml";
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mutant {
     pub(crate) name: String,
-    /// What is wrong with the patch applied, in a sentence.
+    /// The fault of the patched code, in a sentence.
     pub(crate) rule: String,
     /// The part of the core that the table lists it under.
     pub(crate) area: String,

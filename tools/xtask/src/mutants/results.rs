@@ -17,7 +17,7 @@ const HEAD: &str = "\
 # seed noticed. `cargo xtask mutants` writes this file, `cargo xtask mutants --list` prints it with the rules.
 ";
 
-/// Who noticed a mutant.
+/// The check that noticed a mutant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Noticed {

@@ -35,14 +35,14 @@ pub(crate) struct Scratch {
     folder: PathBuf,
 }
 
-/// What is run.
+/// A program that is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The simulator, which runs seeds.
     Simulator,
     /// Its tests.
     Tests,
-    /// Those of the core.
+    /// The tests of the core.
     CoreTests,
 }
 

@@ -87,7 +87,7 @@ fn filled(page: &str, mutants: &[Mutant], results: &Results) -> Result<String> {
     Ok(format!("{before}{BEGIN}\n{counts}\n{late}\n{END}{after}"))
 }
 
-/// Of each area: how many mutants there are, and who notices them.
+/// Counts the mutants of each area, and the checks that notice them.
 fn counts(rows: &[Row]) -> String {
     let mut text = format!(
         "| area | mutants | noticed by one of the first {FIRST} seeds | by a test | only by a later seed |\n"

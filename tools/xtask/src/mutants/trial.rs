@@ -18,10 +18,10 @@ const SHORTEST: Duration = Duration::from_secs(120);
 /// With fewer than a thousand the simulator does not yet demand that everything happened.
 pub(crate) const FIRST: u64 = 999;
 
-/// Of the tests, those about the adapter's mutants, whose subject is not the core.
+/// Tests about the adapter's mutants, which are skipped: their subject is not the core.
 const SKIPPED: &str = "what_is_broken_on_purpose";
 
-/// Who noticed, as the table says it, and how many seeds that took.
+/// The check that noticed, as the table names it, and the number of seeds that it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) by: String,
@@ -65,7 +65,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Who notices that this rule is broken.
+    /// Finds the check that notices that this rule is broken.
     pub(crate) fn judge(&self, scratch: &Scratch, mutant: &Mutant) -> Result<Verdict> {
         let first = FIRST.min(self.seeds);
         let mut verdict = self.by_seeds(scratch, Some(mutant), 1..=first)?;
