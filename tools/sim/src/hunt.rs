@@ -8,14 +8,14 @@ use crate::once::Request;
 use crate::plan::{Beside, Fault, Member, Plan, ROUND, SETTINGS, STORM, STORMS, member};
 use crate::world::cluster::ELECTIONS;
 
-/// What a hunt draws from.
+/// The choices from which a hunt draws.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hunt {
-    /// These kinds of faults and no others.
+    /// The only kinds of faults.
     kinds: Vec<Kind>,
     /// So many nodes; otherwise one to four.
     nodes: Option<usize>,
-    /// What the nodes do beside elections; otherwise as in the story of the seed.
+    /// The nodes' activity beside elections; otherwise as in the story of the seed.
     beside: Option<Beside>,
     /// All this as the command line had it.
     pub(crate) options: String,
@@ -53,7 +53,7 @@ impl Hunt {
         Ok(())
     }
 
-    /// Whether there are stories of these kinds.
+    /// Checks that there are stories of these kinds.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Hunt {
         Ok(())
     }
 
-    /// What nodes may do beside elections in a story of these kinds.
+    /// Returns the activities beside elections that suit these kinds.
     fn besides(&self) -> impl Iterator<Item = Beside> {
         let all = [Beside::Nothing, Beside::Locks, Beside::Partitions].into_iter();
         let fits = |beside: &Beside| self.kinds.iter().all(|kind| beside.fits(*kind));

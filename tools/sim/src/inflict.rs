@@ -66,7 +66,7 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
     assert!(happened, "{kind:?} belongs to no family");
 }
 
-/// What the tests' schedules do as well; who left comes back. Each family returns whether the fault is one of its own.
+/// Inflicts faults of the tests' schedules too; a node that left comes back. Each family returns whether the fault is its own.
 fn alike(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, kind, lasts, ..
@@ -287,7 +287,7 @@ fn restore(w: &mut World, fault: Fault) {
     let backup = w.store.clone();
     let bump = [0, 1000][(dice >> 8) as usize % 2];
     if (dice >> 9) % 2 == 1 {
-        // What an onlooker opens anew is read from the one store and watched in the other.
+        // An onlooker's next view is read from the one store and watched in the other.
         let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
         let node = looks.unwrap_or(fault.node);
         let before = Duration::from_millis(64 + (dice >> 16) % 128);
@@ -360,8 +360,8 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
     }
 }
 
-/// What plans and the tests' schedules do alike: to a node's way to etcd, its watches and its process, and as its user in
-/// one election. False: `kind` is no such thing.
+/// Inflicts faults that plans and the tests' schedules share: on a node's way to etcd, its watches and its process, and by
+/// its user in one election. False: `kind` is no such fault.
 pub(crate) fn inflict_alike(
     w: &mut World,
     kind: Kind,
@@ -401,7 +401,7 @@ pub(crate) fn inflict_alike(
     true
 }
 
-/// Whether the node stands again when its time is over.
+/// Returns true if the node is a candidate again after the fault.
 fn comes_back(kind: Kind) -> bool {
     matches!(
         kind,
@@ -409,7 +409,7 @@ fn comes_back(kind: Kind) -> bool {
     )
 }
 
-/// Whether the process must run for it.
+/// Returns true if the fault needs a running process.
 fn own_act(kind: Kind) -> bool {
     matches!(
         kind,

@@ -14,7 +14,7 @@ use crate::world::cluster::ELECTIONS;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
-    /// What was wrong, in one or two sentences. Empty until somebody has written it.
+    /// The bug, in one or two sentences. Empty until somebody has written it.
     pub(crate) lesson: String,
     /// The mutant of `mutants.toml` that breaks the rule again. Empty until somebody has named it.
     pub(crate) mutant: String,
@@ -91,7 +91,7 @@ fn table(value: &impl Serialize) -> toml::Table {
     toml::Table::try_from(value).expect("plans hold what TOML can")
 }
 
-/// What of it is not as in the plain one.
+/// Returns the fields that differ from the plain one.
 fn differing<T: Serialize>(value: &T, plain: &T) -> toml::Table {
     let plain = table(plain);
     let mut table = table(value);
@@ -99,7 +99,7 @@ fn differing<T: Serialize>(value: &T, plain: &T) -> toml::Table {
     table
 }
 
-/// What of it is not zero.
+/// Returns the fault's fields that are not zero.
 fn fault_table(fault: &Fault) -> toml::Table {
     let zero = [toml::Value::Integer(0), toml::Value::Float(0.0)];
     let mut table = table(fault);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What goes wrong, or what a user does.
+/// A fault, or an action of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     AnswersTwice,
     AnswerLostOnce,
     DeleteLate,
-    /// It gets slow, and then nothing goes through.
+    /// The link gets slow, and then nothing goes through.
     Fading,
     Refused,
     // The watch stream.
@@ -45,16 +45,16 @@ pub(crate) enum Kind {
     ShutDown,
     Drop,
     Close,
-    /// It announces values, several in a row.
+    /// The node announces several values in a row.
     Proclaim,
-    /// It looks on for a while.
+    /// The node looks on for a while.
     Look,
     // Users of the lock and the semaphore.
     Acquire,
     Try,
     Release,
     GiveUp,
-    // Of partitions.
+    // Users of partitions.
     LeavePartitions,
     DropOwned,
     // Operators and others that write.
@@ -82,8 +82,8 @@ pub(crate) enum Kind {
     RefusedDone,
     /// The next request, of the kind that the fault names, is lost.
     RequestLostOnce,
-    /// Of the requests in the first half of its time, the next one of the kind that the fault names arrives half of its
-    /// time later, and is answered if that is in time.
+    /// The next request of the fault's kind, in the first half of its time, arrives half of its time later, and is answered if
+    /// that is in time.
     LateOnce,
     /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
     NotPermitted,
@@ -145,7 +145,7 @@ impl Kind {
         Kind::Foreign,
     ];
 
-    /// Those that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
+    /// Kinds that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
     pub(crate) const LATER: [Kind; 6] = [
         Kind::WatchesRefused,
         Kind::Clone,
@@ -155,19 +155,19 @@ impl Kind {
         Kind::Restored,
     ];
 
-    /// Those that are drawn after [`Kind::LATER`], for the same reason.
+    /// Kinds that are drawn after [`Kind::LATER`], for the same reason.
     pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
 
-    /// Those that are drawn after [`Kind::NEWEST`], for the same reason.
+    /// Kinds that are drawn after [`Kind::NEWEST`], for the same reason.
     pub(crate) const GUARDS: [Kind; 1] = [Kind::GuardRevokes];
 
-    /// Those that are drawn after [`Kind::GUARDS`], for the same reason.
+    /// Kinds that are drawn after [`Kind::GUARDS`], for the same reason.
     pub(crate) const EVACUATIONS: [Kind; 1] = [Kind::Evacuate];
 
-    /// Those that are drawn after [`Kind::EVACUATIONS`], for the same reason.
+    /// Kinds that are drawn after [`Kind::EVACUATIONS`], for the same reason.
     pub(crate) const BLIND: [Kind; 1] = [Kind::MarksDenied];
 
-    /// Those that meet one request. A fault of theirs may name its kind. Of these, seeds draw only [`Kind::AnswerLostOnce`].
+    /// Kinds that meet one request. Their fault may name the request's kind. Seeds draw only [`Kind::AnswerLostOnce`] of them.
     pub(crate) const ONCE: [Kind; 3] =
         [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
 
@@ -179,7 +179,7 @@ impl Kind {
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 
-    /// Whether it takes keys away that are somebody's.
+    /// Returns true if the fault takes away keys that have an owner.
     pub(crate) fn meddles(self) -> bool {
         matches!(
             self,

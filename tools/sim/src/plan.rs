@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Whether one storm holds all of it; the calms belong to no fault.
+    /// Returns true if one storm holds all of the fault; the calms belong to no fault.
     pub(crate) fn lies_in_a_storm(&self) -> bool {
         let ends = self.at.saturating_add(self.lasts);
         Plan::storms().any(|(healed, _)| {
@@ -86,7 +86,7 @@ impl Fault {
     }
 }
 
-/// What the nodes do beside elections.
+/// The nodes' activity beside elections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Beside {
@@ -97,7 +97,7 @@ pub(crate) enum Beside {
 }
 
 impl Beside {
-    /// Whether this kind can happen where that is done beside the elections.
+    /// Returns true if this kind can happen with that activity beside the elections.
     pub(crate) fn fits(self, kind: Kind) -> bool {
         match kind {
             Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => self == Beside::Locks,
@@ -108,11 +108,11 @@ impl Beside {
     }
 }
 
-/// What a node looks at that stands nowhere. The library gives onlookers a core of their own, without a lease.
+/// The view of a node that is no candidate. The library gives onlookers a core of their own, without a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Looks {
-    /// It is no onlooker.
+    /// The node is no onlooker.
     Nothing,
     /// The candidates of the first election.
     Election,
@@ -146,7 +146,7 @@ pub(crate) struct Member {
     pub(crate) home: Home,
     /// How much it takes, as a member that shares partitions.
     pub(crate) capacity: u32,
-    /// Whether it wants data centres to own equal shares.
+    /// True if the node wants data centres to own equal shares.
     pub(crate) spread: bool,
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct Member {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plan {
-    /// Of what the world draws while it runs.
+    /// The seed of the world's draws while it runs.
     pub(crate) seed: u64,
     pub(crate) members: Vec<Member>,
     /// How long messages take at most.
@@ -176,7 +176,7 @@ pub(crate) struct Plan {
     /// How long a turn of a driver takes at most; zero where all inputs are taken up the moment they come.
     #[serde(with = "seconds")]
     pub(crate) cost: Duration,
-    /// What a driver asks for in one turn shares a transaction, where it may.
+    /// True if a driver's requests of one turn share a transaction, where they may.
     pub(crate) together: bool,
     /// The keys of a lease are read in two pages, one after the other.
     pub(crate) pages: bool,
@@ -318,7 +318,7 @@ impl Plan {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Whether somebody's work ends by itself. Where nobody's does, the library promises no leader in a calm.
+    /// Returns true if some node's work ends by itself. Otherwise the library promises no leader in a calm.
     pub(crate) fn is_fair(&self) -> bool {
         let stand = |member: &&Member| member.looks == Looks::Nothing;
         let mut standing = self.members.iter().filter(stand);

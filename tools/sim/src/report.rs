@@ -11,7 +11,7 @@ use crate::world::Line;
 use crate::world::promise::Broken;
 use eldest_core::time::Time;
 
-/// What a campaign of runs found, and how fast it was by wall clock and by the time on the processor, if that is known.
+/// Returns the results of a campaign of runs, and its speed by wall clock and by processor time, if that is known.
 pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String {
     let faults: u64 = sum.faults.values().map(|(times, _)| times).sum();
     let mut lines = vec![format!(
@@ -47,7 +47,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
     lines.join("\n") + "\n"
 }
 
-/// What the nodes told and what happened to them, but for the faults.
+/// Returns the nodes' reports and the events of the world, but for the faults.
 fn told(sum: &Sum) -> [String; 7] {
     let (told, happened) = (&sum.told, &sum.happened);
     let ended = told.ended.iter().map(|(why, n)| format!("{why} {n}"));
@@ -93,7 +93,7 @@ fn told(sum: &Sum) -> [String; 7] {
     ]
 }
 
-/// What must have happened in a campaign and did not: a zero where nothing can be zero unless the simulator is broken.
+/// Returns the counts that are zero after a campaign although only a broken simulator makes them zero.
 pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
     let told = &sum.told;
     let mut counts = vec![

@@ -19,7 +19,7 @@ use crate::world::tally::Tally;
 use crate::world::{Line, World};
 use eldest_core::time::Time;
 
-/// What happened, over any number of runs.
+/// The events of any number of runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sum {
     pub(crate) runs: u64,
@@ -63,7 +63,7 @@ impl std::ops::AddAssign for Sum {
     }
 }
 
-/// What became of one run.
+/// The result of one run.
 pub(crate) struct Outcome {
     pub(crate) broken: Option<Broken>,
     pub(crate) sum: Sum,
@@ -126,7 +126,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
     w.has_partitions = plan.beside == Beside::Partitions;
     w.turns = match plan.beside {
         Beside::Nothing => ELECTIONS.len() as u32,
-        // Of the semaphore a session may want any number of permits.
+        // A session may want any number of permits of the semaphore.
         Beside::Locks => 10,
         Beside::Partitions => ELECTIONS.len() as u32 + 1 + COUNT,
     };
@@ -161,7 +161,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
             let what = format!("a partition is nobody's {HEALING:?} after the last fault");
             w.broken(Invariant::Liveness, what);
         }
-        // It must not have needed the end of work that ignores its token.
+        // The calm must not need the end of work that ignores its token.
         for node in 0..w.nodes.len() {
             w.nodes[node].work = Work::After(Duration::ZERO);
             w.finish_work(node);
@@ -200,7 +200,7 @@ fn calm(w: &mut World) {
     w.tidy();
     for node in 0..w.nodes.len() {
         stand_again(w, node);
-        // Who still gives up its partitions cannot share again yet, nor can whoever still works on some of them.
+        // A node that still gives up its partitions, or still works on some of them, cannot share again yet.
         return_after(w, node, SETTINGS.grace);
         return_after(w, node, SETTINGS.ttl);
         if let Work::After(lasts) = w.nodes[node].work {

@@ -35,7 +35,7 @@ pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> 
     (best, runs)
 }
 
-/// What gets less with every step that is kept.
+/// Returns the weight of a plan, which every step that is kept reduces.
 fn weight(plan: &Plan) -> (bool, usize, usize, Duration) {
     let lasts = plan.faults.iter().map(|fault| fault.lasts).sum();
     (plan.drawn, plan.members.len(), plan.faults.len(), lasts)

@@ -79,8 +79,8 @@ fn for_good(dice: u64) -> Class {
     [Class::Denied, Class::Invalid][(dice >> 8) as usize % 2]
 }
 
-/// What etcd may have done though it is answered by a refusal, and by which class. Of a join, a later page of the same
-/// operation is refused for any reason; of everything else, the answer is refused here, because it is too large.
+/// Returns requests that etcd may carry out and yet refuse, and the class. A join is refused a later page of the same
+/// operation, for any reason; every other answer is refused here, because it is too large.
 fn refused_done(dice: u64) -> (fn(&Ask) -> bool, Class) {
     let classes = [Class::Backoff, Class::Auth, Class::Denied, Class::Invalid];
     let what: fn(&Ask) -> bool = match dice % 6 {

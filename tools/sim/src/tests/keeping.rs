@@ -53,7 +53,7 @@ fn kept_plans_break_nothing_and_name_their_lesson_and_their_mutant() {
     }
 }
 
-/// Whether a plan is kept that notices it.
+/// Returns true if a kept plan notices the mutant.
 pub(super) fn is_noticed_by_a_kept_plan(mutant: Mutant) -> bool {
     let mut plans = kept_plans().into_iter();
     plans.any(|kept| {

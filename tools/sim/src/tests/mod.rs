@@ -41,7 +41,7 @@ const SLOW: Settings = Settings {
     batch: BATCH,
 };
 
-/// Of every world here.
+/// The TTL of every world here.
 const TTL: Duration = SLOW.ttl;
 const GRACE: Duration = SLOW.grace;
 const MARGIN: Duration = SLOW.margin;

@@ -47,7 +47,7 @@ fn step(what: &'static [Kind]) -> impl Strategy<Value = Step> {
     })
 }
 
-/// What a user or an outage does.
+/// Actions of a user, and outages.
 const FAULTS: &[Kind] = &[
     Kind::Cut,
     Kind::RequestsLost,
@@ -71,7 +71,7 @@ const FAULTS: &[Kind] = &[
     Kind::Close,
 ];
 
-/// What somebody else does to etcd's keys.
+/// Changes that others make to etcd's keys.
 const MEDDLING: &[Kind] = &[Kind::Delete, Kind::Recreate, Kind::Overwrite, Kind::Revoke];
 
 #[derive(Debug, Clone)]
@@ -179,7 +179,7 @@ fn inflict(w: &mut World, fault: Step, lasts: Duration, follow: WatchScope) {
     }
 }
 
-/// What tasks want of the lock and of the semaphore of the nodes.
+/// Actions of tasks on the lock and the semaphore of the nodes.
 const WANTS: &[Kind] = &[
     Kind::Acquire,
     Kind::Acquire,

@@ -12,7 +12,7 @@ use crate::run::{Sum, run};
 use crate::shrink::shrink;
 use crate::world::promise::Invariant;
 
-/// Who noticed the mutants when they last ran.
+/// The checks that noticed the mutants in the last run.
 const NOTICED: &str = include_str!("../../noticed.toml");
 
 /// More than any mutation needed when the table was written, but for those that a kept plan notices.

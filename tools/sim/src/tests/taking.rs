@@ -193,7 +193,7 @@ fn what_fails_among_others_is_taken_again_and_nothing_twice() {
 #[test]
 fn one_that_comes_late_is_adopted_when_the_next_one_of_these_was_answered() {
     let mut w = World::new(1, 1);
-    // It comes when the next one is on its way, and before it.
+    // The late take arrives while the next one is on its way, and before it.
     w.takes_meet(0, [Fate::Late(ms(350))]);
     w.the_next(7, 0, takes, Fate::Slow(ms(10)));
     w.next(0, takes, Fate::Delayed(ms(200)));

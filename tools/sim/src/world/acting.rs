@@ -22,7 +22,7 @@ impl World {
                     number,
                     message,
                 });
-            // What a paused node finds when it goes on is in the order of the stream.
+            // A paused node that goes on finds its events in the order of the stream.
             let later = std::mem::take(&mut self.inboxes[node]);
             for event in held.chain(later).collect::<Vec<_>>() {
                 self.deliver(node, event);

@@ -9,7 +9,7 @@ use super::store::Key;
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, RequestError, SlotId};
 
-/// What the callers of one node announced, and what they were told.
+/// The values that the callers of one node announced, and the answers.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
     tickets: u64,
@@ -41,7 +41,7 @@ impl World {
         self.tagged(node, &format!("{node}.{life}.{slot}.{number}"))
     }
 
-    /// Whoever stands on that node announces its next value.
+    /// Has the node's candidate announce its next value.
     pub(crate) fn announce(&mut self, node: usize, prefix: &'static [u8]) {
         if self.nodes[node].paused {
             return;
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Whether what a caller was told stands in the candidate's key, if that still stands.
+    /// Checks that the candidate's key, if it still exists, has the value reported to its caller, or a later one.
     fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
         let n = &self.nodes[node];
         let own = n.core.own(slot);

@@ -14,7 +14,7 @@ use eldest_core::time::Time;
 #[derive(Debug)]
 pub(crate) struct Sending {
     batch: Batch,
-    /// What the transaction asks for.
+    /// The requests of the transaction.
     part: Vec<Asked>,
     /// When the batch was sent.
     begun: Time,
@@ -182,8 +182,8 @@ impl World {
         }
     }
 
-    /// What a rule says, or the permissions of the node, about requests that share a transaction. etcd refuses all of them
-    /// for the one to blame, which is refused again in whatever transaction it is asked for.
+    /// Returns the fate that a rule, or the node's permissions, give to requests that share a transaction. etcd refuses all of
+    /// them for the one to blame, which is refused again in whatever transaction it is sent.
     fn fate_together(&mut self, node: usize, asked: &[Asked]) -> Option<Fate> {
         let blamed = &self.nodes[node].blamed;
         if let Some(class) = asked.iter().find_map(|(request, _)| blamed.get(request)) {

@@ -136,7 +136,7 @@ impl World {
         };
         n.candidates.insert(slot, candidate);
         self.stands_for(&prefix);
-        // As of a candidate, whose place it would give up if its data centre were evacuated.
+        // The value is a candidate's, which would give up its place if its data centre were evacuated.
         let value = self.tagged(node, "held");
         self.give(node, |m, now| {
             let follow = if permit.is_some() {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Whether it may join again after a term.
+    /// Sets whether the candidate may join again after a term.
     pub(crate) fn hold_back(&mut self, node: usize, prefix: &[u8], held: bool) {
         if let Some((slot, _)) = self.nodes[node].candidate(prefix) {
             self.command(node, move |w| {
@@ -289,7 +289,7 @@ impl World {
 
     pub(crate) fn overwrite(&mut self, key: &Key) {
         self.touch(key);
-        // What they created themselves stays theirs.
+        // Keys that others created stay theirs.
         let theirs = self
             .store
             .keys
@@ -343,7 +343,7 @@ impl World {
 
     // ---- what is so
 
-    /// Who leads by its own clock.
+    /// Returns the node that leads by its own clock.
     pub(crate) fn leader(&self, prefix: &[u8]) -> Option<usize> {
         (0..self.nodes.len()).find(|n| self.nodes[*n].valid(prefix, self.now).is_some())
     }

@@ -10,13 +10,13 @@ use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::queue::is_shared;
 
-/// What the store holds, and what leaders know of it.
+/// The counter in the store, and the leaders' knowledge of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counter {
     value: u64,
     /// Raised by every write.
     version: u64,
-    /// Of the newest write.
+    /// The token of the newest write.
     token: i64,
     /// Increments that were confirmed, and those of which nobody heard again.
     confirmed: u64,
@@ -40,7 +40,7 @@ enum Step {
     /// The leader begins, if its term is valid.
     Begin,
     Read,
-    /// What was read; the leader checks its term once more, and writes.
+    /// The value read; the leader checks its term once more, and writes.
     Found {
         value: u64,
         version: u64,
@@ -55,7 +55,7 @@ enum Step {
 }
 
 impl Effect {
-    /// Whether the leader waited for it by a timer.
+    /// Returns true if the leader waited for it by a timer.
     pub(super) fn waited(&self) -> bool {
         matches!(self.step, Step::Begin)
     }

@@ -15,10 +15,10 @@ use eldest_core::action::{Answer, Ask, RequestId, SlotId, TermId};
 use eldest_core::time::Time;
 use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 
-/// What a user's handle asks of the driver.
+/// A request of a user's handle to the driver.
 type Command = Box<dyn FnOnce(&mut World)>;
 
-/// What waits for the driver of one node.
+/// The events and commands that wait for the driver of one node.
 #[derive(Default)]
 pub(crate) struct Inbox {
     urgent: VecDeque<Event>,
@@ -84,7 +84,7 @@ impl std::ops::AddAssign for Happened {
     }
 }
 
-/// What one turn takes up.
+/// The work of one turn.
 enum Work {
     Event(Event),
     Due,
@@ -92,7 +92,7 @@ enum Work {
 }
 
 impl Inbox {
-    /// Whether the driver takes nothing up at this moment.
+    /// Returns true if the driver takes nothing up at this moment.
     pub(super) fn busy(&self) -> bool {
         self.turn != Turn::Idle
     }
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// What the network lets through.
+    /// Returns the event if the network lets it through.
     #[inline]
     fn arrived(&mut self, node: usize, event: Event) -> Option<Event> {
         let Event::Watched {
@@ -285,7 +285,7 @@ impl World {
         self.begin_turn(node);
     }
 
-    /// What the core decided in this turn is done.
+    /// Carries out the core's decisions of this turn.
     fn end_turn(&mut self, node: usize) {
         self.nodes[node].inbox.turn = Turn::Idle;
         self.give(node, |_, _| {});

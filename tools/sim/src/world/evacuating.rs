@@ -68,7 +68,7 @@ impl World {
         self.mark(&key, Some(lasts));
     }
 
-    /// Whether an operator has marked the data centre.
+    /// Returns true if an operator has marked the data centre.
     pub(crate) fn is_evacuated(&self, home: Home) -> bool {
         let mark = home.mark();
         mark.is_some_and(|key| self.store.keys.contains_key(&key))
@@ -82,7 +82,7 @@ impl World {
             .collect()
     }
 
-    /// Whether the key is that of somebody whose data centre is evacuated.
+    /// Returns true if the key's owner is in an evacuated data centre.
     fn is_away(&self, entry: &Entry) -> bool {
         let mark = home(&entry.value).map(|name| Key::from([MARKS, &name].concat()));
         mark.is_some_and(|key| self.store.keys.contains_key(&key))
@@ -160,7 +160,7 @@ impl World {
         Some(key[..=end].into())
     }
 
-    /// What a node announces, with where it is and how much it takes.
+    /// Returns the value that a node announces, with its data centre and its share.
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
         let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));

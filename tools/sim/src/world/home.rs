@@ -13,7 +13,7 @@ pub(crate) const MARKS: &[u8] = b"~evacuated/";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Home {
-    /// It announces no data centre.
+    /// The node announces no data centre.
     #[default]
     Nowhere,
     East,
@@ -29,7 +29,7 @@ impl Home {
         }
     }
 
-    /// What begins every value that is announced there.
+    /// Returns the prefix of every value that is announced there.
     pub(super) fn tag(self) -> String {
         self.name().map_or(String::new(), |name| format!("{name}|"))
     }
@@ -40,7 +40,7 @@ impl Home {
     }
 }
 
-/// What is announced by whoever does without partitions begins with that.
+/// The first byte of the value of a member that does without partitions.
 const ASIDE: u8 = b'!';
 
 pub(super) fn home(value: &[u8]) -> Option<Vec<u8>> {
@@ -53,7 +53,7 @@ fn set_aside(value: &[u8]) -> Key {
     [&[ASIDE], value].concat().into()
 }
 
-/// What begins the rest of a value whose member has that capacity, and wants data centres to own equal shares or not.
+/// Returns the tag of a member's capacity and of its wish for equal shares of the data centres.
 pub(super) fn share_tag(capacity: u32, spread: bool) -> String {
     let spread = if spread { SPREAD } else { "" };
     match capacity {

@@ -77,7 +77,7 @@ impl World {
             return;
         }
         let now = self.now;
-        // Whoever has a clock that nobody promised anything for is in a class of its own.
+        // A node whose clock exceeds every promise is in a class of its own.
         let beyond = valid.iter().any(|(.., beyond, _)| *beyond);
         let mut older: Vec<&Key> = Vec::new();
         for (index, (_, token, .., key)) in valid.iter().enumerate() {
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Whether somebody took away the key of a term, or wrote it over.
+    /// Returns true if somebody deleted the key of a term, or wrote it over.
     fn was_touched(&self, prize: usize, token: i64) -> bool {
         let prefix = &self.prizes[prize].prefix;
         let touched = self.touched.range((token, Key::default())..);
@@ -152,7 +152,7 @@ impl World {
             newest_alone,
             ..
         } = self.prizes[prize];
-        // Of those that share, an older one may learn later that it leads.
+        // An older one of those that share may learn later that it leads.
         let shared = is_shared(&key);
         let before = if shared { newest_alone } else { newest };
         if token <= before && !gone && capacity == 1 {

@@ -45,16 +45,16 @@ use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
 use eldest_core::time::Time;
 
-/// What becomes of one request.
+/// The fate of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     RequestLost,
     AnswerLost,
-    /// It arrives so much later, and its answer is lost.
+    /// The request arrives so much later, and its answer is lost.
     Late(Duration),
-    /// It arrives so much later, and is answered if that is in time.
+    /// The request arrives so much later, and is answered if that is in time.
     Delayed(Duration),
-    /// It is answered so much later.
+    /// The answer comes so much later.
     Slow(Duration),
     /// Refused without effect.
     Refused(Class),
@@ -70,7 +70,7 @@ pub(crate) struct Rule {
     pub(crate) times: usize,
 }
 
-/// What reaches a node.
+/// An event that reaches a node.
 pub(crate) enum Event {
     Answer {
         request: RequestId,
@@ -80,7 +80,7 @@ pub(crate) enum Event {
         /// Nothing came in time.
         timeout: bool,
     },
-    /// What etcd answered to a transaction of a batch, for the driver to take up.
+    /// The answers of etcd to a transaction of a batch, for the driver to take up.
     Sent {
         sending: Box<batch::Sending>,
         answers: Vec<Answer>,
@@ -106,7 +106,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether a timer of the node's runtime brings it about, which stands still while the machine is suspended.
+    /// Returns true if a timer of the node's runtime causes it, which stands still while the machine is suspended.
     fn is_timed(&self) -> bool {
         match self {
             Event::Answer { timeout, .. } | Event::Sent { timeout, .. } => *timeout,
@@ -117,7 +117,7 @@ impl Event {
     }
 }
 
-/// What happens next in the world.
+/// An event of the world.
 pub(crate) enum Ev {
     /// A request reaches etcd; `back` is how long its answer takes, if it may arrive.
     Arrive {
@@ -182,7 +182,7 @@ impl Watcher {
 pub(crate) struct Forbidden {
     pub(crate) node: usize,
     pub(crate) prefix: Key,
-    /// Whether the node may read there: its stream's token is old, and today's is not.
+    /// True if the node may read there: its stream's token is old, and today's is not.
     pub(crate) readable: bool,
 }
 
@@ -235,7 +235,7 @@ pub(crate) struct World {
     pub(crate) recording: bool,
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
-    /// What nodes may not watch.
+    /// Prefixes that nodes may not watch.
     pub(crate) forbidden: Vec<Forbidden>,
     pub(crate) elected: Vec<Elected>,
     /// Keys that somebody else deleted or wrote over, with their create revision: their terms may overlap the next.
@@ -254,7 +254,7 @@ pub(crate) struct World {
     pub(crate) lag: usize,
     /// A turn of a node's driver takes up to so long. Zero: it takes up everything the moment it comes.
     pub(crate) cost: Duration,
-    /// What a driver asks for in one turn shares a transaction, where it may.
+    /// True if a driver's requests of one turn share a transaction, where they may.
     pub(crate) together: bool,
     /// The keys of a lease are read in two pages.
     pub(crate) pages: bool,
@@ -280,11 +280,11 @@ pub(crate) struct World {
     #[cfg(test)]
     pub(crate) rng: fastrand::Rng,
     pub(crate) watchers: Vec<Watcher>,
-    /// What somebody looks at or looked at, and how often somebody began to.
+    /// The views that somebody has or had, and how often somebody began one.
     pub(crate) pasts: Vec<Past>,
     pub(crate) looks: u64,
     pub(crate) steps: u64,
-    /// Of nodes that are no more.
+    /// The tally of nodes that have gone.
     pub(crate) tally: Tally,
     pub(crate) happened: Happened,
     /// Faults of each kind, and those that hit who led.
@@ -466,7 +466,7 @@ impl World {
         self.places.keys().cloned().collect()
     }
 
-    /// Of all nodes, those that are no more included.
+    /// Returns the tally of all nodes, including those that have gone.
     pub(crate) fn told(&self) -> Tally {
         let mut tally = self.tally.clone();
         for node in &self.nodes {

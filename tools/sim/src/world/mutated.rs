@@ -13,7 +13,7 @@ use eldest_core::kv::{Change, Entry, Header};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
 
-/// What a mutated adapter remembers.
+/// The memory of a mutated adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Requests under way, and when each was sent.
@@ -77,7 +77,7 @@ impl World {
         true
     }
 
-    /// What the core is told that etcd answered.
+    /// Returns the answer of etcd as the core gets it.
     pub(crate) fn altered(&mut self, node: usize, request: RequestId, answer: Answer) -> Answer {
         let Some(mutant) = self.mutant else {
             return answer;
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// What the core is told that a watch said.
+    /// Returns the watch's message as the core gets it.
     pub(crate) fn filtered(
         &mut self,
         node: usize,
@@ -275,7 +275,7 @@ fn without_elders(ask: &Ask, mut answer: Answer) -> Answer {
     answer
 }
 
-/// Of the keys older than `own` only the youngest.
+/// Keeps only the youngest of the keys older than `own`.
 fn nearest(mut entries: Vec<Entry>, own: &[u8]) -> Vec<Entry> {
     let Some(mine) = entries.iter().find(|e| *e.key == *own) else {
         return entries;

@@ -153,7 +153,7 @@ impl World {
         let answer = refusal.map_or(answer, |class| failed(class, true));
         let answer = match answer {
             Answer::Renewed { ttl, mut header } if self.nodes[node].link.odd_term => {
-                // Of no election that there will be.
+                // The term belongs to no election of etcd, now or later.
                 header.term += 1 << 32;
                 Answer::Renewed { ttl, header }
             }
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Whether it is about keys, and those of the node are not permitted.
+    /// Returns true if the request is about keys, and the node's are not permitted.
     pub(super) fn is_forbidden(&self, node: usize, ask: &Ask) -> bool {
         let about_leases = matches!(ask, Ask::Grant { .. } | Ask::Open { .. } | Ask::Renew);
         self.nodes[node].link.not_permitted && !about_leases
@@ -443,7 +443,7 @@ impl World {
         }
     }
 
-    /// What becomes of a request: what a rule says, what its permissions allow, what the way to etcd makes of it.
+    /// Returns the fate of a request by the rules, by the node's permissions and by its way to etcd.
     fn fate(&mut self, node: usize, ask: &Ask, out: Duration) -> Option<Fate> {
         let meets = |r: &&mut Rule| r.node == node && r.times > 0 && (r.what)(ask);
         if let Some(rule) = self.rules.iter_mut().find(meets) {
@@ -456,7 +456,7 @@ impl World {
         self.fate_by_link(node, out)
     }
 
-    /// What the way to etcd makes of a request that takes so long to get there.
+    /// Returns the fate that the way to etcd gives to a request that takes so long to get there.
     pub(super) fn fate_by_link(&mut self, node: usize, out: Duration) -> Option<Fate> {
         let link = &self.nodes[node].link;
         let (requests_lost, late, slow) = (link.requests_lost, link.late, link.slow);

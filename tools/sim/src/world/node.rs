@@ -88,7 +88,7 @@ pub(crate) struct Link {
     pub(crate) twice: bool,
     /// Renewals go to a deposed leader of that term, which acknowledges and does nothing.
     pub(crate) stale: Option<u64>,
-    /// It draws the lease ids that others have, as clones of one machine do.
+    /// True if the node draws the lease ids that others have, as clones of one machine do.
     pub(crate) same_ids: bool,
     /// So much longer it takes until the first watch of a stream is asked for.
     pub(crate) opening: Duration,
@@ -98,7 +98,7 @@ pub(crate) struct Link {
     pub(crate) odd_term: bool,
 }
 
-/// What a candidate's handles were told.
+/// The notifications of a candidate's handles.
 #[derive(Debug, Default)]
 pub(crate) struct SimCandidate {
     /// How often a key that it waited for was gone.
@@ -106,9 +106,9 @@ pub(crate) struct SimCandidate {
     pub(crate) prefix: Key,
     pub(crate) status: Option<Status>,
     pub(crate) registered: bool,
-    /// Of a lock or semaphore: its holder does not stand again by itself.
+    /// True for a lock or semaphore: its holder does not join again by itself.
     pub(crate) brief: bool,
-    /// It asks once, and does not wait.
+    /// True if the candidate asks once, and does not wait.
     pub(crate) at_once: bool,
     pub(crate) ended: Option<(EndReason, Option<RequestError>)>,
 }
@@ -120,11 +120,11 @@ pub(crate) struct SimCandidate {
 pub(crate) struct Node {
     pub(crate) core: Core,
     pub(crate) settings: Settings,
-    /// Of its lease ids.
+    /// The seed of its lease ids.
     pub(crate) seed: u64,
     /// How many of them it has drawn, and the last one.
     pub(crate) drawn: (u64, i64),
-    /// What else is drawn for it: how long its messages take, and when its work goes on.
+    /// The node's other draws: how long its messages take, and when its work goes on.
     pub(crate) draws: fastrand::Rng,
     pub(crate) offset: Duration,
     pub(crate) rate_ppm: i64,
@@ -134,26 +134,26 @@ pub(crate) struct Node {
     pub(crate) home: Home,
     /// The capacity that it announces.
     pub(crate) capacity: u32,
-    /// Whether it announces that data centres are to own equal shares.
+    /// True if the node announces that data centres are to own equal shares.
     pub(crate) spread: bool,
     /// How its candidates look at the queue.
     pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
     /// Since when its machine is suspended: it is paused, and the timers of its runtime stand still.
     pub(crate) suspended: Option<Time>,
-    /// What those timers bring about, and how long after the machine goes on.
+    /// The events of those timers, and how long after the machine goes on.
     pub(crate) stopped: Vec<(Duration, Event)>,
     /// The driver's timer rings then at the earliest, by the world's clock.
     pub(crate) alarm: Time,
-    /// What waits for the driver, where its turns take time.
+    /// The driver's inbox, where its turns take time.
     pub(crate) inbox: Inbox,
-    /// What is sent at the end of a turn.
+    /// The requests that are sent at the end of a turn.
     pub(crate) batcher: Batcher,
     /// Transactions under way that have one request.
     pub(crate) alone: BTreeMap<RequestId, Box<Sending>>,
     /// Requests that etcd refuses, whatever they share a transaction with.
     pub(crate) blamed: BTreeMap<RequestId, Class>,
-    /// What the core waits for, by the node's clock and by the world's.
+    /// The core's next deadline, by the node's clock and by the world's.
     pub(crate) due_local: Option<Time>,
     pub(crate) due: Option<Time>,
     /// The lease of the open keepalive stream.
@@ -163,9 +163,9 @@ pub(crate) struct Node {
     pub(crate) watch_generation: u64,
     /// How often the core asked for a watch stream at another endpoint.
     pub(crate) watches_moved: u64,
-    /// That stream is half open: nothing comes on it.
+    /// The watch stream that is half open: nothing comes on it.
     pub(crate) dead_watches: Option<u64>,
-    /// What the stalled stream keeps back.
+    /// The messages that the stalled stream keeps back.
     pub(crate) held: Vec<(u64, u64, Message)>,
     /// Messages sent, and those before which were lost.
     pub(crate) messages: u64,
@@ -189,14 +189,14 @@ pub(crate) struct Node {
     pub(crate) proclaimed: Vec<(u64, Result<bool, RequestError>)>,
     pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
     pub(crate) observe_failed: Vec<RequestError>,
-    /// As of when all that is observed is complete.
+    /// The time as of which all that is observed is complete.
     pub(crate) confirmed: Option<Time>,
     /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.
     pub(crate) complete: BTreeMap<SlotId, Completeness>,
-    /// What it looks at instead of standing, and by which slot.
+    /// The view of a node that is no candidate, and its slot.
     pub(crate) looks_at: Option<(Key, Reach)>,
     pub(crate) lasting_look: Option<SlotId>,
-    /// Whoever looks on, and what they were shown.
+    /// The onlookers, and the states that they were shown.
     pub(crate) looks: BTreeMap<SlotId, Look>,
     pub(crate) announced: Announced,
     pub(crate) memory: Memory,
@@ -302,7 +302,7 @@ impl Node {
         Time::from_nanos((nanos * 1_000_000).div_ceil(rate))
     }
 
-    /// Whether its clock runs at a rate that nobody promised anything for.
+    /// Returns true if its clock runs at a rate beyond the promised drift.
     pub(crate) fn beyond(&self) -> bool {
         self.rate_ppm.unsigned_abs() > u64::from(self.settings.drift_ppm)
     }
@@ -356,7 +356,7 @@ impl Node {
         terms.filter(move |t| local < t.limit())
     }
 
-    /// Of terms whose end has passed, what they were terms of, once.
+    /// Returns the prize of each term whose end has passed, once.
     pub(crate) fn past(&mut self, world: Time) -> Option<usize> {
         let local = self.local(world);
         let mut terms = self.terms.iter_mut();
@@ -371,7 +371,7 @@ impl Node {
         self.core.own(slot).map(|own| Arc::clone(&own.key))
     }
 
-    /// Whether its core believes to hold that very key, and means to keep it.
+    /// Returns true if its core holds that very key, and means to keep it.
     pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
         self.core
             .candidates()

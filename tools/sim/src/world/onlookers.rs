@@ -73,7 +73,7 @@ impl Past {
     }
 }
 
-/// Whether these are the entries, eldest first.
+/// Returns true if these are the entries, eldest first.
 fn shows(entries: &Queue, truth: &BTreeMap<Key, Entry>) -> bool {
     let mut truth: Vec<_> = truth.values().collect();
     truth.sort_by_key(|entry| (entry.create_revision, &entry.key));
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// What an onlooker shows holds everything that etcd had done then.
+    /// Checks that an onlooker shows everything that etcd had done then.
     fn check_age(&mut self, node: usize, slot: SlotId, as_of: Time) {
         let n = &self.nodes[node];
         let look = &n.looks[&slot];

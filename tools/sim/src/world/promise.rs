@@ -4,7 +4,7 @@ use std::fmt;
 
 use eldest_core::time::Time;
 
-/// What the library promises, by the names of the project's documents.
+/// The promises of the library, by the names of the project's documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Invariant {
     /// I1: no more act as leader at a time than may.
@@ -27,7 +27,7 @@ pub(crate) enum Invariant {
     Release,
     /// A key that was asked to go is never ours again.
     Held,
-    /// What is announced is never older than what its caller was told, and never somebody else's.
+    /// A value announced is never older than its caller was told, and never somebody else's.
     Announced,
     /// Onlookers are shown states that were, in their order, and are no older than they are told.
     Shown,

@@ -13,7 +13,7 @@ pub(crate) struct Settings {
     pub(crate) ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) margin: Duration,
-    /// Of a request.
+    /// The timeout of a request.
     pub(crate) timeout: Duration,
     pub(crate) drift_ppm: u32,
     /// With more candidates than this beside it, one is to follow its predecessor.
@@ -34,7 +34,7 @@ impl Settings {
         batch: BATCH,
     };
 
-    /// What a session is configured to by them.
+    /// Returns the configuration of a session with these settings.
     pub(crate) fn config(self) -> Config {
         Config {
             ttl: self.ttl,

@@ -30,7 +30,7 @@ pub(crate) struct Store {
     pub(crate) leases: BTreeMap<i64, Lease>,
     /// No lease expires before then.
     none_before: Time,
-    /// What watchers have not been told yet, in order.
+    /// The changes that watchers have not received yet, in order.
     pub(crate) news: Vec<Change>,
     /// The last changes that they were told.
     pub(crate) history: VecDeque<Change>,
@@ -80,7 +80,7 @@ pub(crate) fn exists() -> Answer {
     Answer::Failed(RequestError::new(Class::Retry, EXISTS, "").unsent())
 }
 
-/// What etcd says then.
+/// The error of etcd for a lease id in use.
 pub(crate) const EXISTS: &str = "etcdserver: lease already exists";
 
 impl Store {
@@ -155,7 +155,7 @@ impl Store {
         }]);
     }
 
-    /// Whether there was such a lease.
+    /// Revokes the lease; returns true if there was such a lease.
     pub(crate) fn revoke(&mut self, lease: i64) -> bool {
         let known = self.leases.remove(&lease).is_some();
         let keys = self.keys_of(lease);
@@ -258,7 +258,7 @@ impl Store {
             .cloned()
     }
 
-    /// Whether the key is absent, and nothing stands below its prefix that is too new.
+    /// Returns true if the key is absent, and no key below its prefix is too new.
     pub(super) fn admits(&self, key: &[u8], prefix: &[u8], admission: &Admission) -> bool {
         let mut below = self.keys.values().filter(|e| e.key.starts_with(prefix));
         let barred = admission.only_locks && below.any(|e| is_elected(&e.value));

@@ -67,7 +67,7 @@ impl World {
         fair && among.iter().sum::<usize>() == count as usize
     }
 
-    /// What stands in etcd is what the nodes act for, and nothing else is left.
+    /// Checks that the keys in etcd are the partitions that the nodes act for, and no others.
     pub(super) fn check_shared(&self, count: u32) {
         let keys = self.keys_of_partitions(count);
         for (partition, entry) in &keys {
@@ -118,7 +118,7 @@ impl World {
         (partition, partition_key(&prefix_of(count), partition))
     }
 
-    /// It gives up what it has, and cannot share again meanwhile.
+    /// Returns true if the node gives up its partitions; it cannot share again meanwhile.
     fn is_leaving(&self, node: usize) -> bool {
         let n = &self.nodes[node];
         let candidate = n

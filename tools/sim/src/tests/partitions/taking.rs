@@ -61,7 +61,7 @@ fn what_was_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
 fn who_leaves_has_left_when_what_it_took_meanwhile_is_gone_as_well() {
     let mut w = World::with_partitions(1, 1);
     let (_, key) = w.any_of(0, 1);
-    // It hears of that when it has given up everything else.
+    // The node hears of that after it has given up everything else.
     w.next(0, takes, Fate::Slow(ms(60)));
     w.delete(&key);
     w.until("on its way", secs(1), |w| w.count(0, takes) == 2);
@@ -81,7 +81,7 @@ fn who_comes_back_adopts_nothing_that_it_had_deleted_though_its_view_is_behind()
     let (_, stuck) = w.any_of(0, 9);
     w.delete(&stuck);
     w.run(GRACE);
-    // It takes one more without hearing of it, steps aside, and has it deleted later.
+    // The node takes one more without hearing of it, steps aside, and has it deleted later.
     w.next(0, takes, Fate::AnswerLost);
     w.next(0, releases, Fate::Delayed(ms(200)));
     let own = member_key(&prefix_of(9), w.nodes[0].lease().unwrap());

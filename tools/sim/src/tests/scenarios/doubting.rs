@@ -20,7 +20,7 @@ fn believes(w: &World, node: usize) -> bool {
     matches!(last, Some(SessionState::Live(_)))
 }
 
-/// What a node has asked since `from` of the requests that keep its lease.
+/// Returns the node's requests since `from` that keep its lease.
 fn kept(w: &World, node: usize, from: usize) -> Vec<&Ask> {
     let keeps = |ask: &&Ask| opens(ask) || renews(ask) || verifies(ask);
     let of_node = w.asked[from..].iter().filter(|(_, n, _)| *n == node);

@@ -376,7 +376,7 @@ fn locks_stay_with_their_holders() {
     w.run(secs(2));
     assert!(w.leads(1));
     assert_eq!(w.leader(b"l/"), Some(0));
-    // Whoever looks at its place again stays there, too.
+    // A node whose watch begins again stays there, too.
     w.disturb_watches(0, true);
     w.run(secs(2));
     assert_eq!(w.leader(b"l/"), Some(0));
@@ -405,7 +405,7 @@ fn a_session_that_closes_does_not_look_at_the_orders_again() {
     assert!(w.nodes[0].core.watches().all(|(_, slot)| slot != MARKED));
 }
 
-/// Whoever writes marks moves the lead, and does not keep everybody from it.
+/// Alternating orders move the lead, but do not keep everybody from it.
 #[test]
 fn orders_that_alternate_leave_somebody_leading() {
     const SAMPLES: usize = 400;

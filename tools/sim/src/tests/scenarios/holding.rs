@@ -100,7 +100,7 @@ fn an_attempt_that_somebody_overtakes_does_not_stay_behind_him() {
     let mut w = World::new(3, 1);
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // It has seen one permit free; before it comes back for it, somebody else has it.
+    // The node has seen one permit free; before it comes back for it, another node has it.
     w.next(1, joins, Fate::Slow(ms(100)));
     w.acquire(1, PERMITS, true);
     w.run(ms(50));
@@ -120,7 +120,7 @@ fn attempt_does_not_compare_with_revisions_of_a_former_store() {
     }
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // It has seen one permit free; when it comes back for it, the store is another one, where both are taken.
+    // The node has seen one permit free; when it comes back for it, the store is another one, where both are taken.
     w.acquire(1, PERMITS, true);
     w.until("asked again", ms(50), |w| w.count(1, joins) == 2);
     w.restored = true;
@@ -253,7 +253,7 @@ fn a_key_without_a_lease_before_a_lock_is_told_of_and_left_alone() {
     w.until("it holds", ms(100), |w| w.leader(L) == Some(0));
 }
 
-/// What a node's candidacies of the lock are told, eldest first.
+/// Returns the statuses of the nodes' candidates for the lock, eldest first.
 fn standings(w: &World, nodes: &[usize]) -> Vec<Option<Status>> {
     let last = |node: &usize| w.nodes[*node].candidates.values().next_back();
     let status = |node| last(node).and_then(|candidate| candidate.status);

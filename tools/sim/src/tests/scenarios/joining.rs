@@ -50,7 +50,7 @@ fn join_that_was_done_and_then_refused_leaves_no_key() {
     }
 }
 
-/// Whoever stood before is not refused: it joins again, and the key that it finds is its own.
+/// A candidate that had a key before is not refused: it joins again, and the key that it finds is its own.
 #[test]
 fn join_that_was_done_and_then_refused_is_adopted_by_a_candidate_that_stood_before() {
     for class in [Class::Denied, Class::Invalid, Class::Backoff] {
@@ -127,7 +127,7 @@ fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
         assert_eq!(*w.store.queue(E)[0].value, *b"news");
         let writes = w.count(0, proclaims);
         assert!((3..=5).contains(&writes), "{writes}");
-        // Of what fails from now on, the caller hears.
+        // The caller hears of every failure from now on.
         w.next(0, proclaims, Fate::RequestLost);
         w.give(0, |m, now| m.proclaim(now, slot, (*b"more").into(), 2));
         w.run(secs(10));

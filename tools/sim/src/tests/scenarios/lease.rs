@@ -1,4 +1,4 @@
-//! Until when a lease is believed in.
+//! The time until which a lease is trusted.
 
 use super::*;
 use crate::tests::E;

@@ -319,7 +319,7 @@ fn candidate_whose_key_went_unseen_does_not_lead_by_it() {
 
 #[test]
 fn key_put_anew_in_place_of_a_waiting_one_is_not_adopted() {
-    // Whether the answer to an earlier join was lost makes no difference: since then the candidate's key stood.
+    // A lost answer to an earlier join makes no difference: the candidate's key has existed since.
     for lost in [false, true] {
         let mut w = World::seated(1);
         w.add_node();

@@ -31,7 +31,7 @@ fn a_keepalive_stream_that_fails_is_reopened_ever_more_slowly() {
     let mut w = World::seated(1);
     w.the_next(usize::MAX, 0, opens, Fate::Refused(Class::Retry));
     w.until("the first", secs(3), |w| w.count(0, opens) == 1);
-    // Until the belief ends: a lease that is doubted is not renewed in the same way.
+    // This lasts while the lease is trusted: after that it is not renewed in the same way.
     w.run(secs(2));
     let tried = w.count(0, opens);
     assert!((5..15).contains(&tried), "{tried}");

@@ -104,7 +104,7 @@ fn candidate_whose_lease_is_younger_than_the_backup_joins_a_few_times_only() {
 
 #[test]
 fn key_that_a_restore_brings_back_is_not_adopted() {
-    // Whether a join was lost since makes no difference: the key is older.
+    // A join that was lost since makes no difference: the key is older.
     for lost in [false, true] {
         let mut w = World::new(2, 1);
         w.stand(0, OTHER, WatchScope::Auto, true);
@@ -164,7 +164,7 @@ fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
         });
         w.run(ms(5));
         w.restore(&backup, 1000);
-        // What it has not heard by now, it never hears: the stream is another store's.
+        // The node never hears the rest: the stream is another store's.
         w.nodes[0].held.clear();
         w.relink(0, |l| l.watches_stalled = false);
         assert_eq!(w.holders(E), 2);

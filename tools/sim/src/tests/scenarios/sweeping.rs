@@ -39,7 +39,7 @@ fn join_that_may_have_been_done_is_swept_for_whatever_its_refusal_says() {
         w.run(TTL * 3);
         let swept = w.count(0, sweeps);
         w.next(0, joins, Fate::RefusedLater(class));
-        // Who asks once is told of every class.
+        // A caller that asks once hears of every class.
         w.acquire(0, OTHER, true);
         let ended = |w: &World| w.nodes[0].candidate(OTHER).unwrap().1.ended.is_some();
         w.until("its candidate is told", secs(1), ended);
