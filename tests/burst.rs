@@ -159,7 +159,7 @@ async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory
     }
     let took = started.elapsed();
     let peak = HEAP.peak_usage().saturating_sub(before);
-    // Whoever did not read finds the newest state.
+    // An idle observer finds the newest state.
     let roster = loop {
         let roster = next(&mut idle).await?;
         if roster.revision() == revision {

@@ -140,7 +140,7 @@ async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
     let mut client = etcd.client().await;
     client.status().await?;
     let own = in_use(&etcd, &client).await?;
-    // What a process has once for all, and the room that its tables take.
+    // The warm-up allocates what a process has only once, and the room that its tables take.
     let warm = 4 * SESSION;
     cycles(&proxy, warm, flapping).await?;
     let recorder = Recorder::boottime();

@@ -59,7 +59,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         cargo.args(["--package", package]);
     }
     cargo.arg("--all-features");
-    // What cargo tells this test is not for another cargo: build scripts that look at it would run again.
+    // Cargo's variables for this test are not for another cargo: build scripts that look at them would run again.
     for (name, _) in std::env::vars_os() {
         let told = name.to_string_lossy();
         if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
@@ -356,7 +356,7 @@ async fn ask(address: &str, method: &str, path: &str) -> Result<(u16, String)> {
     Ok((status.parse()?, body.trim().to_owned()))
 }
 
-/// Whether it answers like that, soon.
+/// Checks that the address answers like that, soon.
 async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
     Ok(eventually(
         LONG,

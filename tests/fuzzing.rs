@@ -12,7 +12,7 @@ use fastrand::Rng;
 /// For all targets together.
 const BUDGET: Duration = Duration::from_secs(8);
 
-/// What the library reads, and what its router does.
+/// Returns the targets: the library's parsers and its router.
 fn targets() -> impl Iterator<Item = Target> {
     let request = Target {
         name: "request",

@@ -443,7 +443,7 @@ async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Resul
     let (a, c) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "c").await?);
     let guard = timeout(LONG, a.lock("l")?.acquire()).await??;
     let token = guard.fencing_token();
-    // It runs a command while it holds the lock, which ends at once.
+    // While etcdctl holds the lock it runs a command, which ends at once.
     let endpoint = etcd.endpoint();
     let put = [
         &*etcdctl.to_string_lossy(),

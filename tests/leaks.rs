@@ -1,4 +1,5 @@
-//! What elections, locks, semaphores and shared partitions leave behind: nothing. A process of its own, because it counts the threads and files of its process.
+//! Elections, locks, semaphores and shared partitions leave nothing behind. A process of its own, because it counts the
+//! threads and files of its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -265,7 +266,7 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     client.status().await?;
     let own = in_use(&etcd, &client).await?;
     let recorder = Recorder::boottime();
-    // What a process has once for all: the watchdog's thread, the runtime's own.
+    // The first session starts what a process has only once: the watchdog's thread, the runtime's own.
     session(&etcd, "first").await?.close().await?;
     cycles(&client, &session(&etcd, "second").await?, 0..12).await?;
     let baseline = settled(&etcd, &client, idle(&own)).await?;

@@ -21,7 +21,7 @@ const TTL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(2);
 /// After a death, beyond the TTL.
 const SLACK: Duration = Duration::from_millis(3500);
-/// Of a move, beyond the grace period.
+/// The time of a move, beyond the grace period.
 const MOVE: Duration = Duration::from_secs(1);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);

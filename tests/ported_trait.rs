@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(12);
 /// How long a service needs to stop its work; less than the grace period of [`TTL`].
 const STOPPING: Duration = Duration::from_millis(700);
 
-/// What a server says of itself to the others.
+/// The description of a server for the others.
 #[derive(Debug, Clone, PartialEq)]
 struct NodeInfo {
     address: String,
@@ -49,7 +49,7 @@ enum Change {
 trait Metasrv: Send + Sync {
     /// Asked on every request.
     fn is_leader(&self) -> bool;
-    /// Whether this leader still has to load its state: true once for each term.
+    /// Returns true once for each term, while this leader still has to load its state.
     fn begins(&self) -> bool;
     /// Makes this node known to all, for as long as it lives, whether or not it campaigns.
     fn register(&self) -> BoxFuture<'_, Result>;
@@ -241,7 +241,7 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
     assert_eq!(second.leader().await?, Some(node(1).address));
     assert!(!second.is_leader() && !second.begins());
 
-    // It campaigns again, at the back of the queue.
+    // The node campaigns again, at the back of the queue.
     timeout(SOON, first.resign()).await??;
     assert_eq!(
         timeout(SOON, changes.recv()).await??,

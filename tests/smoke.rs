@@ -197,7 +197,7 @@ async fn partitions_are_shared_and_handed_over() -> Result {
     let mut moved = Vec::new();
     timeout(LONG, async {
         while moved.len() < COUNT as usize / 2 {
-            // What is to move is given back when its work has ended.
+            // A moving partition is given back when its work has ended.
             owned.retain(|partition| !partition.lost().is_cancelled());
             let next = timeout(Duration::from_millis(50), second.owned()).await;
             if let Ok(partition) = next {

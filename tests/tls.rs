@@ -35,14 +35,14 @@ fn options(files: TlsOptions) -> SessionOptions {
     SessionOptions::new("me").ttl(TTL).tls(files)
 }
 
-/// What a session says that gets nowhere.
+/// Returns the error of a session that cannot connect.
 async fn refused(sealed: &TlsEtcd, files: TlsOptions, patience: Duration) -> Error {
     let options = options(files).connect_timeout(patience);
     let refused = Session::connect([&sealed.endpoint], options).await;
     refused.expect_err("it must not come in")
 }
 
-/// What a session says at once when a certificate is refused, by whichever side.
+/// Returns the error of a session whose certificate is refused at once, by either side.
 async fn refused_at_once(sealed: &TlsEtcd, files: TlsOptions) -> Result<String> {
     let refused = timeout(LONG, refused(sealed, files, LONG * 2)).await?;
     assert_eq!(refused.kind(), ErrorKind::CertificateRefused, "{refused}");

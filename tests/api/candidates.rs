@@ -381,7 +381,7 @@ async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result
     Ok(())
 }
 
-/// What an operator does to a candidate's key.
+/// An operator's change to a candidate's key.
 #[derive(Debug, Clone, Copy)]
 enum Operator {
     DeletesKey,

@@ -38,7 +38,7 @@ pub(crate) fn short(identity: &str) -> SessionOptions {
         .grace(Duration::from_millis(500))
 }
 
-/// What tests do with an etcd, be it a server or in the memory of the test.
+/// An etcd for tests, a server or in the memory of the test.
 pub(crate) trait Store {
     async fn session(&self, options: SessionOptions) -> eldest::Result<Session>;
 }
@@ -154,7 +154,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Whether what it announces names that identity.
+    /// Returns true if its value names that identity.
     pub(crate) fn is_of(&self, identity: &str) -> bool {
         let announced: serde_json::Value = serde_json::from_str(&self.value).unwrap_or_default();
         announced["identity"] == identity || self.value == identity
@@ -181,7 +181,7 @@ pub(crate) async fn only_key(client: &mut Client, prefix: &str) -> Key {
     keys.into_iter().next().expect("there is one")
 }
 
-/// Whether the very key of a term, and no later one of that name, stands.
+/// Returns true if the very key of a term exists, not a later one of that name.
 pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> bool {
     let answer = client.get(key, None).await.expect("etcd answers");
     answer
@@ -279,7 +279,7 @@ pub(crate) fn identities(roster: &Roster) -> Vec<&str> {
     roster.members().iter().map(Member::identity).collect()
 }
 
-/// What a task that waited for a lock or a permit has come to hold.
+/// Returns the lock or permit for which a task waited.
 pub(crate) async fn held<T>(waiting: JoinHandle<eldest::Result<T>>) -> Result<T> {
     Ok(soon("its turn", waiting).await??)
 }
@@ -347,7 +347,7 @@ impl Running {
             .expect("it runs")
     }
 
-    /// What beats for the work of the next term.
+    /// Returns the heartbeats for the work of the next term.
     pub(crate) async fn heart(&mut self) -> Heartbeats {
         soon("work begins", self.hearts.recv())
             .await

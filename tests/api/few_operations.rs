@@ -71,7 +71,7 @@ async fn a_deleted_key_is_noticed_within_a_ttl_though_watches_tell_nothing() -> 
         let session = session_with(&etcd, most).await?;
         let leaderships = leads(&session, 70).await?;
         etcd.stall_watches(true);
-        // Until the session has noticed that.
+        // Waits until the session has noticed that.
         tokio::time::sleep(Duration::from_secs(6)).await;
         let last = leaderships.last().expect("70 lead");
         assert!(etcd.delete(last.key()).await?);

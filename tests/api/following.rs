@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 /// The TTL of a session here.
 const TTL: Duration = Duration::from_secs(60);
 
-/// Who is at work, and how many at once at the most.
+/// The tasks at work now, the most at once, and those that are done.
 #[derive(Clone, Default)]
 struct AtWork {
     now: Arc<AtomicUsize>,
@@ -369,7 +369,7 @@ async fn leader_tells_once_in_each_term_when_it_began() -> Result {
         assert_eq!(first.leads_since(), None, "not before a renewal");
         let mut changes = late.election("e")?.observe().await?;
         let told = tokio::time::timeout(TTL, told(&mut changes)).await??;
-        // It began before a renewal, by the clock of the leader, which goes on by a TTL in each term.
+        // The term began before a renewal, by the leader's clock, which goes on by a TTL in each term.
         if let Some(before) = before {
             assert!(told >= before + TTL, "{told:?}");
         }

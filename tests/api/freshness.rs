@@ -6,7 +6,7 @@ use crate::common::{Result, SOON, Store, in_memory, options, session, short, soo
 use eldest::{Observer, Roster, Session};
 use eldest_testing::{Etcd, eventually};
 
-/// That of [`short`].
+/// The TTL of [`short`].
 const TTL: Duration = Duration::from_secs(3);
 
 async fn next(observer: &mut Observer) -> Result<Roster> {

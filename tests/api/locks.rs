@@ -85,7 +85,7 @@ async fn a_lock_is_refused_where_candidates_of_an_election_stand_in_another_sess
     drop(leadership);
     candidate.leave().await?;
     let guard = acquire(&other).await?;
-    // Whoever reads the queue sees who holds it.
+    // A reader of the queue sees the holder.
     assert_eq!(identities(&other.roster().await?), ["b"]);
     // An election that begins while the name is a lock waits for it, as it does for etcdctl's.
     let mut late = election.campaign().await?;

@@ -1,5 +1,5 @@
-//! What docs/guarantees.md and the crate's documentation promise, one test each: on an etcd in memory and under a paused clock;
-//! at a port and in real time, if the network or the machine is part of it; on a real etcd, if etcd is.
+//! The promises of docs/guarantees.md and of the crate's documentation, one test each: on an etcd in memory and under a
+//! paused clock; at a port and in real time, if the network or the machine is part of it; on a real etcd, if etcd is.
 #![allow(clippy::disallowed_methods)] // tests run in real time, or in tokio's
 
 mod candidates;

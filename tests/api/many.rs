@@ -49,7 +49,7 @@ async fn a_thousand_elections_are_joined_and_resigned_by_few_transactions() -> R
     let etcd = Etcd::start().await?;
     let session = session(&etcd, "a").await?;
     let first = leased(&session).await?;
-    // Those that were sent before there was anything to share with.
+    // The joins in `N / IN_ONE` transactions, and 16 that were sent before there was anything to share with.
     let few = N / IN_ONE + 16;
     let before = transactions(&etcd).await;
     let led = lead(&session, N).await?;
@@ -85,7 +85,7 @@ async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
         let txn = r#"grpc_server_handled_total{grpc_method="Txn",grpc_code="InvalidArgument"}"#;
         etcd.metric(txn).await as usize
     };
-    // It has learned what etcd takes.
+    // The session has learned how many operations etcd accepts.
     let (before, wrong) = (transactions(&etcd).await, refused().await);
     let more = {
         let one = async |number: usize| -> Result<_> {

@@ -288,7 +288,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
         who(&next(&mut keen).await?) != [&*newest]
     } {}
     assert!(seen <= CHANGES);
-    // It saw nothing yet; everything it missed is there, but for the oldest.
+    // The slow observer saw nothing yet; everything it missed is there, but for the oldest.
     let mut items = 0;
     eventually(SOON, "the newest state", async || {
         let roster = lagging.next().await?.ok()?;

@@ -190,7 +190,7 @@ async fn promotion_after_an_expiry_costs_no_request() -> Result {
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
     waits(&b, 1).await?;
     runtime.shutdown_background();
-    // Until what the leader still had under way has arrived.
+    // The leader's last requests may still arrive.
     let mut before = Requests::count(&etcd).await;
     stays(WHILE, "the leader is gone", async || {
         before = Requests::count(&etcd).await;
@@ -327,7 +327,7 @@ async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_noth
         };
         costs_one_of(&etcd, before, &[cost(1), cost(2)]).await?;
     }
-    // Whoever gives an order reads its key and writes it. Leaders for whom nobody elsewhere stands ask nothing.
+    // An operator's order reads its key and writes it. Leaders without candidates elsewhere send nothing.
     let ops = quiet_session(&etcd, "ops").await?;
     let before = Requests::count(&etcd).await;
     for (orders, data_center) in [(1, "dc2"), (2, "dc1")] {

@@ -239,7 +239,7 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
         a.end();
         succeeds(&mut b, &wall, delivery).await?;
         recorded(&mut client, 102, "finished").await?;
-        // What was held back arrives now, and changes nothing.
+        // The delayed write arrives now, and changes nothing.
         a.proxy.heal();
         stays(WHILE, "the record is the successor's", async || {
             record(&mut client).await.as_deref() == Some("102 finished")

@@ -227,7 +227,7 @@ async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Res
     assert_eq!(first.lost_reason(), Some(LostReason::KeyDeleted));
     let third = held(waiter).await?;
     assert!(!first.is_valid() && second.is_valid() && third.is_valid());
-    // What has gone takes nobody else's with it.
+    // A lost permit takes no other with it.
     soon("release", first.release()).await?;
     queue_of(&mut client, PREFIX, 2).await?;
     assert!(second.is_valid() && third.is_valid());

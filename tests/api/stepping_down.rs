@@ -113,7 +113,7 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
             }
             leadership.step_down().await?;
             let _ = stepped.send(());
-            // It said that it had done its work, and takes a little longer all the same.
+            // The work said that it was done, and takes a little longer all the same.
             finished.cancelled().await;
             Ok(())
         }

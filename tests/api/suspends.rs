@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Longer than a test may take: by the runtime's timers alone, nothing that has such a limit would ever happen.
 const TTL: Duration = Duration::from_secs(240);
 
-/// What is watched, and the time for which it was fired.
+/// A watched object, and the time for which it was fired.
 type Watch = (Weak<dyn Watched>, Option<Time>);
 
 /// The machine's time. Suspends are made up: the clock jumps, and the runtime's timers do not.

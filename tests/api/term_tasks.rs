@@ -212,7 +212,7 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
             let _ = begins_to_stop.send(());
             let _ = stopped.await;
         }));
-        // It has been polled by then.
+        // The task has been polled by then.
         tokio::task::yield_now().await;
         let ending = if dropped {
             holding.abort();

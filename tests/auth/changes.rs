@@ -65,7 +65,7 @@ async fn succeeded(leadership: &Leadership, younger: &mut Candidate) -> Result<L
     Ok(second)
 }
 
-/// Whether it was told why nothing is renewed.
+/// Checks that the log says why nothing is renewed.
 fn told(logs: &Logs, class: &str) {
     let why = [("identity", "me"), ("class", class)];
     let failed = logs.of("eldest::session", "renewal failed", &why);

@@ -170,7 +170,7 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
         let below = Permission::new(PermissionType::Readwrite, below).with_prefix();
         guarded.root.role_grant_permission("some", below).await?;
     }
-    // What is asked for to learn that etcd answers.
+    // The session reads this key to learn that etcd answers.
     let probe = Permission::new(PermissionType::Read, "ns/~").with_prefix();
     guarded.root.role_grant_permission("some", probe).await?;
     let session = guarded.session("some").await?;

@@ -84,7 +84,7 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     let leak = shown.iter().find(|text| text.contains(CANARY));
     assert_eq!(leak, None, "leaked secret");
     assert!(!logs.contain(CANARY), "leaked secret: in the log");
-    // It would have been found: the library below us logs what it sends, and so do we.
+    // The log would show the secret: the library below us logs what it sends, and so do we.
     let lines = logs.lines();
     assert!(lines.iter().any(|line| line.level == tracing::Level::TRACE));
     assert!(logs.contain("lease granted"));

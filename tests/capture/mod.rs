@@ -19,7 +19,7 @@ pub(crate) struct Line {
     pub(crate) target: String,
     /// How loud.
     pub(crate) level: Level,
-    /// What happened.
+    /// The message of the event.
     pub(crate) message: String,
     /// Everything else that was said.
     pub(crate) fields: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ impl Line {
         field.unwrap_or_else(|| panic!("no field {name} in {self:?}"))
     }
 
-    /// Whether these fields have these values.
+    /// Returns true if these fields have these values.
     pub(crate) fn says(&self, fields: &[(&str, &str)]) -> bool {
         let has = |(name, value): &(&str, &str)| self.fields.get(*name).is_some_and(|v| v == value);
         fields.iter().all(has)
@@ -77,7 +77,7 @@ impl Visit for Line {
     }
 }
 
-/// What was logged by this thread since [`Logs::capture`]; tests run each on one thread.
+/// The log of this thread since [`Logs::capture`]; tests run each on one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Logs {
     lines: Arc<Mutex<Vec<Line>>>,
@@ -140,7 +140,7 @@ impl Logs {
         lines.map(kind).collect()
     }
 
-    /// Whether anything that was logged contains this text.
+    /// Returns true if any log line contains this text.
     pub(crate) fn contain(&self, text: &str) -> bool {
         self.lines()
             .iter()
@@ -186,7 +186,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
             let metadata = attributes.metadata();
             metadata.name().clone_into(&mut line.message);
             let fields = metadata.fields().iter();
-            // Those that are recorded later, too.
+            // Fields that are recorded later count, too.
             line.fields = fields
                 .map(|f| (f.name().to_owned(), String::new()))
                 .collect();

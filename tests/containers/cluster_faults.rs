@@ -8,7 +8,7 @@ use crate::lab::{Key, Lab, Leads, Result, SOON, seconds};
 
 /// Short, so that a quorum is missing for longer.
 const TTL: Duration = seconds(5);
-/// What a takeover may take: TTL, election timeout and slack, and the same again for a machine that is busy.
+/// The longest takeover: TTL, election timeout and slack, and the same again for a machine that is busy.
 const TAKEOVER: Duration = seconds(20);
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,7 +41,7 @@ async fn the_command_needs_nothing_but_itself_and_no_rights() -> Result {
         shown.starts_with("jobs: node-a leads with token"),
         "{status:?}"
     );
-    // It is its own program here, for there is no other in the image.
+    // The program runs itself here, for there is no other in the image.
     let ran = eldest(
         &etcd,
         &[

@@ -18,7 +18,7 @@ use crate::images::{ETCD, etcd_tag, haproxy, node};
 use crate::lab::Result;
 
 pub(crate) const NODES: [&str; 3] = ["node1", "node2", "node3"];
-/// What a node answers, and its worker.
+/// The ports of a node and of its worker.
 pub(crate) const NODE_PORT: u16 = 8470;
 pub(crate) const WORKER_PORT: u16 = 8080;
 /// The nodes of the profile `agent`.
@@ -28,7 +28,7 @@ pub(crate) const ETCDS: [&str; 3] = ["etcd1", "etcd2", ETCD_THAT_STAYS];
 pub(crate) const ETCD_THAT_STAYS: &str = "etcd3";
 pub(crate) const ETCD_PORT: u16 = 2379;
 
-/// What a node logs whose lease is over, and why: it was there no more.
+/// The log line of a node whose lease is over, and the reason: the lease was gone.
 const LOST: &str = "lease lost";
 const GONE: &str = "reason=\"lease_lost\"";
 
@@ -36,7 +36,7 @@ const GONE: &str = "reason=\"lease_lost\"";
 #[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) text: String,
-    /// Who says it.
+    /// The node that logged it.
     pub(crate) node: String,
     /// When, by the wall clock that all containers share.
     pub(crate) at: SystemTime,
@@ -49,7 +49,7 @@ impl fmt::Debug for Line {
 }
 
 impl Line {
-    /// What a worker says; all else in a node's log is the node's.
+    /// Parses a line of a worker; all else in a node's log is the node's.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let at = time(words.next()?)?;
@@ -64,7 +64,7 @@ impl Line {
     }
 }
 
-/// What nodes and workers have said.
+/// The output of nodes and workers.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// The workers' lines, in order of time.
@@ -128,7 +128,7 @@ impl Composed {
         })
     }
 
-    /// What the page says of its node1 is said of whoever has that part.
+    /// Replaces each name of the page by that of the node with its part.
     pub(crate) fn cast(&self, text: &str) -> String {
         // In two steps: names that are put in are not to be replaced again.
         let mut cast = text.to_owned();
@@ -225,7 +225,7 @@ impl Composed {
         Ok(said)
     }
 
-    /// What all containers printed, for whoever looks for a fault.
+    /// Returns the output of all containers, for the search for a fault.
     pub(crate) fn logs(&self) -> String {
         let logs = self.try_run("docker-compose logs --no-color --timestamps");
         logs.map(|logs| String::from_utf8_lossy(&logs.stdout).into_owned())
@@ -239,7 +239,7 @@ impl Drop for Composed {
     }
 }
 
-/// That time since boot, of which the wall clock is known.
+/// Converts a time of the wall clock to one since boot.
 pub(crate) fn since_boot(at: SystemTime) -> Duration {
     let ago = SystemTime::now().duration_since(at).unwrap_or_default();
     now().saturating_sub(ago)

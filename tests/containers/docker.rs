@@ -41,7 +41,7 @@ fn etcd(name: &str) -> ContainerRequest<GenericImage> {
         .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", "http://0.0.0.0:2379")
 }
 
-/// Whether the etcd in it answers through its published port.
+/// Checks that the etcd in it answers through its published port.
 async fn answers(container: &Container) -> Option<()> {
     let ask = async {
         let endpoint = format!("http://{}", container.address(2379).await.ok()?);
@@ -52,7 +52,7 @@ async fn answers(container: &Container) -> Option<()> {
     answer.ok().flatten().map(|_| ())
 }
 
-/// Whether the etcd at that name answers to a program in this container.
+/// Checks that the etcd at that name answers to a program in this container.
 async fn reaches(from: &ContainerAsync<GenericImage>, host: &str) -> Option<()> {
     let endpoint = format!("--endpoints=http://{host}:2379");
     // Above what a program needs to start on a busy machine.
@@ -355,7 +355,7 @@ async fn several_sweeps_at_once_wait_for_one_another() -> Result {
     let labels = owner.labels()?;
     let names: Vec<String> = (0..3).map(|i| name(&format!("swept{i}"))).collect();
     for name in &names {
-        // It is left behind.
+        // The container is left behind.
         std::mem::forget(in_a_network(&docker, name, labels.clone()).await?);
     }
     owner.end()?;

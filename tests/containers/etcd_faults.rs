@@ -74,7 +74,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
     goes_on(&lab, &before, stops, broken).await?;
     lab.members[stops].control.thaw().await?;
     let woken = lab.now();
-    // It may propose to revoke what it believes expired: that is what the checker excuses, if etcd's side shows it.
+    // The member may propose to revoke leases it takes for expired; the checker excuses that, if etcd's side shows it.
     lab.until(SOON, "somebody leads a TTL after it woke up", |lab| {
         let believers = lab.believers()?;
         let [one] = &believers[..] else {
@@ -89,7 +89,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
     Ok(())
 }
 
-/// It goes on to confirm renewals of which the others know nothing.
+/// The old leader of etcd goes on to confirm renewals that the other members never see.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_of_etcd_that_lost_the_others_is_not_believed_by_its_clients() -> Result {
     let lab = Lab::start(TTL).await?;
@@ -99,7 +99,7 @@ async fn a_leader_of_etcd_that_lost_the_others_is_not_believed_by_its_clients() 
     let name = "etcd's leader cut off from its peers";
     let broken = lab.breaks(name, cut).await?;
     goes_on(&lab, &before, alone, broken).await?;
-    // It still answers its clients: it was reachable all the time.
+    // The member still answers its clients: it was reachable all the time.
     assert!(lab.members[alone].id().await? != 0);
     lab.members[alone].control.heal().await?;
     lab.healed(name);

@@ -32,7 +32,7 @@ pub(crate) struct Answer {
     pub(crate) token: i64,
     /// When it looked at the clock for the last time.
     decided: Duration,
-    /// Until when it might act.
+    /// The end of its permission to act.
     until: Duration,
     sent: Duration,
     received: Duration,
@@ -127,7 +127,7 @@ impl Callers {
         }
     }
 
-    /// Until when anybody who answered might act.
+    /// Returns until when any worker that answered might act.
     pub(crate) fn permitted_until(&self) -> Duration {
         let answers = self.answers();
         let until = answers.iter().map(|answer| answer.until);
@@ -146,7 +146,7 @@ async fn call(front: SocketAddr, answers: Arc<Mutex<Vec<Answer>>>) {
     }
 }
 
-/// What a worker answered, unless it, or the front, said that it may not.
+/// Returns the worker's answer, unless it, or the front, said that it may not act.
 async fn told(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
     let text = asked.answer().await?;
     if !text.starts_with("HTTP/1.1 200 ") {

@@ -59,7 +59,7 @@ pub(crate) struct Lab {
     truth: TruthRecorder,
     /// How slow that member is, and this machine.
     pulse: Pulse,
-    /// That member. No test hits it alone.
+    /// The index of that member. No test hits it alone.
     pub(crate) eye: usize,
     /// The member that the node `a` asks first.
     pub(crate) first: usize,
@@ -217,7 +217,7 @@ impl Lab {
         Ok(history)
     }
 
-    /// Who believes now that it leads, going by the nodes' own histories.
+    /// Returns the nodes that lead now by their own histories.
     pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
         let now = self.now();
         let mut found = Vec::new();
@@ -461,7 +461,7 @@ impl Lab {
         .await?;
         let new = Member::start(&names, index, "existing", &self.clients, &self.peers).await?;
         let new_id = eventually(SOON, "the new member tells its id", async || {
-            // It looks for the others at once, and ends if it was not yet among them.
+            // The new member looks for the others at once, and ends if it was not yet among them.
             if !new.container.is_running().await.ok()? {
                 new.control.start().await.ok()?;
             }
@@ -470,7 +470,7 @@ impl Lab {
         .await?;
         assert_ne!(new_id, id);
         self.members.insert(index, new);
-        // It serves once it has caught up.
+        // The new member serves once it has caught up.
         let mut client = self.members[index].client().await?;
         eventually(SOON, "the new member serves", async || {
             let read = tokio::time::timeout(seconds(2), client.get(PREFIX, None)).await;
@@ -488,7 +488,7 @@ impl Lab {
         Ok(())
     }
 
-    /// What etcd holds: leases, keys of the election, watches.
+    /// Counts etcd's leases, keys of the election and watches.
     async fn held(&self) -> Result<Resources> {
         let mut client = self.members[self.eye].client().await?;
         let leases = client.leases().await?.leases().len();
@@ -548,7 +548,7 @@ impl Lab {
         Ok(report)
     }
 
-    /// What the nodes printed.
+    /// Returns the output of the nodes.
     async fn logs(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {

@@ -48,7 +48,7 @@ impl Member {
                 .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
                 .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", format!("http://{name}:2379"))
                 .with_env_var("ETCD_DATA_DIR", "/var/lib/etcd")
-                // What is tested is never the loss of power.
+                // No test here is about the loss of power.
                 .with_env_var("ETCD_UNSAFE_NO_FSYNC", "true")
                 // The watches of a client that was cut off count until its connection is given up.
                 .with_env_var("ETCD_GRPC_KEEPALIVE_INTERVAL", "2s")
@@ -79,7 +79,7 @@ impl Member {
         Ok(Client::connect([endpoint], None).await?)
     }
 
-    /// Who leads etcd in which term, by this member; and its own id.
+    /// Returns this member's id, and etcd's leader and term as it sees them.
     pub(crate) async fn view(&self) -> Option<View> {
         let mut client = self.client().await.ok()?;
         let status = tokio::time::timeout(Duration::from_millis(500), client.status());
@@ -109,7 +109,7 @@ impl Member {
     }
 }
 
-/// What one member believes.
+/// The view of one member.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub(crate) id: u64,
@@ -146,7 +146,7 @@ pub(crate) fn owned(
     request.into().with_label(key, value)
 }
 
-/// What a member is called among its peers.
+/// Returns the name of a member among its peers.
 fn peer(name: &str) -> String {
     format!("{name}-peer")
 }

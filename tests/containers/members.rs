@@ -78,7 +78,7 @@ impl Composed {
         .await?)
     }
 
-    /// That member's id, and that of the one which it takes for etcd's leader.
+    /// Returns that member's id, and the id of etcd's leader as it sees it.
     async fn view(&self, member: &str) -> Result<(u64, u64)> {
         let mut client = self.client(member).await?;
         let status = tokio::time::timeout(PATIENCE, client.status()).await??;

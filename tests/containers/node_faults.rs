@@ -76,7 +76,7 @@ async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     Ok(())
 }
 
-/// Whoever waits may come and go; its place is lost, and nothing else.
+/// A waiting node may come and go; its place is lost, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_node_that_is_cut_off_costs_only_its_place() -> Result {
     let lab = Lab::start(TTL).await?;

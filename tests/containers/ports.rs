@@ -56,7 +56,7 @@ fn is_taken(error: &str) -> bool {
     error.contains("port is already allocated") || error.contains("address already in use")
 }
 
-/// What could not be started was made all the same, and has the name.
+/// Removes a container: one that could not be started exists all the same, and has the name.
 async fn remove(name: &str) -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
     let force = RemoveContainerOptionsBuilder::new().force(true).v(true);
@@ -80,7 +80,7 @@ async fn a_port_that_somebody_has_is_exchanged_for_another() -> Result {
     assert!(taken.is_empty(), "both were tried");
     let address = Container::find(&name).await?.address(2379).await?;
     assert_eq!(address.port(), port);
-    // Who wants one port only is told.
+    // A caller that wants one port only gets the error.
     let late = format!("{name}-late");
     let error = start(&late, || Ok(port), |port| request(port, &late)).await;
     let error = error.err().ok_or("started twice")?.to_string();

@@ -23,7 +23,7 @@ pub(crate) struct Pulse {
     _feeling: JoinSet<()>,
 }
 
-/// What was felt. All times are since boot.
+/// The measurements. All times are since boot.
 #[derive(Debug, Default)]
 struct Felt {
     /// When etcd answered.

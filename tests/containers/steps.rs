@@ -33,7 +33,7 @@ pub(crate) fn steps() -> Vec<Step> {
     steps
 }
 
-/// What differs from run to run is made alike: times, tokens, counts, ages, and how wide a column is for them.
+/// Makes alike what differs from run to run: times, tokens, counts, ages, and the width of a column for them.
 pub(crate) fn alike(line: &str) -> String {
     let mut before = "";
     let words = line.split_whitespace().map(|word| {

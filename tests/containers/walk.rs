@@ -16,13 +16,13 @@ use crate::walker::{PATIENCE, UP, Walk, in_time, only, silent};
 
 /// As docker-compose.yml sets it.
 const TTL: Duration = Duration::from_secs(5);
-/// That of the nodes with a guard.
+/// The TTL of the nodes with a guard.
 const GUARDED_TTL: Duration = Duration::from_secs(60);
-/// What a program has to wind up in: `eldest run`'s grace period and lead of that TTL.
+/// The time that a program has to wind up: `eldest run`'s grace period and lead of that TTL.
 const WIND_UP: Duration = Duration::from_millis(1250);
 /// etcd looks for expired leases twice a second.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// What a takeover may take beyond that: etcd's revocation, the news of it, a program's start.
+/// The time that a takeover may take beyond that: etcd's revocation, the news of it, a program's start.
 const SLACK: Duration = Duration::from_secs(2);
 
 const LOGS: &str = "docker-compose logs --no-color --no-log-prefix node1 node2 node3 | sort";

@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) const UP: &str = "docker-compose up -d";
-/// Who only asks may ask again.
+/// Commands that only read, and so may be repeated.
 const ASKS: [&str; 3] = [
     "docker-compose logs",
     "docker-compose exec -T",
@@ -49,7 +49,7 @@ pub(crate) struct Walk {
     /// When the last command was begun; how many lines had been said before, and how often that a lease was lost.
     begun: Duration,
     before: (usize, usize),
-    /// What the last command printed.
+    /// The output of the last command.
     pub(crate) output: String,
     /// Its lease may well be lost.
     pub(crate) frozen: Option<String>,
@@ -129,7 +129,7 @@ impl Walk {
             let texts: Vec<String> = texts.chain(self.output.lines()).map(alike).collect();
             missing.clone_from(&wanted);
             missing.retain(|line| !texts.contains(line));
-            // Who leads instead of the one that the page names does not make room for it.
+            // A leader other than the page's does not make room for the page's.
             let mut leads = news.iter().filter(|line| line.token().is_some());
             let astray = leads.any(|line| !wanted.contains(&alike(&line.text)));
             if missing.is_empty() || astray || self.lost(&said).len() > self.before.1 {
@@ -211,7 +211,7 @@ impl Walk {
             .map_err(|error| Late(error.to_string()).into())
     }
 
-    /// What no slow machine excuses: answers of two leaders, tokens that fall, somebody older than who leads.
+    /// Checks what no slow machine excuses: answers of two leaders, falling tokens, a candidate older than the leader.
     pub(crate) async fn judge(&self) -> Result {
         if let Some(callers) = &self.callers {
             callers.judge()?;
@@ -233,12 +233,12 @@ impl Walk {
         }
     }
 
-    /// Whether etcd, or this machine, was too slow for the nodes since the last command: in which way.
+    /// Describes how etcd, or this machine, was too slow for the nodes since the last command, if it was.
     fn slow(&self) -> Option<String> {
         let pulse = self.pulse.as_ref()?;
         let (late, silent) = match self.without_quorum {
             None => (pulse.lateness(self.begun), pulse.silence(self.begun)),
-            // What etcd does not answer then says nothing.
+            // Silence of etcd without a quorum means nothing.
             Some(cut) => {
                 let back = pulse.answered(self.begun.max(cut));
                 let silent = back.map(|back| pulse.silence(back));
@@ -252,7 +252,7 @@ impl Walk {
             .then(|| format!("etcd was silent for {silent:?}, this test late by {late:?}"))
     }
 
-    /// Whether this may be the machine's fault, which is told, rather than the election's.
+    /// Returns the reason if the machine may be at fault rather than the election; the caller prints it.
     pub(crate) async fn excuse(&self, error: &BoxError) -> Result<Option<String>> {
         self.judge().await?;
         let lost = self.lost(&self.demo.said().await?);

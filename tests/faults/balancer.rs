@@ -14,7 +14,7 @@ use eldest_fixtures::tools::tool;
 const TTL: Duration = seconds(10);
 /// So long that a session which renews nothing meanwhile has less than [`LEAST`] left.
 const FAULT: Duration = seconds(8);
-/// What is left of a term at any time: a third of the TTL passes between renewals, the rest is for attempts in vain.
+/// The least time left of a term: a third of the TTL passes between renewals, the rest is for attempts in vain.
 const LEAST: Duration = seconds(2);
 
 /// A running `HAProxy`, killed on drop.

@@ -34,7 +34,7 @@ impl<'s> Deployment<'s> {
         })
     }
 
-    /// Who stands, eldest first.
+    /// Returns the candidates, eldest first.
     async fn order(&self) -> Result<Vec<String>> {
         let election = &self.nodes.values().next().ok_or("no nodes")?.election;
         let roster = election.roster().await?;

@@ -47,7 +47,7 @@ async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     let refused = guard.txn([]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
 
-    // What it gives back late is its own key at most.
+    // The late release deletes its own key at most.
     proxy.heal();
     stage.healed("a", name);
     stage.recorder.record("a", ELECTION, What::Left);

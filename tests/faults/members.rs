@@ -10,7 +10,7 @@ use crate::stage::{Led, Node, Result, SOON, Stage, deadline, millis, one_leads, 
 
 /// Long enough to survive a change of etcd's leader.
 const TTL: Duration = seconds(5);
-/// What a takeover may take: TTL, election timeout and slack, and the same again for a machine that is busy.
+/// The longest takeover: TTL, election timeout and slack, and the same again for a machine that is busy.
 const TAKEOVER: Duration = seconds(20);
 
 /// Three servers and two nodes: `a` leads, and uses etcd's leader; `b` waits, and uses another.
@@ -92,7 +92,7 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
     assert_ne!(scene.cluster.leader().await, dies);
     scene.stage.healed("", "etcd's leader killed");
     scene.settles().await?;
-    // Whoever leads is renewed by the new leader of etcd.
+    // The new leader of etcd renews the lease of the node that leads.
     let (_, led) = one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
     let now = scene.stage.now();
     eventually(TAKEOVER, "renewed", async || {
@@ -103,7 +103,7 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
     scene.ends_well().await
 }
 
-/// It believes that it leads when it goes on, and that leases have expired which the new leader renewed.
+/// The old leader of etcd goes on as leader, and takes leases for expired that the new leader renewed.
 #[tokio::test]
 async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_no_second_leader()
 -> Result {

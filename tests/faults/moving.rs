@@ -95,7 +95,7 @@ async fn a_term_survives_the_replacement_of_every_member_if_its_session_follows_
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
     let following = |name| options(name, TTL).follow_members();
     let a = node(&stage, &cluster.endpoints(), following("a")).await?;
-    // It begins with a single one.
+    // The node `b` begins with a single endpoint.
     let b = node(&stage, &cluster.endpoints()[..1], following("b")).await?;
     replaces_every_member(&stage, &mut cluster, [&a, &b], async |_, cluster| {
         Ok(cluster.endpoints())
@@ -109,7 +109,7 @@ async fn a_term_survives_the_replacement_of_every_member_if_its_session_follows_
     ends_well(stage, [a, b]).await
 }
 
-/// What DNS answers for `etcd.test`.
+/// The addresses of `etcd.test` in DNS.
 #[derive(Default)]
 struct Dns(Mutex<Vec<IpAddr>>);
 

@@ -23,7 +23,7 @@ const BLOCKS: &str = "blocks";
 const WAITS: &str = "waits";
 const GOES_ON: &str = "goes-on";
 
-/// What the other process does: it leads, and its work does not end.
+/// Runs in the other process: it leads, and its work does not end.
 async fn child(told: &str, on_overrun: OnOverrun) -> Result {
     let mut words = told.split(' ');
     let mut next = || words.next().ok_or("three words");
@@ -190,7 +190,7 @@ async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_
     Ok(())
 }
 
-/// What the other process does: its work on a partition goes on beyond its term.
+/// Runs in the other process: its work on a partition goes on beyond its term.
 async fn partitioned(endpoint: &str) -> Result {
     let session = Session::connect([endpoint], options("p", LONG_TTL)).await?;
     let runner = session.partitions(ELECTION, 1)?.runner();

@@ -90,7 +90,7 @@ async fn a_leader_that_hears_no_answers_never_extends_its_deadline() -> Result {
     a_leader_that_loses_etcd("answers lost", Proxy::hold_responses).await
 }
 
-/// It cannot hear that it is its turn, while its requests keep its key alive.
+/// The waiting node cannot hear that it is its turn, while its requests keep its key alive.
 #[tokio::test]
 async fn a_waiting_node_that_hears_no_answers_does_not_block_the_queue_for_ever() -> Result {
     const TTL: Duration = seconds(2);

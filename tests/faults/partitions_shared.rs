@@ -142,7 +142,7 @@ async fn a_member_that_is_cut_off_stops_before_others_take_its_partitions() -> R
         },
     );
     proxy.hold();
-    // What the machine was too busy for counts to the lease, which lives on until etcd says otherwise.
+    // A busy machine's delay counts to the lease, which lives on until etcd says otherwise.
     b.even(1, TTL + SLACK + LONG).await?;
     let taken = recorder.now().saturating_sub(cut);
     proxy.heal();

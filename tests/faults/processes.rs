@@ -80,7 +80,7 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// What this process was told, if it is such a one.
+    /// Returns the arguments of this process, if it is a child.
     pub(crate) fn told() -> Option<String> {
         std::env::var(CHILD).ok()
     }
@@ -88,7 +88,7 @@ impl Process {
 
 const CHILD: &str = "ELDEST_TEST_CHILD";
 
-/// What the other process does: it leads, and records what it believes.
+/// Runs in the other process: it leads, and records whether its term is valid.
 async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
     let recorder = Recorder::boottime().to_file(file)?;
     let session = Session::connect([endpoint], options("p", ttl)).await?;
@@ -98,8 +98,8 @@ async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
         let token = term.fencing_token();
         recorder.record("p", ELECTION, What::Elected { token });
         async move {
-            // It keeps its runtime's only thread nearly all the time, so that after a stop its check comes before
-            // anything that the session could do about it: only the clock can tell.
+            // The work keeps its runtime's only thread nearly all the time, so after a stop its check comes before anything
+            // that the session could do about it: only the clock shows the end.
             while !leadership.lost().is_cancelled() {
                 for _ in 0..25 {
                     recorder.sample("p", ELECTION, token, || term.is_valid());
@@ -255,7 +255,7 @@ async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait
     }
     stage.queue(&["a", "c"], SOON).await?;
     stage.healed("", "no space");
-    // What was refused left nothing behind that blocks the next attempt.
+    // The refused request left nothing behind that blocks the next attempt.
     let b = Node::of(&stage, session, Work::UntilLost)?;
     stage.queue(&["a", "c", "b"], SOON).await?;
     for node in [a, c, b] {

@@ -46,7 +46,7 @@ pub(crate) fn patient_options(name: &str, ttl: Duration) -> SessionOptions {
     SessionOptions::new(name).ttl(ttl).request_timeout(ttl / 5)
 }
 
-/// What `options(_, ttl)` believe in after a renewal that was sent at `sent`, at the most.
+/// Returns the latest deadline of `options(_, ttl)` after a renewal that was sent at `sent`.
 pub(crate) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl.mul_f64(0.999).saturating_sub(ttl / 20)
 }
@@ -72,7 +72,7 @@ pub(crate) struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) path: String,
-    /// Who announces it, or what a foreign one wrote.
+    /// The identity in the value, or the whole value of a foreign key.
     pub(crate) identity: String,
     pub(crate) create_revision: i64,
     pub(crate) lease: i64,
@@ -160,7 +160,7 @@ impl Stage {
         nodes.push(node.to_owned());
     }
 
-    /// What another process records there belongs to the history.
+    /// Adds the records that another process writes to that file to the history.
     pub(crate) fn include(&self, file: impl Into<PathBuf>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.push(file.into());
@@ -264,12 +264,12 @@ impl Stage {
     }
 }
 
-/// What a node does while it leads.
+/// The work of a node while it leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// It ends when the token is cancelled.
+    /// The work ends when the token is cancelled.
     UntilLost,
-    /// It uses all the time that it has left.
+    /// The work uses all the time that it has left.
     UntilInvalid,
 }
 
@@ -365,7 +365,7 @@ impl Node {
 }
 
 impl Node {
-    /// Whether `run` has returned.
+    /// Returns true if `run` has returned.
     pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
@@ -407,7 +407,7 @@ impl Led {
         self.term.fencing_token()
     }
 
-    /// Until when the term is valid, or was before its work ended.
+    /// Returns until when the term is valid, or was before its work ended.
     pub(crate) fn deadline(&self) -> Duration {
         let now = self.term.valid_until().since_boot();
         let seen = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -59,14 +59,14 @@ async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
     proxy.heal();
     drop(leadership);
     let _again = elected_again(&mut candidate).await?;
-    // That it is gone, too, is the same loss.
+    // The old lease's expiry is the same loss and is not logged again.
     assert_eq!(logs.of(SESSION, "lease granted", &[]).len(), 2);
     assert_eq!(logs.of(SESSION, "lease lost", &[]).len(), 1);
     all_documented(&logs);
     Ok(())
 }
 
-/// It is logged as its beginning was, and no line says later that the outage goes on.
+/// Checks that the end is logged like the beginning, and that no later line says that the outage goes on.
 fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
     assert_eq!(over.level, Level::WARN);
     let lasted = |line: &Line| line.field("lasted").trim_end_matches('s').parse::<f64>();
@@ -108,7 +108,7 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     assert!(failures > 25, "each failed more than once: {summary:?}");
     let names = "jobs-00, jobs-01, jobs-02, jobs-03, jobs-04 and 20 more";
     assert_eq!(summary.field("elections"), names);
-    // What was under way when the connection broke fails for a reason of its own.
+    // Requests in flight when the connection broke fail for a reason of their own.
     let one_for_each_reason = |message, fields: &[(&str, &str)]| {
         let lines = logs.of(SESSION, message, fields);
         let reasons: BTreeSet<&str> = lines.iter().map(|line| line.field("why")).collect();

@@ -35,7 +35,7 @@ async fn rank(candidate: &Candidate, wanted: usize) -> Result {
     Ok(())
 }
 
-/// Whoever joined again leads again, alone as they are.
+/// Waits until the only candidate, which joined again, leads again.
 async fn elected_again(candidate: &mut Candidate) -> Result<eldest::Leadership> {
     Ok(timeout(LONG, candidate.elected()).await??)
 }

@@ -21,7 +21,7 @@ fn documented() -> BTreeSet<(String, String, String, Vec<String>)> {
         .collect()
 }
 
-/// What was logged is in the table, field by field.
+/// Checks that every log line is in the table, field by field.
 pub(crate) fn all_documented(logs: &Logs) {
     let rows = documented();
     for kind in logs.kinds() {

@@ -199,7 +199,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
     Ok(())
 }
 
-/// Of the command's own work, which only awaits the end of the term, an operator needs to know nothing.
+/// The command's own work only awaits the end of the term, so its end is not logged for operators.
 #[tokio::test]
 async fn interrupted_work_is_told_unless_it_has_nothing_to_finish() -> Result {
     let (logs, _guard) = Logs::capture();

@@ -33,8 +33,8 @@ pub(crate) async fn in_use(etcd: &Etcd, client: &Client) -> Result<Resources> {
     })
 }
 
-/// What may be in use when nobody is there any more: the tasks of the test itself. Threads and descriptors that a process
-/// has once for all are for a baseline to show.
+/// Returns the resources in use without sessions: the tasks of the test itself. A baseline shows the threads and descriptors
+/// that a process has only once.
 pub(crate) fn idle(own: &Resources) -> Resources {
     Resources {
         tasks: own.tasks,

@@ -222,7 +222,7 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
 #[tokio::test]
 async fn endpoint_of_another_cluster_is_noticed_by_sessions_that_turn_to_it() -> Result {
     let (mut etcd, mut other) = (backup::start().await?, backup::start().await?);
-    // It answers nobody yet: on a busy machine a session may turn away from an etcd that is well.
+    // The other etcd answers nobody yet: on a busy machine a session may turn away from an etcd that is well.
     let proxy = Proxy::start(other.address()).await?;
     proxy.cut();
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint(), proxy.endpoint()]).await?;

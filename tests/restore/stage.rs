@@ -18,7 +18,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// The keys of everybody in the one election.
 pub(crate) const PREFIX: &str = "eldest/jobs/";
-/// Who comes and goes.
+/// The identity of a candidate that comes and goes.
 const GUEST: &str = "guest";
 /// Patience with what ends when a lease expires, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
@@ -159,7 +159,7 @@ impl Stage {
         .await?)
     }
 
-    /// Whether a deadline that is so far away comes from a renewal that was sent after `begun`.
+    /// Returns true if a deadline that is so far away comes from a renewal that was sent after `begun`.
     fn is_renewed(&self, time_left: Duration, begun: Instant) -> bool {
         time_left + begun.elapsed() + self.ttl / 20 >= self.ttl.mul_f64(0.999)
     }

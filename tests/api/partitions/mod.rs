@@ -285,7 +285,7 @@ async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_tok
     })
     .await?;
     assert!(again > term.fencing_token());
-    // What the old term would still write is refused.
+    // A late write of the old term is refused.
     let late = term.txn([Op::put("out", "late")]).await;
     assert_eq!(late.unwrap_err().kind(), ErrorKind::LeadershipLost);
     let guard = Compare::create_revision(term.key(), CompareOp::Equal, term.fencing_token());
