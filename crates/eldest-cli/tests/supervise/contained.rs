@@ -18,7 +18,7 @@ const HARD: &str = "stubborn,forks,setsid,detached";
 const LONG: Duration = Duration::from_secs(10);
 /// Longer than the grace period, shorter than any lease lasts.
 const BEFORE_THE_LEASE_ENDS: Duration = Duration::from_secs(5);
-/// These tests' subject must hold without a cgroup.
+/// Disables the cgroup: the guarantees tested here must hold without it.
 const PLAIN: &[&str] = &["--no-cgroup"];
 
 async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
