@@ -275,15 +275,17 @@ async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
     // One session for many stays: it holds no more after the last than after the first.
     let long = session(&etcd, "long").await?;
     cycles(&client, &long, 0..12).await?;
+    // A session that has led watches orders and evacuations until it closes.
     let open = Resources {
         leases: 1,
+        watchers: 1,
         tasks: u64::MAX,
         ..idle(&own)
     };
     let before = settled(&etcd, &client, open).await?;
     assert_eq!(
         (before.leases, before.keys, before.watchers),
-        (1, 0, 0),
+        (1, 0, 1),
         "{before:?}"
     );
     recorder.record("long", "", What::Baseline(before));
