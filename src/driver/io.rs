@@ -136,29 +136,7 @@ impl Io {
                 if generation != self.watch_generation {
                     return;
                 }
-                match message {
-                    Ok(WatchMessage::Created { id, revision }) => {
-                        core.watch_created(now, id, revision);
-                    }
-                    Ok(WatchMessage::Events { id, changes, .. }) => {
-                        core.watch_events(now, id, changes);
-                    }
-                    Ok(WatchMessage::Progress { revision }) => core.watch_progress(revision),
-                    Ok(WatchMessage::Refused { id, failure }) => {
-                        core.watch_refused(now, id, failure);
-                    }
-                    Ok(WatchMessage::Canceled {
-                        id,
-                        compact_revision,
-                        reason,
-                    }) => {
-                        let why =
-                            format!("canceled by etcd (compacted at {compact_revision}): {reason}");
-                        core.watch_canceled(now, id, why);
-                    }
-                    Ok(WatchMessage::Moved) => core.watch_moved(now),
-                    Err(failure) => core.watch_lost(now, failure.to_string()),
-                }
+                pass_on(message, core, now);
             }
         }
     }
@@ -436,6 +414,36 @@ async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, R
         // The others are sent by [`send`].
         _ => Answer::Opened,
     })
+}
+
+/// Passes a message of the watch stream on to the core.
+fn pass_on(message: Result<WatchMessage, RequestError>, core: &mut Core, now: Time) {
+    match message {
+        Ok(WatchMessage::Created { id, header }) => {
+            core.watch_created(now, id, header);
+        }
+        Ok(WatchMessage::Events {
+            id,
+            header,
+            changes,
+        }) => {
+            core.watch_events(now, id, header.term, changes);
+        }
+        Ok(WatchMessage::Progress { header }) => core.watch_progress(header),
+        Ok(WatchMessage::Refused { id, failure }) => {
+            core.watch_refused(now, id, failure);
+        }
+        Ok(WatchMessage::Canceled {
+            id,
+            compact_revision,
+            reason,
+        }) => {
+            let why = format!("canceled by etcd (compacted at {compact_revision}): {reason}");
+            core.watch_canceled(now, id, why);
+        }
+        Ok(WatchMessage::Moved) => core.watch_moved(now),
+        Err(failure) => core.watch_lost(now, failure.to_string()),
+    }
 }
 
 /// Kept here so that nothing else needs to know how long a bounded wait is.

@@ -15,7 +15,7 @@ use super::kv::copied;
 use super::lane::{Lane, Ticket};
 use super::pool::{Pool, SharedPool};
 use eldest_core::error::RequestError;
-use eldest_core::kv::Change;
+use eldest_core::kv::{Change, Header};
 
 /// A request to a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,12 +41,12 @@ pub(crate) enum WatchRequest {
 /// A message of a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WatchMessage {
-    /// The watch is there: every change after `revision` follows.
+    /// The watch is there: every change after the header's revision follows.
     Created {
         /// The watch.
         id: i64,
-        /// The store's revision after the registration.
-        revision: i64,
+        /// With the store's revision after the registration.
+        header: Header,
     },
     /// etcd does not create this watch; the stream goes on. Never of a class that a fresh connection may mend
     /// ([`RequestError::moves_on`]): such a refusal ends the stream.
@@ -69,15 +69,15 @@ pub(crate) enum WatchMessage {
     Events {
         /// The watch.
         id: i64,
-        /// The store's revision when the message was made; not before that of any of the changes.
-        revision: i64,
+        /// With the store's revision when the message was made, which is not before that of any of the changes.
+        header: Header,
         /// In the order of their revisions.
         changes: Vec<Change>,
     },
-    /// Every watch of the stream has been told everything up to `revision`.
+    /// Every watch of the stream has been told everything up to the header's revision.
     Progress {
-        /// The store's revision.
-        revision: i64,
+        /// With the store's revision.
+        header: Header,
     },
     /// The lane has moved to a preferred endpoint. This stream says no more; another one is to be opened.
     Moved,
@@ -252,7 +252,7 @@ fn options(id: i64, prefix: bool) -> WatchOptions {
 
 fn translate(answer: &WatchResponse) -> Result<WatchMessage, CallError> {
     let id = answer.watch_id();
-    let revision = header(answer.header())?.revision;
+    let header = header(answer.header())?;
     Ok(if answer.canceled() {
         WatchMessage::Canceled {
             id,
@@ -260,14 +260,14 @@ fn translate(answer: &WatchResponse) -> Result<WatchMessage, CallError> {
             reason: answer.cancel_reason().to_owned(),
         }
     } else if answer.created() {
-        WatchMessage::Created { id, revision }
+        WatchMessage::Created { id, header }
     } else if id == -1 && answer.events().is_empty() {
-        WatchMessage::Progress { revision }
+        WatchMessage::Progress { header }
     } else {
         let changes = answer.events().iter().map(change);
         WatchMessage::Events {
             id,
-            revision,
+            header,
             changes: changes.collect::<Result<_, _>>()?,
         }
     })

@@ -1,7 +1,7 @@
 //! Watch streams.
 
 use super::*;
-use eldest_core::kv::Change;
+use eldest_core::kv::{Change, Header};
 
 async fn put(pool: &Pool, key: &[u8], value: &[u8], lease: i64) -> Joined {
     let joined = pool.join(key, value, lease, b"ns/e/", Admission::default());
@@ -23,7 +23,13 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    let base = put(&pool, b"ns/e/1", b"a", lease).await.header.revision;
+    let first = put(&pool, b"ns/e/1", b"a", lease).await.header;
+    let base = first.revision;
+    // Messages name the cluster, the member and the raft term, as answers do.
+    let later = |writes| Header {
+        revision: base + writes,
+        ..first
+    };
 
     let (mut sender, mut receiver) = pool
         .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
@@ -31,7 +37,7 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
         .unwrap();
     let created = WatchMessage::Created {
         id: 1,
-        revision: base,
+        header: first,
     };
     assert_eq!(next(&mut receiver).await, created);
 
@@ -40,7 +46,7 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     let own = second.entries[1].clone();
     let put = WatchMessage::Events {
         id: 1,
-        revision: base + 1,
+        header: later(1),
         changes: vec![Change::Put(own)],
     };
     assert_eq!(next(&mut receiver).await, put);
@@ -49,22 +55,22 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
     sender.send(create(2, b"ns/e/1", false)).await.unwrap();
     let created = WatchMessage::Created {
         id: 2,
-        revision: base + 1,
+        header: later(1),
     };
     assert_eq!(next(&mut receiver).await, created);
     pool.delete(b"ns/e/2", base + 1).await.unwrap();
-    let deleted = |id, key: &[u8], revision| WatchMessage::Events {
+    let deleted = |id, key: &[u8], writes| WatchMessage::Events {
         id,
-        revision,
+        header: later(writes),
         changes: vec![Change::Delete {
             key: key.into(),
-            revision,
+            revision: base + writes,
         }],
     };
-    assert_eq!(next(&mut receiver).await, deleted(1, b"ns/e/2", base + 2));
+    assert_eq!(next(&mut receiver).await, deleted(1, b"ns/e/2", 2));
 
     sender.send(WatchRequest::Progress).await.unwrap();
-    let progress = WatchMessage::Progress { revision: base + 2 };
+    let progress = WatchMessage::Progress { header: later(2) };
     assert_eq!(next(&mut receiver).await, progress);
 
     sender.send(WatchRequest::Cancel { id: 1 }).await.unwrap();
@@ -77,7 +83,7 @@ async fn a_stream_carries_several_watches_from_creation_to_cancellation() {
         panic!("not cancelled");
     };
     pool.delete(b"ns/e/1", base).await.unwrap();
-    assert_eq!(next(&mut receiver).await, deleted(2, b"ns/e/1", base + 3));
+    assert_eq!(next(&mut receiver).await, deleted(2, b"ns/e/1", 3));
 }
 
 #[tokio::test]
@@ -93,7 +99,7 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
         .watch(Lane::Data, (7, b"ns/e/".to_vec(), true))
         .await
         .unwrap();
-    let WatchMessage::Created { id: 7, revision } = next(&mut receiver).await else {
+    let WatchMessage::Created { id: 7, header } = next(&mut receiver).await else {
         panic!("not created");
     };
     pool.revoke(lease).await.unwrap();
@@ -103,7 +109,7 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
     assert_eq!(changes.len(), 5);
     for change in changes {
         assert!(matches!(change, Change::Delete { .. }));
-        assert_eq!(change.revision(), revision + 1);
+        assert_eq!(change.revision(), header.revision + 1);
     }
 }
 

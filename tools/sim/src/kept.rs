@@ -46,12 +46,10 @@ impl Kept {
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let kept: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        check_plan(&kept.plan)?;
-        for (at, fault) in kept.plan.faults.iter().enumerate() {
-            let before = at.checked_sub(1).map(|before| &kept.plan.faults[before]);
-            check_fault(&kept.plan, before, fault)
-                .map_err(|rule| format!("line {}: {rule}", line_of_fault(text, at)))?;
-        }
+        check(&kept.plan).map_err(|(at, rule)| match at {
+            Some(at) => format!("line {}: {rule}", line_of_fault(text, at)),
+            None => rule,
+        })?;
         Ok(kept)
     }
 
@@ -116,6 +114,16 @@ fn line_of_fault(text: &str, at: usize) -> usize {
 
 fn ensure(so: bool, rule: &str) -> Result<(), String> {
     so.then_some(()).ok_or_else(|| rule.to_owned())
+}
+
+/// Returns the rule that the plan breaks, and which fault breaks it.
+pub(crate) fn check(plan: &Plan) -> Result<(), (Option<usize>, String)> {
+    check_plan(plan).map_err(|rule| (None, rule))?;
+    for (at, fault) in plan.faults.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| &plan.faults[before]);
+        check_fault(plan, before, fault).map_err(|rule| (Some(at), rule))?;
+    }
+    Ok(())
 }
 
 fn check_plan(plan: &Plan) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::kept;
 use crate::mutant::Mutant;
 use crate::plan::{Beside, Fault, Looks, Plan, ROUND};
 use crate::run;
@@ -13,7 +14,8 @@ use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {
     let mut runs = 0;
     let mut breaks = |plan: &Plan| {
-        if !plan.is_fair() {
+        // A plan that cannot be kept teaches nobody.
+        if kept::check(plan).is_err() {
             return false;
         }
         runs += 1;

@@ -1,6 +1,7 @@
 //! Runs all watches over one stream, and detects and reopens a broken or stalled stream.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::rewatching::Rewatching;
 use super::stall_bound;
 use crate::action::{Action, Ask, Class, Note};
 use crate::ids::{SlotId, WatchId};
+use crate::kv::Header;
 use crate::outbox::Outbox;
 use crate::pause::{LONGEST_PAUSE, Pace, pause};
 use crate::purpose::Purpose;
@@ -30,6 +32,26 @@ pub(crate) enum Compared {
     Stalled,
 }
 
+/// The newest revision and the newest raft term that messages or reads showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Seen {
+    revision: i64,
+    term: u64,
+}
+
+impl Seen {
+    /// Returns true if neither the revision nor the term of `other` is newer.
+    fn reaches(self, other: Self) -> bool {
+        self.revision >= other.revision && self.term >= other.term
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "revision {} in raft term {}", self.revision, self.term)
+    }
+}
+
 /// The watches of a session, on one stream.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
@@ -42,10 +64,10 @@ pub(crate) struct WatchStream {
     /// Since when it works.
     opened: Option<Time>,
     failures: u32,
-    /// The newest revision it told of.
-    seen: i64,
-    /// Since when linearizable reads are ahead of it, and the revision they showed then.
-    behind: Option<(Time, i64)>,
+    /// The newest revision and the newest raft term of its messages.
+    seen: Seen,
+    /// Since when linearizable reads are ahead of it, and what they showed then.
+    behind: Option<(Time, Seen)>,
     /// Watches that etcd was asked for and has not confirmed.
     unconfirmed: BTreeSet<WatchId>,
     /// Since when there are such, reads are answered, and the stream says nothing.
@@ -69,7 +91,7 @@ impl WatchStream {
             down_until: None,
             opened: None,
             failures: 0,
-            seen: 0,
+            seen: Seen::default(),
             behind: None,
             unconfirmed: BTreeSet::new(),
             silent: None,
@@ -116,27 +138,28 @@ impl WatchStream {
         }
     }
 
-    /// The watch stands since `revision`.
-    pub(crate) fn created(&mut self, now: Time, watch: WatchId, revision: i64, out: &mut Outbox) {
+    /// etcd created the watch: every change after the header's revision follows.
+    pub(crate) fn created(&mut self, now: Time, watch: WatchId, header: Header, out: &mut Outbox) {
         self.opened.get_or_insert(now);
         self.unconfirmed.remove(&watch);
-        self.saw(revision, out);
+        self.saw(header.revision, header.term, out);
     }
 
-    /// Every watch of the stream has delivered everything up to `revision`.
-    pub(crate) fn progress(&mut self, revision: i64, out: &mut Outbox) {
-        self.saw(revision, out);
-        if self.freshness.delivered(revision) {
+    /// Every watch of the stream has delivered everything up to the header's revision.
+    pub(crate) fn progress(&mut self, header: Header, out: &mut Outbox) {
+        self.saw(header.revision, header.term, out);
+        if self.freshness.delivered(header.revision) {
             self.confirmed(out);
         }
     }
 
-    /// The stream speaks, and knows of `revision`.
-    pub(crate) fn saw(&mut self, revision: i64, out: &mut Outbox) {
+    /// A message of the stream shows `revision`, and was sent in that raft term.
+    pub(crate) fn saw(&mut self, revision: i64, term: u64, out: &mut Outbox) {
         self.silent = None;
         out.watched(revision);
-        self.seen = self.seen.max(revision);
-        if self.behind.is_some_and(|(_, at)| self.seen >= at) {
+        self.seen.revision = self.seen.revision.max(revision);
+        self.seen.term = self.seen.term.max(term);
+        if self.behind.is_some_and(|(_, at)| self.seen.reaches(at)) {
             self.behind = None;
         }
         debug_assert!(
@@ -145,7 +168,7 @@ impl WatchStream {
         );
         debug_assert!(self.silent.is_none(), "a stream that speaks is not silent");
         debug_assert!(
-            self.behind.is_none_or(|(_, at)| self.seen < at),
+            self.behind.is_none_or(|(_, at)| !self.seen.reaches(at)),
             "a stream that has caught up is not behind"
         );
     }
@@ -192,7 +215,7 @@ impl WatchStream {
         self.behind = None;
         self.unconfirmed.clear();
         self.silent = None;
-        self.seen = 0;
+        self.seen = Seen::default();
         // One that breaks as soon as it is open is not opened again in a tight loop.
         let opened = self.opened.take();
         if opened.is_some_and(|at| now.since(at) >= LONGEST_PAUSE) {
@@ -227,11 +250,18 @@ impl WatchStream {
     fn is_new(&self) -> bool {
         let is_blank = self.watches.is_empty() && self.unconfirmed.is_empty();
         let is_unheard = self.behind.is_none() && self.silent.is_none();
-        is_blank && is_unheard && self.seen == 0
+        is_blank && is_unheard && self.seen == Seen::default()
     }
 
-    /// A linearizable read showed `revision`: a stream that stays behind it for longer than a bound is stalled.
-    pub(crate) fn compare(&mut self, now: Time, revision: i64, out: &mut Outbox) -> Compared {
+    /// Compares the stream with a linearizable read: one that stays behind for longer than a bound is stalled.
+    ///
+    /// The raft term counts beside the revision. A restored store can come back to exactly the revision that a dead stream
+    /// showed last, and then nothing but its new term tells the two apart.
+    pub(crate) fn compare(&mut self, now: Time, header: Header, out: &mut Outbox) -> Compared {
+        let read = Seen {
+            revision: header.revision,
+            term: header.term,
+        };
         if self.watches.is_empty() || self.down_until.is_some() {
             return Compared::Level;
         }
@@ -241,14 +271,14 @@ impl WatchStream {
             });
             return Compared::Stalled;
         }
-        if self.seen >= revision {
+        if self.seen.reaches(read) {
             return Compared::Level;
         }
-        let (since, _) = *self.behind.get_or_insert((now, revision));
+        let (since, _) = *self.behind.get_or_insert((now, read));
         if now.since(since) >= stall_bound(self.request_timeout) {
             out.note(Note::WatchLost {
                 why: format!(
-                    "stalled: reads show revision {revision}, but the stream only {}",
+                    "stalled: reads show {read}, but the stream only {}",
                     self.seen
                 ),
             });
@@ -294,19 +324,19 @@ impl WatchStream {
         out.ask(Purpose::Probe { sent: now }, Ask::Probe { key });
     }
 
-    /// A probe that was sent at `sent` showed `revision`.
+    /// A probe that was sent at `sent` is answered.
     pub(crate) fn probed(
         &mut self,
         now: Time,
         sent: Time,
-        revision: i64,
+        header: Header,
         out: &mut Outbox,
     ) -> Compared {
-        if self.freshness.probed(sent, revision) {
+        if self.freshness.probed(sent, header.revision) {
             self.confirmed(out);
         }
         let stands = !self.watches.is_empty() && self.down_until.is_none();
-        let compared = self.compare(now, revision, out);
+        let compared = self.compare(now, header, out);
         if compared == Compared::Level && stands && self.freshness.waits() {
             out.act(Action::Progress);
         }

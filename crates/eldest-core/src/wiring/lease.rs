@@ -115,7 +115,7 @@ impl Core {
                     self.own_key_read(slot, create_revision, entry.as_ref(), now);
                     self.check_read(slot, create_revision, entry.as_ref());
                 }
-                self.compare_stream(now, header.revision);
+                self.compare_stream(now, header);
             }
             Answer::Failed(error) => {
                 let out = &mut self.out;

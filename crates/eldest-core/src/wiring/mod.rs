@@ -205,7 +205,7 @@ impl Core {
             Purpose::Verify { subject } => self.verified(now, request, subject, answer),
             Purpose::Probe { sent } => {
                 if let Answer::Read { header, .. } = answer {
-                    self.probed(now, sent, header.revision);
+                    self.probed(now, sent, header);
                 }
             }
             Purpose::Permission { slot } => self.permission_told(slot, answer, now),

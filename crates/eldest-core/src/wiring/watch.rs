@@ -6,46 +6,46 @@ use super::{Core, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
 use crate::evacuation::MARKS;
 use crate::ids::{SlotId, WatchId};
-use crate::kv::Change;
+use crate::kv::{Change, Header};
 use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::watch::Compared;
 
 impl Core {
-    /// The watch stands since `revision`.
-    pub fn watch_created(&mut self, now: Time, watch: WatchId, revision: i64) {
+    /// etcd created the watch: every change after the header's revision follows.
+    pub fn watch_created(&mut self, now: Time, watch: WatchId, header: Header) {
         self.expire(now);
-        self.watches.created(now, watch, revision, &mut self.out);
+        self.watches.created(now, watch, header, &mut self.out);
         if let Some(slot) = self.watches.slot(watch) {
-            self.slot_watched(slot, watch, revision, now);
+            self.slot_watched(slot, watch, header.revision, now);
         }
     }
 
-    /// Events of one watch, in order, up to `revision`.
-    pub fn watch_events(&mut self, now: Time, watch: WatchId, changes: Vec<Change>) {
+    /// Events of one watch, in order, from a member in that raft term.
+    pub fn watch_events(&mut self, now: Time, watch: WatchId, term: u64, changes: Vec<Change>) {
         self.expire(now);
         if let Some(last) = changes.last() {
-            self.watches.saw(last.revision(), &mut self.out);
+            self.watches.saw(last.revision(), term, &mut self.out);
         }
         if let Some(slot) = self.watches.slot(watch) {
             self.slot_changed(slot, changes, now);
         }
     }
 
-    /// Every watch of the stream has delivered everything up to `revision`.
-    pub fn watch_progress(&mut self, revision: i64) {
-        self.watches.progress(revision, &mut self.out);
+    /// Every watch of the stream has delivered everything up to the header's revision.
+    pub fn watch_progress(&mut self, header: Header) {
+        self.watches.progress(header, &mut self.out);
     }
 
-    /// A probe that was sent at `sent` showed `revision`.
-    pub(super) fn probed(&mut self, now: Time, sent: Time, revision: i64) {
-        let compared = self.watches.probed(now, sent, revision, &mut self.out);
+    /// A probe that was sent at `sent` is answered.
+    pub(super) fn probed(&mut self, now: Time, sent: Time, header: Header) {
+        let compared = self.watches.probed(now, sent, header, &mut self.out);
         self.restart_if_stalled(compared, now);
     }
 
-    /// A linearizable read showed `revision`, which the stream is compared with.
-    pub(super) fn compare_stream(&mut self, now: Time, revision: i64) {
-        let compared = self.watches.compare(now, revision, &mut self.out);
+    /// The stream is compared with a linearizable read.
+    pub(super) fn compare_stream(&mut self, now: Time, header: Header) {
+        let compared = self.watches.compare(now, header, &mut self.out);
         self.restart_if_stalled(compared, now);
     }
 

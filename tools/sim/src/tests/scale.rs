@@ -55,8 +55,8 @@ impl Pair {
             match action {
                 Action::Ask { request, ask } => self.answer(request, &ask),
                 Action::Watch { watch, .. } => {
-                    let revision = self.store.revision;
-                    self.core.watch_created(self.now, watch, revision);
+                    let header = self.store.header();
+                    self.core.watch_created(self.now, watch, header);
                 }
                 Action::Candidate(CandidateAction::Elected { slot, term, .. }) => {
                     self.terms.insert(slot, term);
@@ -141,9 +141,9 @@ fn what_leaders_read_waits_until_nobody_joins() {
         joined += 1;
         pair.answer(request, &ask);
         if joined > 1 {
-            let (now, revision) = (pair.now, pair.store.revision);
+            let (now, header) = (pair.now, pair.store.header());
             let watch = watches.pop_front().expect("one for each election");
-            pair.core.watch_created(now, watch, revision);
+            pair.core.watch_created(now, watch, header);
         }
     }
     assert_eq!((pair.terms.len() as u64, listed), (N, N - 1));

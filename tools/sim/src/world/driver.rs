@@ -343,9 +343,9 @@ impl World {
                     return;
                 };
                 self.give(node, |m, now| match message {
-                    Message::Created { id, revision } => m.watch_created(now, id, revision),
-                    Message::Events { id, changes } => m.watch_events(now, id, changes),
-                    Message::Progress { revision } => m.watch_progress(revision),
+                    Message::Created { id, header } => m.watch_created(now, id, header),
+                    Message::Events { id, term, changes } => m.watch_events(now, id, term, changes),
+                    Message::Progress { header } => m.watch_progress(header),
                     Message::Refused { id } => m.watch_refused(now, id, store::denied()),
                     Message::Canceled { id } => m.watch_canceled(now, id, "model".to_owned()),
                     Message::Broken => m.watch_lost(now, "model".to_owned()),

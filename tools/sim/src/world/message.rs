@@ -1,21 +1,22 @@
 //! Defines what etcd sends on a watch stream.
 
 use eldest_core::action::WatchId;
-use eldest_core::kv::Change;
+use eldest_core::kv::{Change, Header};
 
 /// A message of the watch stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     Created {
         id: WatchId,
-        revision: i64,
+        header: Header,
     },
     Events {
         id: WatchId,
+        term: u64,
         changes: Vec<Change>,
     },
     Progress {
-        revision: i64,
+        header: Header,
     },
     /// Not permitted.
     Refused {

@@ -142,16 +142,16 @@ impl World {
                 self.reopen(node, generation, id);
                 None
             }
-            (Some(Mutant::NoRelist), Message::Created { id, revision }) => {
+            (Some(Mutant::NoRelist), Message::Created { id, header }) => {
                 let reopened = &mut self.nodes[node].memory.reopened;
                 let again = reopened.iter().position(|other| *other == id);
                 if let Some(at) = again {
                     reopened.remove(at);
                     return None;
                 }
-                Some(Message::Created { id, revision })
+                Some(Message::Created { id, header })
             }
-            (Some(Mutant::TrustsExistence), Message::Events { id, changes }) => {
+            (Some(Mutant::TrustsExistence), Message::Events { id, term, changes }) => {
                 let memory = &mut self.nodes[node].memory;
                 let put_later = |at: usize, key: &[u8]| {
                     let mut later = changes[at + 1..].iter();
@@ -164,7 +164,7 @@ impl World {
                     Change::Delete { .. } => Some(change.clone()),
                 });
                 let changes = seen.collect();
-                Some(Message::Events { id, changes })
+                Some(Message::Events { id, term, changes })
             }
             (_, message) => Some(message),
         }

@@ -78,8 +78,8 @@ impl World {
         let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
         let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
         if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
-            let revision = self.store.revision;
-            self.message(slowest, Message::Progress { revision });
+            let header = self.store.header();
+            self.message(slowest, Message::Progress { header });
         }
     }
 
@@ -281,20 +281,21 @@ impl World {
         } else {
             most
         };
-        let mut revision = self.store.revision;
+        let mut header = self.store.header();
         let mut missed = Vec::new();
         if behind > 0 {
             let from = self.store.history.len() - behind;
-            revision = self.store.history[from].revision() - 1;
+            let revision = self.store.history[from].revision() - 1;
+            header.revision = revision;
             let later = self.store.history.iter();
             let later = later.filter(|change| change.revision() > revision);
             let watcher = &self.watchers[watcher];
             missed.extend(later.filter(|change| watcher.sees(change.key())).cloned());
         }
-        self.message(watcher, Message::Created { id, revision });
+        self.message(watcher, Message::Created { id, header });
         if !missed.is_empty() {
-            let changes = missed;
-            self.message(watcher, Message::Events { id, changes });
+            let (term, changes) = (header.term, missed);
+            self.message(watcher, Message::Events { id, term, changes });
         }
     }
 
@@ -335,8 +336,8 @@ impl World {
             let w = &self.watchers[at];
             let changes: Vec<_> = news.iter().filter(|c| w.sees(c.key())).cloned().collect();
             if !changes.is_empty() {
-                let id = w.id;
-                self.message(at, Message::Events { id, changes });
+                let (id, term) = (w.id, self.store.term);
+                self.message(at, Message::Events { id, term, changes });
             }
         }
     }

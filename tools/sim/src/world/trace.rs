@@ -128,12 +128,17 @@ impl World {
 
     pub(super) fn says_message(&mut self, node: usize, message: &Message) {
         self.says(Some(node), || match message {
-            Message::Created { id, revision } => format!("watch {id} stands since {revision}"),
-            Message::Events { id, changes } => {
+            Message::Created { id, header } => {
+                format!("watch {id} stands since {}", header.revision)
+            }
+            Message::Events { id, changes, .. } => {
                 let changes: Vec<_> = changes.iter().map(change).collect();
                 format!("watch {id} tells: {}", changes.join(", "))
             }
-            Message::Progress { revision } => format!("the watches are at {revision}"),
+            Message::Progress { header } => {
+                let (revision, term) = (header.revision, header.term);
+                format!("the watches are at {revision}, in raft term {term}")
+            }
             Message::Refused { id } => format!("watch {id} is refused"),
             Message::Canceled { id } => format!("watch {id} is cancelled"),
             Message::Broken => "the watch stream breaks".to_owned(),

@@ -62,6 +62,29 @@ fn watch_revisions_reveal_a_restore_that_no_answer_would() {
 }
 
 #[test]
+fn stream_that_a_restore_killed_is_noticed_though_the_revision_comes_back_to_what_it_showed() {
+    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
+        let mut w = standing(2, follow);
+        let backup = w.store.clone();
+        w.store.put(&key("e/guest"), b"", 0);
+        w.publish();
+        w.run(TTL);
+        let (known, first) = (w.store.revision, w.nodes[0].key(E).unwrap());
+        w.kill(0);
+        w.nodes[1].dead_watches = Some(w.nodes[1].watch_generation);
+        w.restore(&backup, 0);
+        w.delete(&first);
+        assert_eq!(w.store.revision, known, "only the raft term is new");
+        w.until("the one behind leads", TTL, |w| w.leads(1));
+        assert_eq!(
+            w.nodes[1].noted(changed),
+            0,
+            "nothing else tells the restore"
+        );
+    }
+}
+
+#[test]
 fn every_reopened_stream_lists_anew() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(3, follow);
