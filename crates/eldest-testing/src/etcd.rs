@@ -79,6 +79,11 @@ impl Etcd {
         self.setup.client.address()
     }
 
+    /// Returns `https://127.0.0.1:PORT`, for clients by TLS; `None` without [`EtcdBuilder::tls`].
+    pub fn tls_endpoint(&self) -> Option<String> {
+        self.setup.tls_url()
+    }
+
     /// Returns a new client with default options, connected to this server alone (feature `etcd-client`). Without the
     /// feature, [`get`](Self::get), [`put`](Self::put) and [`delete`](Self::delete) do what most tests need.
     ///
@@ -372,19 +377,21 @@ impl Etcd {
                         .map(|port| Port::elsewhere(place.address, port))
                         .into(),
                 };
+                let has_tls = options.certificate.is_some() && place.is_none();
+                let tls = has_tls.then(Port::free).transpose()?;
                 let through = place.map(|place| place.command.clone());
                 let name = format!("{token}-{number}");
-                Ok((name, through.unwrap_or_default(), client, peer))
+                Ok((name, through.unwrap_or_default(), client, tls, peer))
             })
             .collect::<Result<Vec<_>>>()?;
         let members: Vec<String> = parts
             .iter()
-            .map(|(name, _, _, peer)| format!("{name}={}", peer.url()))
+            .map(|(name, _, _, _, peer)| format!("{name}={}", peer.url()))
             .collect();
         let members = members.join(",");
         parts
             .into_iter()
-            .map(|(name, through, client, peer)| {
+            .map(|(name, through, client, tls, peer)| {
                 let folder = new_folder()?;
                 let data = match &options.data_dir {
                     None => folder.path().join("data"),
@@ -401,6 +408,7 @@ impl Etcd {
                         name,
                         data,
                         client,
+                        tls,
                         peer,
                         members: members.clone(),
                         joins: false,

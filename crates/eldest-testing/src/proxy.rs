@@ -85,7 +85,9 @@ impl Proxy {
     /// [`Machine`](crate::ErrorKind::Machine): there is no free port.
     pub async fn start(upstream: impl AsRef<str>) -> Result<Self> {
         let upstream = upstream.as_ref();
-        let upstream = upstream.strip_prefix("http://").unwrap_or(upstream);
+        let upstream = upstream
+            .split_once("://")
+            .map_or(upstream, |(_, address)| address);
         let (port, listener) = loop {
             let port = Port::free()?;
             // Lost to somebody else in between: another one.

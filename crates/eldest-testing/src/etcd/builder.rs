@@ -22,6 +22,8 @@ pub struct EtcdBuilder {
     pub(super) env: Vec<(OsString, OsString)>,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) places: Vec<Place>,
+    /// The certificate and its key, if the members serve TLS.
+    pub(super) certificate: Option<[PathBuf; 2]>,
 }
 
 /// The place where a member runs, if not on the loopback interface.
@@ -76,6 +78,15 @@ impl EtcdBuilder {
     ) -> Self {
         let command = command.into_iter().map(Into::into).collect();
         self.places.push(Place { address, command });
+        self
+    }
+
+    /// Serves clients by TLS too, at a port of its own ([`Etcd::tls_endpoint`]), with the certificate and the key in these
+    /// files (PEM). etcd reads them for each connection. To demand certificates from clients, add the arguments
+    /// `--client-cert-auth` and `--trusted-ca-file=FILE`. A member at an address of its own
+    /// ([`member_at`](Self::member_at)) serves no TLS.
+    pub fn tls(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.certificate = Some([certificate.into(), key.into()]);
         self
     }
 

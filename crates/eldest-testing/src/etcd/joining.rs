@@ -23,6 +23,7 @@ impl Etcd {
                 data: self.setup.data.clone(),
                 name,
                 client,
+                tls: self.setup.tls.as_ref().map(|_| Port::free()).transpose()?,
                 peer,
                 members: String::new(),
                 joins: true,

@@ -27,6 +27,8 @@ pub(super) struct Setup {
     pub(super) name: String,
     pub(super) data: PathBuf,
     pub(super) client: Port,
+    /// Its port for clients by TLS, if it has one.
+    pub(super) tls: Option<Port>,
     pub(super) peer: Port,
     /// `name=peer url` of every member.
     pub(super) members: String,
@@ -40,6 +42,12 @@ impl Setup {
     /// How this member appears in the list of members.
     pub(super) fn entry(&self) -> String {
         format!("{}={}", self.name, self.peer.url())
+    }
+
+    /// Where clients reach it by TLS, if it serves TLS.
+    pub(super) fn tls_url(&self) -> Option<String> {
+        let port = self.tls.as_ref()?;
+        Some(format!("https://{}", port.address()))
     }
 
     pub(super) fn command(&self) -> Command {
@@ -56,8 +64,17 @@ impl Setup {
         };
         flag("name", &self.name);
         flag("data-dir", &self.data);
-        flag("listen-client-urls", &self.client.url());
-        flag("advertise-client-urls", &self.client.url());
+        let (mut listen, mut advertise) = (self.client.url(), self.client.url());
+        if let Some((url, [certificate, key])) =
+            self.tls_url().zip(self.options.certificate.as_ref())
+        {
+            flag("cert-file", certificate);
+            flag("key-file", key);
+            listen = format!("{listen},{url}");
+            advertise = url;
+        }
+        flag("listen-client-urls", &listen);
+        flag("advertise-client-urls", &advertise);
         flag("listen-peer-urls", &self.peer.url());
         flag("initial-advertise-peer-urls", &self.peer.url());
         flag("initial-cluster", &self.members);
