@@ -87,6 +87,8 @@ pub enum Realm {
     Servers,
     /// What etcd holds.
     Store,
+    /// The certificates of etcd or of a node.
+    Certificates,
     /// The users of etcd and their roles, if it has any.
     Users,
     /// The wall clock of a node's process.
@@ -172,8 +174,9 @@ pub(crate) fn together(a: &Card, b: &Card) -> bool {
     let same_side = a.side == b.side || [a.side, b.side].contains(&Side::Everybody);
     let same_place = a.realm == b.realm && same_side;
     let no_answer = |a: &Card, b: &Card| a.realm == Realm::Servers && b.asks;
-    // A second process under one identity cannot stand while etcd takes no more keys.
-    let no_room = |a: &Card, b: &Card| (a.name, b.name) == ("no-space", "twin");
+    // A second process under one identity cannot stand while etcd takes no more keys, or no connection.
+    let shut = ["no-space", "distrust-etcd-certificate"];
+    let no_room = |a: &Card, b: &Card| shut.contains(&a.name) && b.name == "twin";
     // Nobody deletes the key of a dead node if it has no lease any more.
     let no_owner = |a: &Card, b: &Card| {
         let dies = ["kill-", "panic-"]

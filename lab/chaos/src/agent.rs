@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
+use crate::certificates::{self, Certificates};
 use crate::links::Links;
 use crate::{AGENT, Result, Settings, users};
 
@@ -33,17 +34,24 @@ pub(crate) struct Agent {
     folder: PathBuf,
     /// Its own connections to etcd.
     links: Links,
+    /// The variables that name the files of its certificates.
+    certificates: Vec<(&'static str, PathBuf)>,
     process: RefCell<Option<Process>>,
     paused: Cell<bool>,
 }
 
 impl Agent {
     /// Makes the agent of a folder; it is started with [`Agent::start`].
-    pub(crate) async fn new(cluster: &EtcdCluster, folder: &Path) -> Result<Option<Self>> {
+    pub(crate) async fn new(
+        cluster: &EtcdCluster,
+        folder: &Path,
+        certificates: &Certificates,
+    ) -> Result<Option<Self>> {
         Ok(Some(Self {
             socket: folder.join("agent.sock"),
             folder: folder.to_owned(),
             links: Links::start(cluster).await?,
+            certificates: certificates.environment(certificates::AGENT),
             process: RefCell::default(),
             paused: Cell::new(false),
         }))
@@ -66,6 +74,7 @@ impl Agent {
             .env(AGENT, &self.socket)
             .env("ETCD_ENDPOINTS", self.links.endpoints(0))
             .env("RUST_LOG", "eldest=debug")
+            .envs(self.certificates.iter().cloned())
             .env(WITH_USER, if settings.auth { "yes" } else { "" })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -103,6 +112,11 @@ impl Agent {
     /// Resets its connections to etcd and refuses new ones.
     pub(crate) fn cut(&self) {
         self.links.all().iter().for_each(Proxy::cut);
+    }
+
+    /// Resets its connections to etcd; new ones are accepted.
+    pub(crate) fn reset(&self) {
+        self.links.reset();
     }
 
     pub(crate) fn heal(&self) {
@@ -176,7 +190,7 @@ pub fn main(socket: &Path) -> Result {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let options = SessionOptions::new("agent");
+        let options = eldest_node::tls::of_environment(SessionOptions::new("agent"))?;
         let options = match std::env::var(WITH_USER) {
             Ok(yes) if !yes.is_empty() => options.credentials(users::credentials(users::AGENT)),
             _ => options,

@@ -11,8 +11,9 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use crate::agent::Agent;
+use crate::certificates::{Certificates, TWIN};
 use crate::ledger::Ledger;
-use crate::links::Links;
+use crate::links::{self, Links};
 use crate::member::{Common, Member};
 use crate::wide::Wide;
 use crate::wire::{Way, Wire};
@@ -41,6 +42,8 @@ pub struct Lab {
     pub(crate) twin: Member,
     /// Guards all of them; there is none among data centres.
     pub(crate) agent: Option<Agent>,
+    /// There are none among data centres.
+    certificates: Option<Certificates>,
     ledger: RefCell<Ledger>,
     /// Whether the faults of this step are one.
     pub(crate) alone: Cell<bool>,
@@ -89,14 +92,22 @@ async fn watched(
     Ok((clients, truths))
 }
 
-/// The cluster, in data centres if there is a wire between them, and with users if they are wanted.
-async fn cluster(settings: &Settings, wire: Option<&Wire>) -> Result<EtcdCluster> {
+/// The cluster, in data centres if there is a wire between them, by TLS if there are certificates, and with users if they
+/// are wanted.
+async fn cluster(
+    settings: &Settings,
+    wire: Option<&Wire>,
+    certificates: Option<&Certificates>,
+) -> Result<EtcdCluster> {
     let mut builder = Etcd::builder()
         .heartbeat(settings.heartbeat)
         .election_timeout(settings.election_timeout)
         .arg(QUOTA);
     for site in wire.into_iter().flat_map(Wire::sites) {
         builder = builder.member_at(site.address.into(), site.command());
+    }
+    if let Some(certificates) = certificates {
+        builder = certificates.demanded(builder);
     }
     if let Some(etcd) = settings.etcds.first() {
         builder = builder.binary(etcd);
@@ -141,20 +152,23 @@ impl Lab {
     ) -> Result<Self> {
         let wire = far.map(|far| Wire::start(settings.members, Way::from(far), far.seed));
         let wire = wire.transpose()?;
-        let cluster = cluster(settings, wire.as_ref()).await?;
-        let recorder = Recorder::boottime();
         let folder = tempfile::Builder::new().prefix("eldest-chaos-").tempdir()?;
+        let issued = || Certificates::new(folder.path(), settings.nodes);
+        let certificates = far.is_none().then(issued).transpose()?;
+        let cluster = cluster(settings, wire.as_ref(), certificates.as_ref()).await?;
+        let recorder = Recorder::boottime();
         let (clients, truths) = watched(&cluster, &recorder, settings.auth).await?;
         let register = folder.path().join("register.sqlite");
-        let agent = match far {
-            Some(_) => None,
-            None => Agent::new(&cluster, folder.path()).await?,
+        let agent = match &certificates {
+            Some(certificates) => Agent::new(&cluster, folder.path(), certificates).await?,
+            None => None,
         };
         let common = Common {
             folder: folder.path(),
             register: &register,
             election: ELECTION,
             guard: agent.as_ref().map(Agent::socket),
+            certificates: certificates.as_ref(),
             clocks,
         };
         let mut ledger = Ledger::default();
@@ -163,7 +177,8 @@ impl Lab {
         for node in &nodes {
             ledger.follow(node.history.clone());
         }
-        let twin = Member::new(&common, "n1-twin", "n1", cluster.endpoints().join(","))?;
+        let endpoints: Vec<String> = cluster.members().iter().map(links::endpoint).collect();
+        let twin = Member::new(&common, TWIN, "n1", endpoints.join(","))?;
         ledger.follow(twin.history.clone());
         let mut lab = Self {
             settings: settings.clone(),
@@ -174,6 +189,7 @@ impl Lab {
             nodes,
             twin,
             agent,
+            certificates,
             ledger: RefCell::new(ledger),
             alone: Cell::new(true),
             misses: RefCell::default(),
@@ -394,6 +410,12 @@ impl Lab {
     ) -> Result {
         let answer = tokio::time::timeout(REQUEST * 5, ask(self.clients[0].clone()));
         Ok(answer.await??)
+    }
+
+    /// The certificates of everybody; an error if TLS is not used.
+    pub(crate) fn certificates(&self) -> Result<&Certificates> {
+        let certificates = self.certificates.as_ref();
+        certificates.ok_or_else(|| "data centres do without TLS".into())
     }
 
     /// The data centre of that node, and the server in it, if there are some.

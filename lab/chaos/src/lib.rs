@@ -10,6 +10,7 @@ pub mod action;
 pub mod actions;
 #[cfg_attr(not(target_os = "linux"), path = "no_agent.rs")]
 pub mod agent;
+mod certificates;
 mod distance;
 mod lab;
 mod ledger;

@@ -1,8 +1,13 @@
 //! Connects a node to etcd through proxies of its own, one for each server.
 
-use eldest_testing::{EtcdCluster, Proxy};
+use eldest_testing::{Etcd, EtcdCluster, Proxy};
 
 use crate::Result;
+
+/// Where clients reach that member: by TLS, if it serves TLS.
+pub(crate) fn endpoint(member: &Etcd) -> String {
+    member.tls_endpoint().unwrap_or_else(|| member.endpoint())
+}
 
 /// The links of one node.
 pub(crate) struct Links(Vec<Proxy>);
@@ -11,14 +16,15 @@ impl Links {
     pub(crate) async fn start(cluster: &EtcdCluster) -> Result<Self> {
         let mut links = Vec::new();
         for member in cluster.members() {
-            links.push(Proxy::start(member.address()).await?);
+            links.push(Proxy::start(endpoint(member)).await?);
         }
         Ok(Self(links))
     }
 
     /// As the node is told them, `first` first.
     pub(crate) fn endpoints(&self, first: usize) -> String {
-        let mut endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
+        let endpoint = |link: &Proxy| format!("https://{}", link.address());
+        let mut endpoints: Vec<String> = self.0.iter().map(endpoint).collect();
         let count = endpoints.len();
         endpoints.rotate_left(first % count);
         endpoints.join(",")
@@ -38,6 +44,11 @@ impl Links {
         let links = self.0.iter().enumerate();
         let busiest = links.max_by_key(|(_, link)| link.connections());
         busiest.map(|(server, _)| server)
+    }
+
+    /// Resets all connections; new ones are accepted.
+    pub(crate) fn reset(&self) {
+        self.0.iter().for_each(Proxy::drop_connections);
     }
 
     pub(crate) fn heal(&self) {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::certificates::Certificates;
 use crate::wide::Wide;
 use crate::wire::Wire;
 use crate::{NODE, Result, Settings, users};
@@ -37,6 +38,8 @@ pub(crate) struct Member {
     round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
+    /// The variables that name the files of its certificates, if it uses TLS.
+    certificates: Vec<(&'static str, PathBuf)>,
     /// The socket of the agent that guards it, if there is one.
     guard: Option<PathBuf>,
     /// The wall clock that its processes see, if it is not the machine's.
@@ -53,6 +56,7 @@ pub(crate) struct Common<'a> {
     pub(crate) register: &'a Path,
     pub(crate) election: &'a str,
     pub(crate) guard: Option<&'a Path>,
+    pub(crate) certificates: Option<&'a Certificates>,
     /// True if each has a wall clock of its own.
     pub(crate) clocks: bool,
 }
@@ -77,6 +81,9 @@ impl Member {
             round_trip: None,
             register: common.register.to_owned(),
             election: common.election.to_owned(),
+            certificates: common
+                .certificates
+                .map_or_else(Vec::new, |all| all.environment(name)),
             guard: common.guard.map(Path::to_owned),
             clock: common.clocks.then(WallClock::new).transpose()?,
             process: RefCell::default(),
@@ -150,6 +157,7 @@ impl Member {
             command.env("ETCD_USER", &self.identity);
             command.env("ETCD_PASSWORD", users::PASSWORD);
         }
+        command.envs(self.certificates.iter().cloned());
         if let Some(clock) = &self.clock {
             clock.apply_to(&mut command);
         }
@@ -279,6 +287,17 @@ impl Member {
     pub(crate) fn log(&self) -> String {
         let log = std::fs::read(self.folder.join("log.txt")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// An error if it did not log that a renewal failed with an error of that class.
+    pub(crate) fn told_why(&self, class: &str) -> Result {
+        let class = format!("class={class}");
+        let log = self.log();
+        let mut lines = log.lines().filter(|line| line.contains("renewal failed"));
+        if lines.any(|line| line.contains(&class)) {
+            return Ok(());
+        }
+        Err(format!("{} did not say why its renewals failed", self.name).into())
     }
 
     /// The end of its log.

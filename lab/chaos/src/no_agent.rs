@@ -1,9 +1,11 @@
 //! Stands in for the agent where there are no process descriptors: nodes have no guard there.
 
 use std::path::Path;
+use std::time::Duration;
 
 use eldest_testing::EtcdCluster;
 
+use crate::certificates::Certificates;
 use crate::{Result, Settings};
 
 /// No agent.
@@ -11,7 +13,7 @@ pub(crate) enum Agent {}
 
 impl Agent {
     #[allow(clippy::unused_async, reason = "as where there is one")]
-    pub(crate) async fn new(_: &EtcdCluster, _: &Path) -> Result<Option<Self>> {
+    pub(crate) async fn new(_: &EtcdCluster, _: &Path, _: &Certificates) -> Result<Option<Self>> {
         Ok(None)
     }
 
@@ -40,6 +42,10 @@ impl Agent {
         match *self {}
     }
 
+    pub(crate) fn reset(&self) {
+        match *self {}
+    }
+
     pub(crate) fn heal(&self) {
         match *self {}
     }
@@ -49,7 +55,7 @@ impl Agent {
         match *self {}
     }
 
-    pub(crate) fn revoked(&self) -> Result<Vec<(Duration, i64)>> {
+    pub(crate) fn released(&self) -> Result<Vec<(Duration, i64)>> {
         match *self {}
     }
 }

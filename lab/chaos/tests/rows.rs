@@ -29,6 +29,7 @@ enum Kind {
     Members,
     Store,
     Agent,
+    Certificates,
     Users,
     Clocks,
 }
@@ -45,6 +46,7 @@ fn kind(card: &Card) -> Kind {
         (Realm::Servers, _) => Kind::Servers,
         (Realm::Store, _) => Kind::Store,
         (Realm::Agent, _) => Kind::Agent,
+        (Realm::Certificates, _) => Kind::Certificates,
         (Realm::Users, _) => Kind::Users,
         (Realm::Clock, _) => Kind::Clocks,
     }
@@ -91,6 +93,11 @@ async fn servers_of_etcd_that_die_or_stop() -> Result {
 #[tokio::test]
 async fn servers_of_etcd_that_come_go_or_are_defragmented() -> Result {
     each_alone(Kind::Members).await
+}
+
+#[tokio::test]
+async fn certificates_that_are_replaced_expire_or_are_unknown() -> Result {
+    each_alone(Kind::Certificates).await
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ mod orders;
 pub mod record;
 pub mod register;
 mod seen;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod voice;
 mod web;
 mod work;
@@ -65,7 +67,7 @@ async fn node(config: Config) -> Result<()> {
     let listener = TcpListener::bind(&config.listen)
         .await
         .with_context(|| format!("LISTEN={}", config.listen))?;
-    let session = Session::connect_lazy(&config.endpoints, options(&config))?;
+    let session = Session::connect_lazy(&config.endpoints, options(&config)?)?;
     let (leading, leads) = watch::channel(None);
     let (seeing, seen) = watch::channel(Seen::Nothing);
     let web = web::Web {
@@ -128,7 +130,14 @@ async fn leave(session: Session, voice: &Voice) -> Result<()> {
     Ok(())
 }
 
-fn options(config: &Config) -> SessionOptions {
+#[cfg_attr(
+    not(feature = "tls"),
+    expect(
+        clippy::unnecessary_wraps,
+        reason = "only TLS asks more of the environment"
+    )
+)]
+fn options(config: &Config) -> Result<SessionOptions> {
     let options = SessionOptions::new(&config.name).announcement(announcement(config));
     let options = match config.round_trip {
         Some(round_trip) => options.wan(round_trip),
@@ -138,11 +147,14 @@ fn options(config: &Config) -> SessionOptions {
         Some(credentials) => options.credentials(credentials.clone()),
         None => options,
     };
-    match &config.guard {
+    let options = match &config.guard {
         // Without the agent, a crash costs a TTL, and nothing else.
         Some(socket) => options.guard(Guard::agent_at(socket).optional()),
         None => options,
-    }
+    };
+    #[cfg(feature = "tls")]
+    let options = tls::of_environment(options)?;
+    Ok(options)
 }
 
 /// What the others are told from the beginning; a leader adds since when it leads.

@@ -13,7 +13,11 @@ use crate::workspaces::Workspace;
 use crate::{packages, setup};
 
 /// Features of the product's packages for the fault harness, which builds them in its own workspace.
-const FOR_HARNESS: [&str; 2] = ["eldest-node/orders", "eldest-node/register"];
+const FOR_HARNESS: [&str; 3] = [
+    "eldest-node/orders",
+    "eldest-node/register",
+    "eldest-node/tls",
+];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
 

@@ -2,6 +2,7 @@
 
 use crate::action::Action;
 
+mod certificates;
 mod clock;
 mod defrag;
 mod far;
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(defrag::all());
     all.extend(store::all());
     all.extend(clock::all());
+    all.extend(certificates::all());
     all.extend(users::all());
     all.extend(far::all());
     all.extend(upgrade::all());

@@ -95,14 +95,6 @@ impl User {
         })
         .await
     }
-
-    /// Returns true if the node said why nothing is renewed.
-    fn told(&self, lab: &Lab, victim: &Victim) -> bool {
-        let log = lab.nodes[victim.node].log();
-        let class = format!("class={}", self.class);
-        let mut lines = log.lines().filter(|line| line.contains("renewal failed"));
-        lines.any(|line| line.contains(&class))
-    }
 }
 
 impl Action for User {
@@ -129,8 +121,8 @@ impl Action for User {
             let node = &lab.nodes[victim.node];
             self.change(lab, victim, true).await?;
             lab.healed(&node.name, self.card.name);
-            if lab.alone.get() && !self.told(lab, victim) {
-                return Err(format!("{} did not say why its renewals failed", node.name).into());
+            if lab.alone.get() {
+                node.told_why(self.class)?;
             }
             Ok(())
         }

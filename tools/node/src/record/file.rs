@@ -39,6 +39,9 @@ struct Sampled {
     ended: bool,
 }
 
+/// The endpoint of a session that is closed before it needs one.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
 impl History {
     pub(crate) async fn open(config: &Config) -> Result<Self> {
         let Some(path) = &config.history else {
@@ -47,7 +50,7 @@ impl History {
         let recorder = Recorder::boottime().to_file(path);
         let recorder = recorder.with_context(|| format!("HISTORY={}", path.display()))?;
         // The library's watchdog is one thread per process, and stays: it belongs to the baseline.
-        let first = Session::connect_lazy(&config.endpoints, SessionOptions::new(&config.name))?;
+        let first = Session::connect_lazy([NOWHERE], SessionOptions::new(&config.name))?;
         first.close().await?;
         drop(first);
         let until = Instant::now() + SETTLE;
