@@ -6,6 +6,8 @@ use stateright::Property;
 use crate::action::Action;
 use crate::model::Model;
 use crate::rules::Rule;
+use crate::search::Explored;
+use crate::show;
 use crate::state::{Link, Node, Phase, Removal, State};
 
 /// At most one node acts as leader.
@@ -215,5 +217,15 @@ impl Model {
             ));
         }
         possibilities
+    }
+}
+
+impl Explored for Model {
+    fn tell(&self, path: stateright::Path<State, Action>) -> String {
+        show::tell(self, path)
+    }
+
+    fn happened(&self) -> Vec<&'static str> {
+        self.seen.names()
     }
 }

@@ -6,6 +6,7 @@
 //! It follows `crates/eldest-core/` by hand: whoever changes a rule there changes it here.
 
 mod action;
+pub mod challenge;
 mod explore;
 mod model;
 mod recovery;

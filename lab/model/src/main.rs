@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use eldest_sim_model::challenge::{self, Challenges};
 use eldest_sim_model::{Model, Rule};
 
 fn main() -> ExitCode {
@@ -39,19 +40,68 @@ does not.
   --without RULE   the shortest way to what the rule prevents, for 2 nodes and a TTL of 3 if not told otherwise;
                    one of {}
   --threads N      1 to 64; without it 2
+
+  --challenges     the model of challenges instead, for one challenger; of the options above it takes --without (one of
+                   {})
+                   and --threads
+  --challengers N  1 or 2; with 2, the suspect has one request under way at a time
 ",
-        Rule::ALL.map(Rule::name).join(", ")
+        Rule::ALL.map(Rule::name).join(", "),
+        challenge::Rule::ALL.map(challenge::Rule::name).join(", ")
     )
 }
 
 #[derive(Debug)]
+enum World {
+    Protocol(Model),
+    Challenges(Challenges),
+}
+
+#[derive(Debug)]
 struct Wanted {
-    model: Model,
+    world: World,
     threads: usize,
     broken: bool,
 }
 
 fn parse(args: &[String]) -> Result<Wanted, String> {
+    let (challenges, others): (Vec<_>, Vec<_>) =
+        args.iter().cloned().partition(|arg| arg == "--challenges");
+    if challenges.is_empty() {
+        parse_protocol(args)
+    } else {
+        parse_challenges(&others)
+    }
+}
+
+fn parse_challenges(args: &[String]) -> Result<Wanted, String> {
+    let (mut world, mut threads, mut challengers) = (Challenges::new(), 2, None);
+    let mut broken = false;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} takes a value"));
+        match arg.as_str() {
+            "--challengers" => challengers = Some(number(arg, value()?, 1, 2)?),
+            "--threads" => threads = number(arg, value()?, 1, 64)?,
+            "--without" => {
+                world = Challenges::without(challenge::Rule::from_str(value()?)?);
+                broken = true;
+            }
+            _ => return Err(format!("--challenges has no option `{arg}`")),
+        }
+    }
+    if let Some(challengers) = challengers {
+        let requests = if challengers == 1 { 2 } else { 1 };
+        world = world.of(challengers.into(), requests);
+    }
+    Ok(Wanted {
+        world: World::Challenges(world),
+        threads: threads.into(),
+        broken,
+    })
+}
+
+fn parse_protocol(args: &[String]) -> Result<Wanted, String> {
     let (mut nodes, mut ttl, mut steps, mut rule) = (None, None, None, None);
     let (mut fine, mut bare, mut early, mut recovery) = (false, false, false, false);
     let mut threads = 2;
@@ -95,7 +145,7 @@ fn parse(args: &[String]) -> Result<Wanted, String> {
         model = model.with_recovery();
     }
     Ok(Wanted {
-        model,
+        world: World::Protocol(model),
         threads: threads.into(),
         broken: rule.is_some(),
     })
@@ -111,12 +161,19 @@ fn number(what: &str, text: &str, least: u8, most: u8) -> Result<u8, String> {
 impl Wanted {
     fn check(self) -> (String, ExitCode) {
         let (text, good) = if self.broken {
-            match self.model.counterexample() {
+            let counterexample = match &self.world {
+                World::Protocol(model) => model.counterexample(),
+                World::Challenges(model) => model.counterexample(),
+            };
+            match counterexample {
                 Some(counterexample) => (counterexample.to_string(), true),
                 None => ("no counterexample\n".to_owned(), false),
             }
         } else {
-            let report = self.model.check(self.threads);
+            let report = match self.world {
+                World::Protocol(model) => model.check(self.threads),
+                World::Challenges(model) => model.check(self.threads),
+            };
             (report.to_string(), report.is_good())
         };
         (text, ExitCode::from(u8::from(!good)))
@@ -144,6 +201,11 @@ mod tests {
         let (text, _) = parsed("--without eldest-leads --steps 0").unwrap().check();
         assert!(text.contains("NOT \"never two leaders at once\""), "{text}");
         assert!(text.contains("b: begins to lead"), "{text}");
+        let (text, _) = parsed("--challenges --without full-wait").unwrap().check();
+        assert!(
+            text.contains("NOT \"no leader acts where its key has gone\""),
+            "{text}"
+        );
     }
 
     #[test]
@@ -154,6 +216,8 @@ mod tests {
             "--steps",
             "--without luck",
             "--fast",
+            "--challenges --ttl 3",
+            "--challenges --without margin",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -1,6 +1,7 @@
 //! Describes the world that is modelled: how many nodes, how long leases last, and which rules are obeyed.
 
 use crate::rules::Rule;
+use crate::search::{Counterexample, Report};
 use crate::seen::Seen;
 
 /// At most so many nodes.
@@ -129,9 +130,14 @@ impl Model {
         Self { recovery, ..self }
     }
 
-    /// What has happened so far, in any of the states explored by this model or a clone of it.
-    pub fn happened(&self) -> Vec<&'static str> {
-        self.seen.names()
+    /// Looks at every state.
+    pub fn check(self, threads: usize) -> Report {
+        Report::of(self, threads)
+    }
+
+    /// Finds the shortest way to a state that must not be.
+    pub fn counterexample(&self) -> Option<Counterexample> {
+        Counterexample::of(self)
     }
 
     /// Returns true if the rule is obeyed.

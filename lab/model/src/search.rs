@@ -3,12 +3,24 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model as _, Path};
+use std::hash::Hash;
 
-use crate::action::Action;
-use crate::model::Model;
-use crate::show;
-use crate::state::State;
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+
+/// A model whose states are explored.
+pub(crate) trait Explored: Clone + Send + Sync + 'static
+where
+    Self: Model<State: Clone + fmt::Debug + PartialEq + Hash + Send + Sync>,
+    Self: Model<Action: Clone + fmt::Debug + PartialEq + Send + Sync>,
+{
+    /// Describes a path step by step.
+    fn tell(&self, path: Path<Self::State, Self::Action>) -> String;
+
+    /// Returns the kinds of steps that were taken at all.
+    fn happened(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+}
 
 /// What was found in all the states there are.
 #[derive(Debug)]
@@ -50,13 +62,13 @@ impl fmt::Display for Counterexample {
     }
 }
 
-impl Model {
+impl Report {
     /// Looks at every state. A model that obeys every rule takes memory for all of them: about 60 bytes each, and a
     /// few hundred for each that is still to be looked at.
-    pub fn check(self, threads: usize) -> Report {
+    pub(crate) fn of<M: Explored>(model: M, threads: usize) -> Self {
         let started = Instant::now();
-        let again = self.clone();
-        let checker = self.checker().threads(threads);
+        let again = model.clone();
+        let checker = model.checker().threads(threads);
         let checker = checker.finish_when(HasDiscoveries::AnyFailures);
         let checker = checker.spawn_bfs().join();
         let found = checker.discoveries();
@@ -68,28 +80,30 @@ impl Model {
             failed |= found && !possible;
             properties.push((property.name, possible, found == possible));
         }
-        Report {
+        Self {
             states: checker.unique_state_count(),
             steps: checker.state_count(),
             depth: checker.max_depth(),
             took: started.elapsed(),
             properties,
             happened: checker.model().happened(),
-            counterexample: failed.then(|| again.counterexample()).flatten(),
+            counterexample: failed.then(|| Counterexample::of(&again)).flatten(),
         }
     }
+}
 
-    /// The shortest way to a state that must not be.
-    pub fn counterexample(&self) -> Option<Counterexample> {
-        let mut shortest: Option<(&'static str, Path<State, Action>)> = None;
+impl Counterexample {
+    /// Finds the shortest way to a state that must not be.
+    pub(crate) fn of<M: Explored>(model: &M) -> Option<Self> {
+        let mut shortest: Option<(&'static str, Path<M::State, M::Action>)> = None;
         let mut depth = usize::MAX;
         // Each search ends with a shorter way, if there is one: within a block stateright keeps the last.
         loop {
-            let checker = self.clone().checker().target_max_depth(depth);
+            let checker = model.clone().checker().target_max_depth(depth);
             let checker = checker.finish_when(HasDiscoveries::AnyFailures);
             let checker = checker.spawn_bfs().join();
             let bad = |name: &str| {
-                let properties = self.properties();
+                let properties = model.properties();
                 let mut bad = properties
                     .iter()
                     .filter(|p| p.expectation.discovery_is_failure());
@@ -108,10 +122,10 @@ impl Model {
                 _ => break,
             }
         }
-        shortest.map(|(property, path)| Counterexample {
+        shortest.map(|(property, path)| Self {
             property,
             steps: depth - 1,
-            told: show::tell(self, path),
+            told: model.tell(path),
         })
     }
 }
@@ -158,7 +172,9 @@ impl fmt::Display for Report {
             };
             writeln!(f, "{name}: {verdict}")?;
         }
-        writeln!(f, "steps of these kinds: {}", self.happened.join(", "))?;
+        if !self.happened.is_empty() {
+            writeln!(f, "steps of these kinds: {}", self.happened.join(", "))?;
+        }
         if let Some(counterexample) = &self.counterexample {
             write!(f, "{counterexample}")?;
         }
