@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
-pub use crate::etcd::{EtcdMember, EtcdMemberStatus, PING_EVERY, Permissions, preferred};
+pub use crate::etcd::{
+    EtcdMember, EtcdMemberStatus, PING_EVERY, PING_REMEDY, Permissions, preferred,
+};
 use crate::runtime::{SharedEnv, System};
 pub use crate::session::LOST_PACKET;
 use crate::session::{Session, SessionOptions, Settings};

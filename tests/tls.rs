@@ -395,7 +395,7 @@ async fn with_nothing_but_an_https_endpoint() -> Result {
 
 #[tokio::test]
 async fn https_works_out_of_the_box_with_the_authorities_of_the_system() -> Result {
-    let sealed = TlsEtcd::start_open().await?;
+    let sealed = TlsEtcd::start_open(&[]).await?;
     let status = tokio::process::Command::new(std::env::current_exe()?)
         .args(["--exact", "with_nothing_but_an_https_endpoint", "--ignored"])
         .env("SSL_CERT_FILE", sealed.file("ca.pem"))

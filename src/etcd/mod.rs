@@ -50,7 +50,7 @@ pub(crate) use lane::Lane;
 pub(crate) use lease::KeepAlive;
 pub use nearness::EndpointReason;
 pub use operator::{EtcdMember, EtcdMemberStatus, Permissions};
-pub use pings::PING_EVERY;
+pub use pings::{PING_EVERY, PING_REMEDY};
 pub(crate) use pool::Pool;
 pub use preferred::preferred;
 pub use txn::{Comparison, Condition, Fence, KeyValue, Op, OpResult, TxnOutcome};

@@ -12,7 +12,9 @@ pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 const REASON: &str = "too_many_pings";
 /// The error that open streams receive: the connection has ended.
 const ENDED: &str = "broken pipe";
-const REMEDY: &str = "start it with --grpc-keepalive-min-time of 5s, the default, or less";
+/// Mends an etcd that cuts connections for their pings.
+pub const PING_REMEDY: &str =
+    "start etcd with --grpc-keepalive-min-time of 5s, the default, or less";
 
 /// Adds the cause and the remedy to the failure of a connection on which etcd had been quiet for so long, if etcd cut it for its
 /// pings.
@@ -25,12 +27,13 @@ pub(super) fn explain(failure: &mut RequestError, quiet: Option<Duration>) {
     let suspected = fourth..fourth + PING_TIMEOUT;
     let is_cut = quiet.is_some_and(|quiet| suspected.contains(&quiet)) && message.contains(ENDED);
     if message.contains(REASON) {
-        failure.message =
-            format!("{message}: etcd takes a ping every {PING_EVERY:?} for too many: {REMEDY}");
+        failure.message = format!(
+            "{message}: etcd takes a ping every {PING_EVERY:?} for too many: {PING_REMEDY}"
+        );
     } else if is_cut {
         failure.message = format!(
             "{message}: etcd ended the connection after four pings, so it probably takes a ping every {PING_EVERY:?} for too many: \
-             {REMEDY}"
+             {PING_REMEDY}"
         );
     }
 }

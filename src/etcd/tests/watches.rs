@@ -181,6 +181,6 @@ async fn a_stream_that_etcd_cuts_for_its_pings_names_the_setting() {
     next(&mut receiver).await;
     let cut = tokio::time::timeout(PING_EVERY * 6, receiver.next());
     let failure = cut.await.expect("it is cut").unwrap_err();
-    let remedy = "start it with --grpc-keepalive-min-time of 5s";
+    let remedy = "start etcd with --grpc-keepalive-min-time of 5s";
     assert!(failure.message.contains(remedy), "{failure}");
 }

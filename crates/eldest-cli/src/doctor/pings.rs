@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use eldest::operator::PING_EVERY;
+use eldest::operator::{PING_EVERY, PING_REMEDY};
 use eldest_http::contract::command::Level;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason};
@@ -67,8 +67,7 @@ impl Pings {
                 punished.join(" and "),
                 PING_EVERY * 4
             );
-            let remedy = "start etcd with --grpc-keepalive-min-time of 5s, the default, or less";
-            findings.bad(Level::Warn, ABOUT, message, remedy);
+            findings.bad(Level::Warn, ABOUT, message, PING_REMEDY);
         } else if answered {
             let message = format!("etcd accepts the pings of a session, every {PING_EVERY:?}");
             findings.ok(ABOUT.0, ABOUT.1, message);

@@ -65,7 +65,7 @@ async fn a_user_where_authentication_is_disabled_is_told() -> Result {
 
 #[tokio::test]
 async fn an_endpoint_that_answers_otherwise_than_a_member_has_a_remedy_of_its_own() -> Result {
-    let sealed = TlsEtcd::start_open().await?;
+    let sealed = TlsEtcd::start_open(&[]).await?;
     let mut cluster = Etcd::builder().start_cluster(1).await?;
     let learner = cluster.add_learner().await?;
     let metrics = format!("http://{}", free_address()?);
