@@ -103,6 +103,11 @@ impl Logs {
         self.lock().clone()
     }
 
+    /// Drops all lines so far.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
     /// The spans of that name that have ended, with all their fields.
     pub(crate) fn ended(&self, span: &str) -> Vec<Line> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
