@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use eldest::internal::{self, Pause};
+use eldest::internal::Pause;
 use eldest::{BoxError, CancellationToken, Partition, Partitions};
 use tokio::sync::RwLock;
 
@@ -112,8 +112,6 @@ impl Programs {
     /// The work on one partition, which lasts as long as its term.
     async fn work(&self, partition: &Partition) {
         let lost = partition.lost();
-        // The program has its own enforcers.
-        internal::interruptible(&partition.term());
         let running = tokio::select! {
             biased;
             () = lost.cancelled() => return,

@@ -75,6 +75,15 @@ async fn say(stage: &Stage, node: &str, word: &str, wanted: usize) -> Result {
     Ok(said.await?)
 }
 
+async fn all_begin_again(stage: &Stage) -> Result {
+    let begun = eventually(TAKEOVER, "all programs begin again", async || {
+        let notes = notes(stage);
+        let begun = notes.iter().filter(|note| note.word == "begin");
+        (begun.count() == 2 * COUNT).then_some(())
+    });
+    Ok(begun.await?)
+}
+
 /// Each program of a partition ended before the next began, under a larger token.
 fn judge(notes: &[Note]) {
     let mut last: BTreeMap<&str, &Note> = BTreeMap::new();
@@ -154,14 +163,26 @@ async fn programs_end_by_the_clock_while_etcd_is_silent_and_begin_again() -> Res
     stage.etcd.pause();
     say(&stage, "a", "end", COUNT).await?;
     stage.etcd.resume();
-    eventually(TAKEOVER, "all programs begin again", async || {
-        let notes = notes(&stage);
-        let begun = notes.iter().filter(|note| note.word == "begin");
-        (begun.count() == 2 * COUNT).then_some(())
-    })
-    .await?;
+    all_begin_again(&stage).await?;
     a.stop().await?;
     judge(&notes(&stage));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_is_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Result {
+    let stage = Stage::new().await?;
+    let stubborn = "trap '' TERM; say begin; while :; do sleep 0.02; done";
+    let mut a = node(&stage, "a", &[], stubborn)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    stage.etcd.pause();
+    eventually(TAKEOVER, "the loss", async || {
+        a.log().contains("lease lost").then_some(())
+    })
+    .await?;
+    stage.etcd.resume();
+    all_begin_again(&stage).await?;
+    a.stop().await?;
     let log = a.log();
     assert!(!log.contains("work dropped at"), "{log}");
     Ok(())
