@@ -9,7 +9,7 @@ use crate::benches::{BENCHES, Bench};
 use crate::options::{Keep, Options, Storage};
 use crate::outside;
 
-/// Where the runs are that docs/performance.md shows.
+/// The folder of the runs that docs/performance.md shows.
 pub(crate) const FOLDER: &str = "docs/performance";
 
 /// Where the pictures of `--profile` are left.
@@ -140,7 +140,7 @@ pub(crate) fn help() -> String {
     format!(
         "cargo xtask bench [OPTION …] [BENCH …]: all benches, or those named
 cargo xtask bench all [OPTION …]: all benches, some of them also on disk and with three members; kept, and drawn
-cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER})
+cargo xtask bench plot [FOLDER]: draw what --keep left there ({FOLDER}), and write the tables of all figures
 
   --quick          fewer samples and sizes: less than 40 s for each
   --json           one JSON object per line on stdout; the table goes to stderr

@@ -1,4 +1,5 @@
-//! Draws the pictures of `docs/performance.md` from saved runs, and has the page's tables written with them.
+//! Draws the pictures of `docs/performance.md` from saved runs, and has the tables of the pages and the report of all figures
+//! written with them.
 
 use std::fs;
 use std::path::Path;
@@ -39,14 +40,20 @@ struct Curve {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws what a folder has, into the folder.
+/// The report of all figures.
+const REPORT: &str = "target/bench/performance.md";
+
+/// Draws what a folder has, into the folder, and writes the tables.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     for (name, text) in draw(folder)? {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }
-    for (path, text) in tables::pages(folder)? {
+    let report = Path::new(REPORT);
+    fs::create_dir_all(report.parent().context(REPORT)?)?;
+    let report = (report.to_owned(), tables::report(folder)?);
+    for (path, text) in tables::pages(folder)?.into_iter().chain([report]) {
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }

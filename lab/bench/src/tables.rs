@@ -1,4 +1,5 @@
-//! Writes the tables of `docs/performance.md` and of the pages below it from saved runs, so that nobody copies figures by hand.
+//! Writes the tables of `docs/performance.md` and `docs/etcd.md`, and the report of all figures, from saved runs, so that nobody
+//! copies figures by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,15 +17,29 @@ type Measured<'a> = ((&'a str, usize, &'a str), Vec<&'a Line>);
 /// Writes one table from all runs.
 type Write = fn(&[Kept]) -> Result<String>;
 
-/// Every table has a place in one of the pages, between two comments with its name.
-const TABLES: [(&str, Write); 7] = [
-    ("run", run),
+/// Pages beside the folder of the runs that show some of their figures.
+const PAGES: [&str; 2] = ["performance.md", "etcd.md"];
+
+/// Each of these tables has a place in one of the pages, between two comments with its name.
+const TABLES: [(&str, Write); 4] = [
     ("summary", summary),
     ("missed", missed),
     ("storage", storage),
-    ("costs", costs),
-    ("targets", targets),
     ("sessions", sessions),
+];
+
+/// The sections of the report of all figures: heading, introduction and table.
+const REPORT: [(&str, &str, Write); 3] = [
+    ("Runs", "", run),
+    (
+        "Costs",
+        "Medians, with etcd's data in memory. *n* is the number of candidates, elections, partitions or observers. For \
+         `takeover` it is the TTL in seconds, for `wide` the round trip in milliseconds, and for `route` the number of nodes or \
+         of hand-overs. The unit of `wide` is round trips. `cargo xtask bench NAME` repeats a row; NAME is the word before the \
+         slash.\n\n",
+        costs,
+    ),
+    ("Targets", "", targets),
 ];
 
 /// The rows of the summary: bench, n, and what was measured.
@@ -149,27 +164,35 @@ const SHARE: f64 = 0.25;
 /// A session renews its lease after a third of the TTL.
 const RENEWALS: f64 = 3.0;
 
-/// The pages that show runs of that folder, with the tables of these runs.
+/// Returns the pages beside that folder, with the tables of its runs.
 pub(crate) fn pages(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let mut paths = vec![folder.with_extension("md")];
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        let path = entry?.path();
-        paths.extend((path.extension().is_some_and(|it| it == "md")).then_some(path));
-    }
-    paths.sort();
+    let paths = PAGES.map(|page| folder.with_file_name(page));
     let runs = kept::read(folder)?;
     let mut pages = Vec::new();
     for path in paths.into_iter().filter(|path| path.exists()) {
-        let (mut page, mut shows_runs) = (fs::read_to_string(&path)?, false);
+        let mut page = fs::read_to_string(&path)?;
         for (name, write) in TABLES {
             if let Some((before, after)) = around(&page, name) {
                 page = format!("{before}\n{}\n\n{after}", write(&runs)?.trim_end());
-                shows_runs = true;
             }
         }
-        pages.extend(shows_runs.then_some((path, page)));
+        pages.push((path, page));
     }
     Ok(pages)
+}
+
+/// Every figure and every target of the runs of that folder.
+pub(crate) fn report(folder: &Path) -> Result<String> {
+    let runs = kept::read(folder)?;
+    let mut text = String::from("# All figures\n");
+    for (heading, about, write) in REPORT {
+        write!(
+            text,
+            "\n## {heading}\n\n{about}{}\n",
+            write(&runs)?.trim_end()
+        )?;
+    }
+    Ok(text)
 }
 
 /// The page before and behind the table of that name, with the comments.
@@ -440,7 +463,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{TABLES, around, pages, rounded_down, verdicts};
+    use super::{TABLES, around, pages, report, rounded_down, verdicts};
 
     /// `cargo xtask bench plot` writes them again.
     #[test]
@@ -464,13 +487,17 @@ mod tests {
     }
 
     #[test]
-    fn folder_without_pages_gets_no_table() {
+    fn folder_without_pages_gets_no_table_but_a_report() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/performance");
         for name in ["tmpfs-1.jsonl", "tmpfs-1.txt", "tmpfs-1.about.json"] {
             fs::copy(kept.join(name), folder.path().join(name)).unwrap();
         }
         assert!(pages(folder.path()).unwrap().is_empty());
+        let report = report(folder.path()).unwrap();
+        for row in ["| in memory, 1 |", "| `join` | 1 | ms |", "| `join n=1` |"] {
+            assert!(report.contains(row), "{row}");
+        }
     }
 
     #[test]

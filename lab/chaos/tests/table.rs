@@ -37,19 +37,15 @@ fn names(cell: &str) -> impl Iterator<Item = &str> {
 #[cfg(unix)]
 fn must_hold(card: &Card) -> String {
     let effect = match card.effect {
-        Effect::Kept => "the term continues",
-        Effect::Changed => {
-            "the term ends within the TTL; another node leads within the TTL + 4.5 s"
-        }
-        Effect::ChangedByGuard => {
-            "the term ends; another node leads within half the TTL, long before the lease expires"
-        }
-        Effect::ChangedAtOnce => "the term ends; another node leads within 3.5 s",
-        Effect::Vacant => "the term ends within the TTL; no node leads until the fault is over",
-        Effect::KeptOrChanged => "the term continues, or another node leads",
+        Effect::Kept => "kept",
+        Effect::Changed => "taken over",
+        Effect::ChangedByGuard => "taken over, guarded",
+        Effect::ChangedAtOnce => "handed over",
+        Effect::Vacant => "vacant",
+        Effect::KeptOrChanged => "kept or changed",
     };
     let refused = if card.refuses {
-        "; a late write of the old term is refused"
+        ", late write refused"
     } else {
         ""
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use eldest_chaos::{Plan, Result, Settings, Wide, actions, wide};
 
-/// A short one of the runs that docs/chaos keeps.
+/// A short one of the runs of docs/faults.md.
 #[test]
 fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Result {
     let round_trip = Duration::from_millis(120);

@@ -26,15 +26,15 @@ use trial::Limits;
 const SEEDS: u64 = 6000;
 
 const HELP: &str = "\
-Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source. Writes who noticed into
-tools/sim/noticed.toml, and the counts into docs/mutants.md.
+Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source. Writes what noticed
+each of them into tools/sim/noticed.toml.
 
   --only NAME …    only these mutants; the results of the others stay
   --area NAME      only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
   --seeds N        the number of seeds for each mutant (default 6000)
   --plans          only check that each kept plan (tools/sim/plans) notices the mutant that it names
-  --list           run nothing; print every mutant, its rule and who noticed it; takes --only and --area
-  --page           run nothing; write docs/mutants.md from the saved results, as after a mutant was removed
+  --list           run nothing; print the counts of each area, and every mutant with its rule and what noticed it; takes
+                   --only and --area
 
 The exit code is 1 if nothing notices a mutant, or if a kept plan does not notice its mutant. A run of all mutants takes hours
 on two cores.
@@ -47,7 +47,6 @@ struct Options {
     seeds: Option<u64>,
     plans: bool,
     list: bool,
-    page: bool,
 }
 
 impl Options {
@@ -74,14 +73,6 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         print!("{}", table::list(&chosen, &results));
         return Ok(ExitCode::SUCCESS);
     }
-    let keep = |results: &mut Results| {
-        results.write(&all)?;
-        table::write(&all, results)
-    };
-    if options.page {
-        keep(&mut results)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let kept = plans::read()?;
     if options.plans {
         let named = |mutant: &&Mutant| kept.iter().any(|plan| plan.mutant == mutant.name);
@@ -91,7 +82,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     }
     if options.everything() || options.area.as_deref() == Some(table::ADAPTER) {
         results.adapter = results::of_adapter(&simulate::table()?);
-        keep(&mut results)?;
+        results.write(&all)?;
     }
     if chosen.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -103,7 +94,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         let noticed = Noticed::of(&verdict.by, &verdict.seeds);
         results.core.insert(mutant.name.clone(), noticed);
         // At once: the run may take hours, and be ended.
-        keep(&mut results)
+        results.write(&all)
     })?;
     Ok(verdict(&survivors, &unnoticed))
 }
@@ -181,7 +172,6 @@ fn parse(args: &[String]) -> Result<Options> {
             }
             "--plans" => options.plans = true,
             "--list" => options.list = true,
-            "--page" => options.page = true,
             other => bail!("there is no option `{other}`\n\n{HELP}"),
         }
     }

@@ -1,5 +1,5 @@
 //! `scale`: what sessions, watchers and ends of leases cost etcd itself, by bare calls of the kinds that the library makes:
-//! the figures from which docs/performance.md calculates how many nodes one cluster carries.
+//! the figures from which docs/etcd.md calculates how many sessions one cluster carries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,19 +1,10 @@
-//! Writes how many mutants of each area are noticed, and by what, into `docs/mutants.md`; prints the list of all.
+//! Writes the report of all mutants: how many of each area are noticed, and by what; then each of them.
 
 use std::fmt::Write as _;
-
-use anyhow::{Context, Result};
 
 use super::list::Mutant;
 use super::results::{Noticed, Results};
 use super::trial::FIRST;
-use crate::setup;
-
-/// The page, from the workspace's folder.
-const PAGE: &str = "docs/mutants.md";
-
-const BEGIN: &str = "<!-- `cargo xtask mutants --page` writes this -->\n";
-const END: &str = "<!-- end -->\n";
 
 /// The area of the mutants that are no patches of the core.
 pub(crate) const ADAPTER: &str = "adapter";
@@ -41,18 +32,12 @@ impl Row<'_> {
 
 const COLUMNS: &str = "| mutant | broken rule | noticed by | first seed |\n|---|---|---|---|\n";
 
-/// Writes the page's tables anew.
-pub(crate) fn write(mutants: &[Mutant], results: &Results) -> Result<()> {
-    let path = setup::root().join(PAGE);
-    let page = std::fs::read_to_string(&path).context(PAGE)?;
-    std::fs::write(path, filled(&page, mutants, results)?).context(PAGE)
-}
-
-/// All mutants with their rules, by area.
+/// The counts of these mutants, and all of them with their rules, by area.
 pub(crate) fn list(mutants: &[Mutant], results: &Results) -> String {
-    let mut text = String::new();
+    let rows = rows(mutants, results);
+    let mut text = format!("# Mutants\n\n{}\n{}", counts(&rows), late(&rows));
     let mut area = "";
-    for row in rows(mutants, results) {
+    for row in rows {
         if row.area != area {
             area = row.area;
             // Writing to a String cannot fail.
@@ -77,14 +62,6 @@ fn rows<'a>(mutants: &'a [Mutant], results: &'a Results) -> Vec<Row<'a>> {
         noticed: results.core.get(&mutant.name),
     });
     adapter.chain(core).collect()
-}
-
-fn filled(page: &str, mutants: &[Mutant], results: &Results) -> Result<String> {
-    let (before, rest) = page.split_once(BEGIN).context("no place for the tables")?;
-    let (_, after) = rest.split_once(END).context("no end of the tables")?;
-    let rows = rows(mutants, results);
-    let (counts, late) = (counts(&rows), late(&rows));
-    Ok(format!("{before}{BEGIN}\n{counts}\n{late}\n{END}{after}"))
 }
 
 /// Counts the mutants of each area, and the checks that notice them.
@@ -127,10 +104,9 @@ mod tests {
     use crate::mutants::list;
 
     #[test]
-    fn page_counts_what_was_run_and_every_mutant_was() {
+    fn every_mutant_was_run_and_noticed() {
         let (mutants, results) = (list::read().unwrap(), Results::read().unwrap());
-        let remedy =
-            "`cargo xtask mutants --only NAME` runs a new mutant, `--page` writes the page alone";
+        let remedy = "`cargo xtask mutants --only NAME` runs a new mutant";
         for row in rows(&mutants, &results) {
             let by = row.noticed.map(|noticed| noticed.by.as_str());
             let noticed = by.is_some_and(|by| !by.starts_with("**"));
@@ -139,12 +115,8 @@ mod tests {
         assert_eq!(
             results.core.len(),
             mutants.len(),
-            "a result of no mutant: {remedy}"
-        );
-        let page = std::fs::read_to_string(setup::root().join(PAGE)).unwrap();
-        assert!(
-            filled(&page, &mutants, &results).unwrap() == page,
-            "{remedy}"
+            "delete the results of mutants that are gone: {}",
+            crate::mutants::results::FILE
         );
     }
 
