@@ -1,6 +1,6 @@
 //! The protocol of `eldest` as a model: how nodes join, renew, verify, lead and leave, with an etcd whose leaders
 //! change, a network that loses and delays, clocks that are wrong, nodes that pause and die, and guards that revoke the
-//! leases of dead nodes. Every state of it can be looked at. `docs/verification/model.md` says what is in it, what is
+//! leases of dead nodes. Every state of it can be looked at. `docs/verification.md` says what is in it, what is
 //! left out, and why that is no loss.
 //!
 //! It follows `crates/eldest-core/` by hand: whoever changes a rule there changes it here.
