@@ -346,17 +346,14 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
 }
 
 /// The pages that show how to use the command.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 11] = [
     include_str!("../../../../README.md"),
     include_str!("../../../../docs/cli.md"),
-    include_str!("../../../../docs/command.md"),
     include_str!("../../../../docs/deploy.md"),
     include_str!("../../../../docs/etcd.md"),
     include_str!("../../../../docs/from-consul.md"),
     include_str!("../../../../docs/from-etcdctl.md"),
     include_str!("../../../../docs/from-kubernetes.md"),
-    include_str!("../../../../docs/haproxy.md"),
-    include_str!("../../../../docs/languages.md"),
     include_str!("../../../../docs/migrate.md"),
     include_str!("../../../../docs/monitoring.md"),
     include_str!("../../../../docs/rolling-restart.md"),

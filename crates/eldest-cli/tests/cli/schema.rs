@@ -95,7 +95,7 @@ async fn the_first_line_of_a_node_and_an_error_are_as_the_schema_says() -> Resul
     Ok(())
 }
 
-/// As docs/command.md says: fields may be added, and none goes.
+/// As docs/cli.md says: fields may be added, and none goes.
 #[tokio::test]
 async fn the_schema_accepts_what_is_added_and_misses_what_is_gone() -> Result {
     let whole = json!({ "error": { "exit_code": 2, "code": "usage", "detail": "..." } });
