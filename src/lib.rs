@@ -266,8 +266,6 @@ mod pages {
     mod fencing {}
     #[doc = include_str!("../docs/followers.md")]
     mod followers {}
-    #[doc = include_str!("../docs/from-etcd-election.md")]
-    mod from_etcd_election {}
     #[doc = include_str!("../docs/groups.md")]
     mod groups {}
     #[doc = include_str!("../docs/guard.md")]

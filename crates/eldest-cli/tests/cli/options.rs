@@ -346,14 +346,11 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
 }
 
 /// The pages that show how to use the command.
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 8] = [
     include_str!("../../../../README.md"),
     include_str!("../../../../docs/cli.md"),
     include_str!("../../../../docs/deploy.md"),
     include_str!("../../../../docs/etcd.md"),
-    include_str!("../../../../docs/from-consul.md"),
-    include_str!("../../../../docs/from-etcdctl.md"),
-    include_str!("../../../../docs/from-kubernetes.md"),
     include_str!("../../../../docs/migrate.md"),
     include_str!("../../../../docs/monitoring.md"),
     include_str!("../../../../docs/rolling-restart.md"),
