@@ -158,7 +158,7 @@
 //!
 //! | you want to | read |
 //! |---|---|
-//! | start, or decide | [start here][start], [guarantees and limits][guarantees], [how it works][how], [comparison][comparison] |
+//! | start, or decide | [start here, and how it works][start], [guarantees and limits][guarantees], [comparison][comparison] |
 //! | use it | [a leader's task][run], [followers and routing][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups], [schedules][schedules] |
 //! | test your failover | [testing][testing] |
 //! | run it | [choosing a TTL][ttl], [permissions][permissions], [operating][operations], [supported versions][versions] |
@@ -169,7 +169,6 @@
 //! [followers]: https://docs.rs/crate/eldest/latest/source/docs/followers.md
 //! [groups]: https://docs.rs/crate/eldest/latest/source/docs/groups.md
 //! [guarantees]: https://docs.rs/crate/eldest/latest/source/docs/guarantees.md
-//! [how]: https://docs.rs/crate/eldest/latest/source/docs/how-it-works.md
 //! [interop]: https://docs.rs/crate/eldest/latest/source/docs/interop.md
 //! [locks]: https://docs.rs/crate/eldest/latest/source/docs/locks.md
 //! [logging]: https://docs.rs/crate/eldest/latest/source/docs/logging.md
