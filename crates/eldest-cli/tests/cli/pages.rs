@@ -18,7 +18,6 @@ use eldest_fixtures::tools::etcdctl;
 
 const SECURITY: &str = include_str!("../../../../docs/security.md");
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
-const RESTORE: &str = include_str!("../../../../docs/restore.md");
 
 /// A TTL with which nothing expires while a test runs, and answers may take long.
 const TTL: &str = "60s";
@@ -312,8 +311,7 @@ async fn the_runbooks_commands_work() -> Result {
     let a = node(&etcd, "node-a").await?;
     let mut candidate = stand(&a, "billing/scheduler").await?;
     let leadership = timeout(SOON, candidate.elected()).await??;
-    let mut commands = blocks(OPERATIONS, "# Operating");
-    commands.extend(blocks(RESTORE, "# Restoring"));
+    let commands = blocks(OPERATIONS, "# Operating");
     assert!(commands.len() > 7, "{commands:?}");
     for block in &commands {
         if block.contains("--candidate immortal") {
