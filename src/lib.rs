@@ -293,6 +293,4 @@ mod pages {
     mod step_by_step {}
     #[doc = include_str!("../docs/testing.md")]
     mod testing {}
-    #[doc = include_str!("../docs/testing-history.md")]
-    mod testing_history {}
 }

@@ -352,7 +352,7 @@ const PAGES: [&str; 8] = [
     include_str!("../../../../docs/deploy.md"),
     include_str!("../../../../docs/etcd.md"),
     include_str!("../../../../docs/migrate.md"),
-    include_str!("../../../../docs/monitoring.md"),
+    include_str!("../../../../docs/metrics.md"),
     include_str!("../../../../docs/rolling-restart.md"),
     include_str!("../../../../docs/sidecar.md"),
 ];
