@@ -159,14 +159,14 @@
 //! | you want to | read |
 //! |---|---|
 //! | start, or decide | [start here, and how it works][start], [guarantees and limits][guarantees], [comparison][comparison] |
-//! | use it | [a leader's task][run], [followers and routing][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups], [schedules][schedules] |
+//! | use it | [a leader's task][run], [finding the leader][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups], [schedules][schedules] |
 //! | test your failover | [testing][testing] |
 //! | run it | [choosing a TTL][ttl], [permissions][permissions], [operating][operations], [supported versions][versions] |
 //! | share an election with Go or `etcdctl` | [interoperability][interop] |
 //!
 //! [comparison]: https://docs.rs/crate/eldest/latest/source/docs/comparison.md
 //! [fencing]: https://docs.rs/crate/eldest/latest/source/docs/fencing.md
-//! [followers]: https://docs.rs/crate/eldest/latest/source/docs/followers.md
+//! [followers]: https://docs.rs/crate/eldest/latest/source/docs/route.md
 //! [groups]: https://docs.rs/crate/eldest/latest/source/docs/groups.md
 //! [guarantees]: https://docs.rs/crate/eldest/latest/source/docs/guarantees.md
 //! [interop]: https://docs.rs/crate/eldest/latest/source/docs/interop.md
@@ -263,14 +263,10 @@ mod pages {
     mod do_i_need_a_leader {}
     #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
-    #[doc = include_str!("../docs/followers.md")]
-    mod followers {}
     #[doc = include_str!("../docs/groups.md")]
     mod groups {}
     #[doc = include_str!("../docs/guard.md")]
     mod guard {}
-    #[doc = include_str!("../docs/hand-out.md")]
-    mod hand_out {}
     #[doc = include_str!("../docs/http.md")]
     mod http {}
     #[doc = include_str!("../docs/locks.md")]
