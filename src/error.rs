@@ -291,6 +291,26 @@ mod tests {
     use std::error::Error as _;
 
     #[test]
+    fn page_of_errors_explains_every_kind() {
+        let (source, page) = (include_str!("error.rs"), include_str!("../docs/errors.md"));
+        let (_, kinds) = source.split_once("pub enum ErrorKind {").expect("kinds");
+        let (kinds, _) = kinds.split_once("\n}").expect("their end");
+        let kinds = kinds
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(','));
+        let kinds: Vec<&str> = kinds.filter(|line| !line.starts_with("//")).collect();
+        assert!(kinds.contains(&"Unavailable"), "{kinds:?}");
+        let rows = page.lines().filter(|line| line.starts_with("| `"));
+        let first = rows.filter_map(|row| row.split('|').nth(1));
+        let explained: Vec<&str> = first
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect();
+        for kind in kinds {
+            assert!(explained.contains(&kind), "docs/errors.md lacks {kind}");
+        }
+    }
+
+    #[test]
     fn display_says_where_and_the_source_says_what_etcd_said() {
         let failed =
             RequestError::new(Class::Denied, "etcdserver: permission denied", "http://a:1");
