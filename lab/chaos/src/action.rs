@@ -114,6 +114,18 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// The word that docs/faults.md explains.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Changed => "taken over",
+            Self::ChangedByGuard => "taken over, guarded",
+            Self::ChangedAtOnce => "handed over",
+            Self::Vacant => "vacant",
+            Self::KeptOrChanged => "kept or changed",
+        }
+    }
+
     /// Returns true if the term must end.
     pub(crate) fn ends(self) -> bool {
         self.replaces() || self == Self::Vacant

@@ -2,7 +2,7 @@
 //! made and undone again. What everybody believed, did and suffered is recorded and judged by the one checker of
 //! histories.
 //!
-//! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md lists them, and the tests that
+//! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says what must hold, and names the tests that
 //! make other faults.
 #![cfg(unix)]
 

@@ -63,7 +63,7 @@ struct Args {
     store: Store,
     #[command(flatten)]
     far: Far,
-    /// Lists the faults, and does nothing
+    /// Prints a table of the faults and of what must hold, and does nothing
     #[arg(long)]
     list: bool,
     /// Writes the report there, for programs
@@ -124,10 +124,7 @@ fn told(result: eldest_chaos::Result<bool>) -> ExitCode {
 #[cfg(unix)]
 fn command(args: &Args) -> eldest_chaos::Result<bool> {
     if args.list {
-        for action in actions::all() {
-            let card = action.card();
-            println!("{:<26} {}", card.name, card.about);
-        }
+        list();
         return Ok(true);
     }
     if args.nodes < 2 {
@@ -167,6 +164,27 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         );
     }
     Ok(ok)
+}
+
+/// Prints a table of all faults: docs/faults.md explains what must hold.
+#[cfg(unix)]
+fn list() {
+    println!("| fault | what it does | what must hold | in a full run |\n|---|---|---|---|");
+    for action in actions::all() {
+        let card = action.card();
+        let refused = if card.refuses {
+            ", late write refused"
+        } else {
+            ""
+        };
+        let full = match (card.only_by_name, card.realm) {
+            (true, _) => "no",
+            (false, Realm::Users) => "with `--auth`",
+            (false, _) => "yes",
+        };
+        let (name, about, effect) = (card.name, card.about, card.effect.word());
+        println!("| `{name}` | {about} | {effect}{refused} | {full} |");
+    }
 }
 
 /// Those that were named.

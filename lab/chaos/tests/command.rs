@@ -17,7 +17,7 @@ fn the_list_names_every_fault_once() {
     let listed = String::from_utf8(output.stdout).expect("text");
     let mut names: Vec<&str> = listed
         .lines()
-        .filter_map(|line| line.split(' ').next())
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
     let wanted: Vec<_> = actions::all()
         .iter()
