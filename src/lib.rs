@@ -158,7 +158,7 @@
 //!
 //! | you want to | read |
 //! |---|---|
-//! | start, or decide | [start here, and how it works][start], [guarantees and limits][guarantees], [comparison][comparison] |
+//! | start, or decide | [start here][start], [guarantees and limits][guarantees], [comparison][comparison] |
 //! | use it | [a leader's task][run], [finding the leader][followers], [fencing][fencing], [locks][locks], [partitions][partitions], [groups][groups], [schedules][schedules] |
 //! | test your failover | [testing][testing] |
 //! | run it | [choosing a TTL][ttl], [permissions][permissions], [operating][operations], [supported versions][versions] |
