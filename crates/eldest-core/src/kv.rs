@@ -1,6 +1,8 @@
 //! Defines keys, revisions and changes of etcd: plain types that the core and `etcd/` share, so that neither imports
 //! the other.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The header of every answer of etcd.
@@ -90,6 +92,16 @@ impl Reach {
 pub fn is_direct_child(prefix: &[u8], key: &[u8]) -> bool {
     key.strip_prefix(prefix)
         .is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'))
+}
+
+/// Returns the keys of a map that begin with `prefix`.
+pub(crate) fn keys_below<'a, V>(
+    keys: &'a BTreeMap<Arc<[u8]>, V>,
+    prefix: &'a [u8],
+) -> impl Iterator<Item = &'a Arc<[u8]>> {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    let keys = keys.range::<[u8], _>(from).map(|(key, _)| key);
+    keys.take_while(move |key| key.starts_with(prefix))
 }
 
 /// Values from this one on are those of candidates of an election: what they announce begins with a visible character.

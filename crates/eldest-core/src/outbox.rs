@@ -4,13 +4,12 @@
 //! whether another store gave it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::action::{Action, Ask, CandidateAction, Class, Note, RequestError};
 use crate::ids::RequestId;
 use crate::known_store::{Floor, KnownStore, Origin};
-use crate::kv::Header;
+use crate::kv::{Header, keys_below};
 use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::{Timer, Timers};
@@ -131,10 +130,7 @@ impl Outbox {
 
     /// Nobody of this session stands below that prefix any more.
     pub(crate) fn forget_deletes_below(&mut self, prefix: &[u8]) {
-        let from = (Bound::Included(prefix), Bound::Unbounded);
-        let keys = self.asked_to_go.range::<[u8], _>(from);
-        let below = keys.take_while(|(key, _)| key.starts_with(prefix));
-        let below: Vec<_> = below.map(|(key, _)| Arc::clone(key)).collect();
+        let below: Vec<_> = keys_below(&self.asked_to_go, prefix).cloned().collect();
         for key in below {
             self.asked_to_go.remove(&key);
         }

@@ -1,8 +1,9 @@
 //! Remembers the partitions' keys whose deletion was requested, so that an old view misleads no member.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
+
+use crate::kv::keys_below;
 
 /// The meaning of a partition's key under our lease, or of its absence, in a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +77,7 @@ impl Deleted {
 
     /// Forgets the keys below that prefix one by one.
     pub(super) fn forget_below(&mut self, prefix: &[u8]) {
-        let from = (Bound::Included(prefix), Bound::Unbounded);
-        let keys = self.keys.range::<[u8], _>(from);
-        let below = keys.take_while(|(key, _)| key.starts_with(prefix));
-        let below: Vec<_> = below.map(|(key, _)| Arc::clone(key)).collect();
+        let below: Vec<_> = keys_below(&self.keys, prefix).cloned().collect();
         for key in below {
             let deletion = self.keys.remove(&key).unwrap_or_default();
             self.forgotten = self.forgotten.max(deletion.created);
@@ -88,9 +86,7 @@ impl Deleted {
 
     /// Returns true if nothing is remembered of a key below that prefix.
     pub(super) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
-        let from = (Bound::Included(prefix), Bound::Unbounded);
-        let first = self.keys.range::<[u8], _>(from).next();
-        first.is_none_or(|(key, _)| !key.starts_with(prefix))
+        keys_below(&self.keys, prefix).next().is_none()
     }
 
     /// The lease is gone, and every key of it.

@@ -386,10 +386,6 @@ impl Membership {
         if !self.taking.is_empty() {
             return BTreeSet::new();
         }
-        debug_assert!(
-            self.taking.is_empty(),
-            "a search for what may be ours waits for takes under way"
-        );
         // Also where work goes on: a term's own key is not what a search takes away.
         std::mem::take(&mut self.uncertain)
     }
