@@ -24,13 +24,22 @@ impl Gate {
         }
     }
 
-    pub(crate) fn queue(&mut self, slot: SlotId) {
-        self.queue.insert(slot);
+    /// Returns true if the slot's request may be sent now. Otherwise the slot waits.
+    pub(crate) fn enter(&mut self, slot: SlotId) -> bool {
+        let is_next = self.under_way < self.most && self.queue.is_empty();
+        if !is_next {
+            self.queue.insert(slot);
+        }
+        is_next
     }
 
-    /// Behind all others.
-    pub(crate) fn queue_last(&mut self, slot: SlotId) {
-        self.last.insert(slot);
+    /// The same behind all others: now only if `may_go` and nobody waits.
+    pub(crate) fn enter_last(&mut self, slot: SlotId, may_go: bool) -> bool {
+        let is_next = may_go && self.under_way < self.most && self.is_empty();
+        if !is_next {
+            self.last.insert(slot);
+        }
+        is_next
     }
 
     /// Returns true if no request is under way.

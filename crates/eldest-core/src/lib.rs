@@ -4,8 +4,9 @@
 //! waits, so every rule can be tested, and whole clusters simulated, without etcd.
 //!
 //! Each room owns its state and decides one thing: [`lease`], [`queue`], [`candidate`], [`watch`], [`cleanup`],
-//! [`partitions`], [`evacuation`]. A room writes its requests into the outbox, or returns them; `wiring/` passes them on to the other
-//! rooms. No room imports the wiring, and no two rooms import each other.
+//! [`partitions`], [`evacuation`]. A room writes its requests into the outbox. The rules of a candidate change several rooms: a
+//! seat lends these to them. `wiring/` passes inputs to the rooms, and does what concerns several slots at once. No room imports
+//! the wiring, and no two rooms import each other.
 //!
 //! The order in which a driver works is decided here too: [`turns`] says what it takes up next, and [`batcher`] what it sends
 //! in one transaction.
@@ -16,6 +17,7 @@ pub mod action;
 pub mod batcher;
 pub mod candidate;
 pub mod cleanup;
+mod config;
 pub mod error;
 pub mod evacuation;
 mod gate;
@@ -36,5 +38,6 @@ pub mod turns;
 pub mod watch;
 mod wiring;
 
+pub use config::Config;
 pub use outbox::BATCH;
-pub use wiring::{Config, Core};
+pub use wiring::Core;

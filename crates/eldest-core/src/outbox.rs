@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::action::{Action, Ask, CandidateAction, Class, Note, RequestError};
+use crate::action::{Action, Answer, Ask, CandidateAction, Class, Note, RequestError};
 use crate::ids::RequestId;
 use crate::known_store::{Floor, KnownStore, Origin};
 use crate::kv::{Header, keys_below};
@@ -67,6 +67,35 @@ impl Outbox {
     pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], error: RequestError) {
         let about = about.into();
         self.note(Note::RequestFailed { what, about, error });
+    }
+
+    /// Answers calls that wait for a write: whether the value is announced, or will be with the next key.
+    pub(crate) fn answer_proclaims(
+        &mut self,
+        tickets: impl IntoIterator<Item = u64>,
+        announced: bool,
+    ) {
+        for ticket in tickets {
+            let result = Ok(announced);
+            self.act(Action::Proclaimed { ticket, result });
+        }
+    }
+
+    /// A write of a candidate's value into that key was answered, for which these calls wait.
+    pub(crate) fn answer_write(&mut self, key: &[u8], tickets: Vec<u64>, answer: Answer) {
+        match answer {
+            Answer::Proclaimed { held, .. } => self.answer_proclaims(tickets, held.is_some()),
+            Answer::Failed(error) if tickets.is_empty() => {
+                self.note_failure("proclaim", key, error);
+            }
+            Answer::Failed(error) => {
+                for ticket in tickets {
+                    let result = Err(error.clone());
+                    self.act(Action::Proclaimed { ticket, result });
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A number that was never given before.

@@ -1,34 +1,18 @@
-//! Tracks the phase of one candidate, and changes its leadership in exactly one function.
+//! Holds the state of one candidate, and changes its phase in exactly one function.
 
 use std::sync::Arc;
-
-mod joining;
-mod terms;
-mod views;
-
-pub(crate) use joining::{JoinDue, JoinOutcome, NotAdmitted, Stood};
-pub(crate) use terms::{KeyLost, LeaseLost, Leave, Look, WorkEnded};
 
 use super::announcements::Announcements;
 use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of, shared_key_of};
-use super::phase::{Phase, Turn};
-use crate::action::{Class, RequestError, Status};
-use crate::evacuation::{Evacuation, Way};
-use crate::ids::{RequestId, SlotId};
-use crate::kv::Entry;
+use super::phase::{Afterwards, Phase};
+use crate::action::{Ask, RequestError, Status};
+use crate::ids::{RequestId, SlotId, TermId};
+use crate::kv::Reach;
 use crate::partitions::{Membership, member_key, partition_key};
-use crate::pause::Pace;
-use crate::queue::{Own, Place, PredecessorView, PrefixView, View};
+use crate::queue::{Fate, Own, Place, PredecessorView, PrefixView, View};
+use crate::reason::EndReason;
 use crate::time::Time;
-
-/// A write of a candidate's value into its key, if that was last written then.
-#[derive(Debug)]
-pub(crate) struct Write {
-    pub(crate) own: Own,
-    pub(crate) mod_revision: i64,
-    pub(crate) value: Arc<[u8]>,
-}
 
 /// The purpose of a candidate's key.
 #[derive(Debug, Clone, Default)]
@@ -49,51 +33,52 @@ pub enum Role {
     },
 }
 
-/// One candidate of the session.
+/// One candidate of the session. Its rules are the methods of its [`Seat`](super::Seat).
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent facts, each said in its own words"
 )]
 #[derive(Debug, Clone)]
 pub struct Candidacy {
-    prefix: Arc<[u8]>,
-    value: Arc<[u8]>,
+    pub(super) prefix: Arc<[u8]>,
+    pub(super) value: Arc<[u8]>,
     /// The value that it announces instead, because it does without partitions.
-    aside: Option<Arc<[u8]>>,
-    config: CandidateConfig,
+    pub(super) aside: Option<Arc<[u8]>>,
+    pub(super) config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
-    wanted: bool,
+    pub(super) wanted: bool,
     /// Does not join again until it is told so.
-    held: bool,
+    pub(super) held: bool,
     /// True once its key has been in etcd; from then on everything is retried.
-    registered: bool,
+    pub(super) registered: bool,
     /// Every key up to this revision is known, and leaves a permit free (with `at_once`), or belongs to no candidate of an
     /// election (of a lock). 0: no key is known.
-    free_at: i64,
+    pub(super) free_at: i64,
     /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
-    uncertain: bool,
+    pub(super) uncertain: bool,
     /// The newest revision that was known before the first join of which no answer is known. A key created up to then
     /// is not from these joins.
-    joins_after: i64,
+    pub(super) joins_after: i64,
     /// The key without a lease that was last told to block the election.
-    blocker: Option<Arc<[u8]>>,
+    pub(super) blocker: Option<Arc<[u8]>>,
     /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
-    former: Option<Own>,
-    failures: u32,
+    pub(super) former: Option<Own>,
+    pub(super) failures: u32,
     /// The mod revision of its key, as far as known.
-    announced_at: i64,
+    pub(super) announced_at: i64,
     /// Made for the first one: of thousands of elections few have any.
-    announcements: Option<Box<Announcements>>,
+    pub(super) announcements: Option<Box<Announcements>>,
     /// When its key last came to stand, and how often in a row one was lost soon after that.
-    stood_at: Time,
-    short_stays: u32,
+    pub(super) stood_at: Time,
+    pub(super) short_stays: u32,
     /// The candidate does not give way before this time.
-    stays_until: Time,
-    error: Option<RequestError>,
-    view: View,
-    role: Role,
-    phase: Phase,
-    status: Option<Status>,
+    pub(super) stays_until: Time,
+    pub(super) error: Option<RequestError>,
+    /// Its view of the queue.
+    pub(crate) view: View,
+    pub(super) role: Role,
+    pub(super) phase: Phase,
+    pub(super) status: Option<Status>,
 }
 
 impl Candidacy {
@@ -160,62 +145,9 @@ impl Candidacy {
         self.is_member() || (self.leads() && self.config.gives_way)
     }
 
-    /// A member does without partitions from now on, or no longer, as `evacuation` says of its data centre. Whether its key
-    /// has another value than it announces from now on.
-    pub(crate) fn set_aside(&mut self, evacuation: &Evacuation) -> bool {
-        let aside = self.is_member() && evacuation.since(&self.value).is_some();
-        let before = self.aside.take();
-        self.aside = aside.then(|| (evacuation.homes().set_aside)(&self.value));
-        before != self.aside && self.own().is_some()
-    }
-
     /// Keeps the candidate from giving way until then.
-    pub(crate) fn stay_until(&mut self, until: Time) {
+    pub(super) fn stay_until(&mut self, until: Time) {
         self.stays_until = self.stays_until.max(until);
-    }
-
-    /// Returns the time until which it does not give way; `None`: it may give way now.
-    pub(crate) fn stays(&self, now: Time) -> Option<Time> {
-        Some(self.stays_until).filter(|until| now < *until)
-    }
-
-    /// Decides about its place while its data centre is evacuated, or while it is ordered to step down: candidates elsewhere
-    /// lead first. It stays behind the eldest of them, so that it moves once for each of these at most, and two never swap
-    /// places.
-    pub(crate) fn way(&self, evacuation: &Evacuation) -> Way {
-        let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &self.phase else {
-            return Way::Keep;
-        };
-        if !self.leads() || !self.config.gives_way {
-            return Way::Keep;
-        }
-        let (since, is_ordered) = (evacuation.since(&self.value), evacuation.is_ordered(own));
-        if since.is_none() && !is_ordered {
-            return Way::Keep;
-        }
-        // An order moves the lead from one evacuated data centre to another, too.
-        let anybody = since.is_some() && is_ordered;
-        let outside =
-            |entry: &Entry| evacuation.is_outsider(entry) || (anybody && entry.lease != 0);
-        match &self.view {
-            View::Prefix(view) => {
-                let mut queue = view.is_synced().then(|| view.roster().in_order());
-                let outsider = queue
-                    .as_mut()
-                    .and_then(|queue| queue.find(|entry| !own.is(entry) && outside(entry)));
-                match outsider {
-                    Some(eldest) if eldest.create_revision > own.create_revision => Way::Give,
-                    _ => Way::Keep,
-                }
-            }
-            // This view does not show the keys behind its own.
-            View::Predecessor(_) => match (self.place(own), &self.phase) {
-                (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
-                // Nobody loses anything by that: it does not lead. Once for each mark.
-                (Place::Behind(_), _) if since > Some(own.create_revision) => Way::Give,
-                _ => Way::Keep,
-            },
-        }
     }
 
     /// Returns its phase.
@@ -293,18 +225,13 @@ impl Candidacy {
         partitions.map(|partition| partition_key(&self.prefix, *partition))
     }
 
-    /// Returns true if it needs a watch for its view.
-    pub fn watches(&self) -> bool {
-        self.looks() && !self.is_owner()
-    }
-
     /// Its place, as far as its view can tell.
-    pub fn place(&self, own: &Own) -> Place {
+    pub(super) fn place(&self, own: &Own) -> Place {
         self.view.place(own, self.capacity())
     }
 
     /// The key that blocks the election, if that is news.
-    pub fn blocked(&mut self) -> Option<Arc<[u8]>> {
+    pub(super) fn blocked(&mut self) -> Option<Arc<[u8]>> {
         let blocker = match &self.view {
             _ if !self.leads() => None,
             View::Prefix(view) => view.blocker().map(|entry| Arc::clone(&entry.key)),
@@ -315,11 +242,6 @@ impl Candidacy {
             .filter(|key| self.blocker.as_ref() != Some(key));
         self.blocker = blocker;
         news
-    }
-
-    /// A term is over, and its work may not have ended.
-    pub fn is_ending(&self) -> bool {
-        matches!(self.phase, Phase::Ending { .. })
     }
 
     /// Our key, while we hold one and may still act on it.
@@ -342,89 +264,14 @@ impl Candidacy {
         }
     }
 
-    fn announcements(&mut self) -> &mut Announcements {
+    pub(super) fn announcements(&mut self) -> &mut Announcements {
         self.announcements.get_or_insert_default()
-    }
-
-    /// The value is announced from now on. Whether a key stands that it is to be written into, and the call waits for that.
-    pub(crate) fn announce(&mut self, value: Arc<[u8]>, ticket: u64) -> bool {
-        self.value = value;
-        let stands = self.own().is_some();
-        if stands {
-            self.announcements().wait(ticket);
-        }
-        stands
-    }
-
-    /// The key stands with another value than a caller was told.
-    pub(crate) fn owe_announcement(&mut self) {
-        self.announcements().owe();
-    }
-
-    /// Returns true if a value that is owed waits for its next attempt.
-    pub(crate) fn owes_announcement(&mut self) -> bool {
-        self.announcements().is_due()
-    }
-
-    /// The next write begins: the calls that it answers, and what is written, if the key stands. `None` while another is
-    /// under way, after which it follows.
-    pub(crate) fn begin_write(&mut self) -> Option<(Vec<u64>, Option<Write>)> {
-        let tickets = self.announcements().begin()?;
-        let Some(own) = self.own().cloned() else {
-            return Some((tickets, None));
-        };
-        self.announcements().sent();
-        let write = Write {
-            own,
-            mod_revision: self.announced_at,
-            value: Arc::clone(self.value()),
-        };
-        Some((tickets, Some(write)))
     }
 
     /// Returns true if the answer to a write is awaited.
     pub(crate) fn is_writing(&self) -> bool {
         let announcements = self.announcements.as_ref();
         announcements.is_some_and(|announcements| announcements.are_under_way())
-    }
-
-    /// The write was answered, whatever became of it.
-    pub(crate) fn write_answered(&mut self) {
-        self.announcements().answered();
-    }
-
-    /// The write failed. When another one follows, if its value is owed.
-    pub(crate) fn write_failed(&mut self, now: Time, class: Class, pace: Pace) -> Option<Time> {
-        let failures = self.announcements().failed()?;
-        Some(now.after(pace.pause(failures, class)))
-    }
-
-    /// The key has the value since that revision.
-    pub(crate) fn written(&mut self, at: i64) {
-        self.announced_at = at;
-        self.announcements().written();
-    }
-
-    /// The key stands otherwise than was expected. If it is still ours, an earlier write, of which no answer is known, came
-    /// first, and the next one answers these calls; otherwise they are returned.
-    pub(crate) fn overtaken(
-        &mut self,
-        entry: Option<&Entry>,
-        tickets: Vec<u64>,
-    ) -> Option<Vec<u64>> {
-        match (self.own(), entry) {
-            (Some(own), Some(entry)) if own.is(entry) && entry.lease == own.lease => {
-                self.announced_at = entry.mod_revision;
-                self.announcements().repeat(tickets);
-                None
-            }
-            _ => Some(tickets),
-        }
-    }
-
-    /// Returns true if another write follows the one that was answered.
-    pub(crate) fn write_follows(&mut self) -> bool {
-        self.announcements().follows()
     }
 
     /// The candidate is forgotten: calls of `proclaim` that nothing will answer.
@@ -434,38 +281,170 @@ impl Candidacy {
     }
 
     /// The only place where the phase, and with it leadership, changes.
-    fn enter(&mut self, next: Phase) -> Turn {
+    pub(super) fn enter(&mut self, next: Phase) {
         debug_assert!(
             self.phase.may_become(&next),
             "a candidate never goes from {:?} to {next:?}",
             self.phase
         );
-        let before = std::mem::replace(&mut self.phase, next);
-        match (before, &self.phase) {
-            (Phase::Leading { .. }, Phase::Leading { .. }) => Turn::None,
-            (_, Phase::Leading { own, term }) => Turn::Elected {
-                term: *term,
-                token: own.create_revision,
-            },
-            (
-                Phase::Leading { .. },
-                Phase::Ending {
-                    term,
-                    reason,
-                    cutoff,
-                    ..
-                },
-            ) => Turn::TermEnded {
-                term: *term,
-                reason: *reason,
-                cutoff: *cutoff,
-            },
-            _ => Turn::None,
+        self.phase = next;
+    }
+
+    /// No attempt to join before this.
+    pub(super) fn join_at(&mut self, not_before: Time) {
+        self.enter(Phase::Joining {
+            request: None,
+            not_before,
+        });
+    }
+
+    /// Sets the key of the term that is ending, if any is left of it.
+    pub(super) fn end_with(&mut self, left: Option<Own>) {
+        let mut phase = self.phase.clone();
+        if let Phase::Ending { own, .. } = &mut phase {
+            *own = left;
+            self.enter(phase);
         }
     }
 
+    /// After the term that is ending, the candidate leaves.
+    pub(super) fn end_by(&mut self, reason: EndReason) {
+        let mut phase = self.phase.clone();
+        if let Phase::Ending { next, .. } = &mut phase {
+            *next = Afterwards::Leave(reason);
+            self.enter(phase);
+        }
+    }
+
+    /// Returns true if it does not join again until it is permitted to.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held
+    }
+
+    /// Returns true if it leads.
+    pub(crate) fn is_leading(&self) -> bool {
+        matches!(self.phase, Phase::Leading { .. })
+    }
+
+    /// Returns until when the work of a term that is over may go on, and true if its key exists.
+    pub(crate) fn ending(&self) -> Option<(Time, bool)> {
+        match &self.phase {
+            Phase::Ending { cutoff, own, .. } => Some((*cutoff, own.is_some())),
+            _ => None,
+        }
+    }
+
+    /// Why it leaves, if it does.
+    pub(crate) fn leaving(&self) -> Option<EndReason> {
+        match self.phase {
+            Phase::Leaving { reason } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it still holds the key of that term, false if it holds the key of another one, `None` without a key.
+    pub(crate) fn holds_key_of(&self, term: TermId) -> Option<bool> {
+        match self.phase {
+            Phase::Leading { term: t, .. }
+            | Phase::Ending {
+                own: Some(_),
+                term: t,
+                ..
+            } => Some(t == term),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it still counts as a candidate: it has not left, and is not about to. A member does: the work of its
+    /// partitions goes on after it has left.
+    pub(crate) fn stands(&self) -> bool {
+        let stands = self.looks() && (self.wanted || self.own().is_some());
+        stands || self.is_member()
+    }
+
+    /// Returns true if the lease of a session that closes must be kept for it.
+    pub(crate) fn needs_lease(&self) -> bool {
+        match &self.phase {
+            // The former key went with its lease, unless somebody wrote over it unseen.
+            Phase::Ending { own, .. } => {
+                own.is_some() || (self.former.is_some() && !self.is_owner())
+            }
+            // A member waits for the work of its partitions, whose keys count by themselves.
+            Phase::Leaving { .. } if self.is_member() => false,
+            _ => true,
+        }
+    }
+
+    /// Ends the candidacy. Returns the error for its caller, and a key that went with the lease unless somebody wrote over it
+    /// unseen: then it would block the others for ever.
+    pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
+        let owner = self.is_owner();
+        let former = self.former.take().filter(|_| !owner);
+        (self.error.take(), former)
+    }
+
+    /// The path at which a key of it may stand, under `lease`, that it does not know of.
+    pub(super) fn unknown_key(&self, lease: Option<i64>) -> Option<Arc<[u8]>> {
+        match self.phase {
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => Some(self.key(lease)),
+            Phase::Joining { .. } if self.uncertain => lease.map(|lease| self.key(lease)),
+            _ => None,
+        }
+    }
+
+    /// Returns true if only a read can close a gap. A join under way reads the prefix anyway.
+    pub(crate) fn wants_read(&self) -> bool {
+        match self.phase {
+            Phase::Joining { .. } | Phase::Leaving { .. } => false,
+            _ => self.next_read().is_some(),
+        }
+    }
+
+    /// The read that its view wants.
+    pub(super) fn next_read(&self) -> Option<Ask> {
+        let prefix = Arc::clone(&self.prefix);
+        match (&self.view, self.own()) {
+            (View::Prefix(view), _) if view.wants_list() => Some(Ask::List {
+                prefix,
+                reach: Reach::Children,
+            }),
+            (View::Predecessor(view), Some(own)) if view.wants_read() => Some(Ask::Older {
+                prefix,
+                create_revision: own.create_revision,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Returns true if its view shows everything up to now, and that key is not there.
+    pub(crate) fn shows_gone(&self, own: &Own) -> bool {
+        let View::Prefix(view) = &self.view else {
+            return false;
+        };
+        let roster = view.roster();
+        let is_judge = view.is_synced() && roster.revision() >= own.create_revision;
+        is_judge && own.read(roster.get(&own.key)) != Fate::Ours
+    }
+
+    /// Forgets what was read so far: another store answers now.
+    pub(crate) fn store_changed(&mut self) {
+        self.view = new_view(&self.prefix, self.config.watch_scope);
+        self.free_at = 0;
+        if let Role::Member(member) = &mut self.role {
+            member.store_changed();
+        }
+    }
+
+    /// Returns true if it knows nothing of a store that was exchanged.
+    pub(crate) fn knows_no_store(&self) -> bool {
+        self.free_at == 0 && !self.view.is_current()
+    }
+
     /// Where the candidate stands, if that is news.
-    pub fn news(&mut self) -> Option<Status> {
+    pub(super) fn news(&mut self) -> Option<Status> {
         let status = match &self.phase {
             Phase::Joining { .. } => Status::Joining,
             Phase::Waiting { .. } if matches!(self.role, Role::Present) => Status::Present,
@@ -494,7 +473,7 @@ impl Candidacy {
 }
 
 /// A fresh view of the kind that `watch_scope` starts with.
-fn new_view(prefix: &Arc<[u8]>, watch_scope: WatchScope) -> View {
+pub(super) fn new_view(prefix: &Arc<[u8]>, watch_scope: WatchScope) -> View {
     match watch_scope {
         WatchScope::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),
         WatchScope::Auto | WatchScope::Everyone => {

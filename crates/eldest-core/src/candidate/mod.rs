@@ -1,15 +1,23 @@
-//! Tracks one candidate: how it stands, its phase, its key, and what it announces.
+//! Tracks one candidate: how it joins, its phase, its key, and what it announces. Each rule is a method of the candidate's
+//! seat, which lends it the parts of the session that the rule may change.
 
 mod announcements;
+mod announcing;
 mod candidacy;
 mod config;
+mod giving_way;
+mod joining;
 mod keys;
+mod leaving;
+mod owning;
 mod phase;
+mod seat;
+mod terms;
+mod watching;
 
+use candidacy::new_view;
 pub use candidacy::{Candidacy, Role};
-pub(crate) use candidacy::{
-    JoinDue, JoinOutcome, KeyLost, LeaseLost, Leave, Look, NotAdmitted, Stood, WorkEnded,
-};
 pub use config::{CandidateConfig, LONG_QUEUE, Permit, WatchScope, miscount};
 pub use keys::{key_of, numbered_key_of};
-pub use phase::{Afterwards, End, Phase, Turn};
+pub use phase::{Afterwards, End, Phase};
+pub(crate) use seat::Seat;

@@ -1,4 +1,4 @@
-//! Defines the phases of a candidate, and the effects of a change of phase.
+//! Defines the phases of a candidate, which follows which, and how a term ends.
 
 use crate::ids::{RequestId, TermId};
 use crate::queue::Own;
@@ -84,29 +84,6 @@ pub enum Afterwards {
     Rejoin,
     /// The candidacy ends.
     Leave(EndReason),
-}
-
-/// The effect of a change of phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Nothing that anybody must be told.
-    None,
-    /// A term began.
-    Elected {
-        /// The number of the term.
-        term: TermId,
-        /// The fencing token.
-        token: i64,
-    },
-    /// A term ended.
-    TermEnded {
-        /// The number of the term.
-        term: TermId,
-        /// Why it ended.
-        reason: LostReason,
-        /// Work is dropped then.
-        cutoff: Time,
-    },
 }
 
 /// How a term ends.

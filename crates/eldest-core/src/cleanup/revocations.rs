@@ -85,23 +85,13 @@ impl Revocations {
         }
     }
 
-    /// The request is answered. Whether the lease is gone.
-    pub(crate) fn answered(
-        &mut self,
-        now: Time,
-        lease: i64,
-        answer: Answer,
-        out: &mut Outbox,
-    ) -> bool {
+    /// The request is answered.
+    pub(crate) fn answered(&mut self, now: Time, lease: i64, answer: Answer, out: &mut Outbox) {
         match answer {
             Answer::Failed(error) if error.class != Class::LeaseGone => {
                 self.retry(now, lease, error, out);
-                false
             }
-            _ => {
-                self.leases.retain(|r| r.lease != lease);
-                true
-            }
+            _ => self.leases.retain(|r| r.lease != lease),
         }
     }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 use crate::kv::Header;
 use crate::time::Time;
 
+/// How late a task may be that drops work at its deadline, before the key goes all the same.
+const MOST_LATE: Duration = Duration::from_millis(250);
+
 /// The safety subtracted from the TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trust {
@@ -21,6 +24,12 @@ pub struct Trust {
 }
 
 impl Trust {
+    /// Returns when a key goes although its work goes on: a little after that work was dropped at `cutoff` by another task,
+    /// and still within the margin that etcd keeps the key for.
+    pub(crate) fn release_at(self, cutoff: Time) -> Time {
+        cutoff.after((self.margin / 2).min(MOST_LATE))
+    }
+
     /// Returns the time until which a lease may be trusted after a renewal sent at `sent`.
     pub fn deadline(self, sent: Time, ttl: Duration) -> Time {
         let drift = ttl.mul_f64(f64::from(self.drift_ppm) / 1e6);

@@ -94,6 +94,8 @@ pub(crate) struct LeaseKeeper {
     verified_slot: SlotId,
     /// Read when no key stands.
     probe_key: Arc<[u8]>,
+    /// etcd says that the lease is gone.
+    gone: bool,
     /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
     /// lease.
     suspicion: Option<u32>,
@@ -116,6 +118,7 @@ impl LeaseKeeper {
             state: SessionState::Connecting,
             verified_slot: 0,
             probe_key,
+            gone: false,
             suspicion: None,
             sweeps: 0,
         }
@@ -512,6 +515,16 @@ impl LeaseKeeper {
         self.sweeps = self.sweeps.max(1);
     }
 
+    /// etcd says that the lease is gone.
+    pub(crate) fn set_gone(&mut self) {
+        self.gone = self.lease().is_some();
+    }
+
+    /// Returns true if the lease is gone, and those that depend on it do not know.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// The lease is gone, or given up. Returns it, and whether it was believed in. Nothing is granted before
     /// [`LeaseKeeper::lost`].
     pub(crate) fn lose(&mut self, out: &mut Outbox) -> Option<(Box<Lease>, bool)> {
@@ -521,6 +534,7 @@ impl LeaseKeeper {
             return None;
         };
         out.act(Action::HangUp);
+        self.gone = false;
         self.suspicion = None;
         self.sweeps = 0;
         let trusted = self.trusted.take().is_some();

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::freshness::Completeness;
+use super::stream::WatchStream;
 use crate::action::{Action, Ask, Class};
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry, Reach};
 use crate::outbox::Outbox;
 use crate::pause::Pace;
-use crate::queue::{PrefixView, Roster, Watcher};
+use crate::queue::{PrefixView, Roster};
 use crate::time::Time;
 
 /// Somebody who only looks on.
@@ -60,14 +61,13 @@ impl Onlooker {
         self.view.watchers()
     }
 
-    /// Returns the prefix if it has no watch and needs one.
-    pub(crate) fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
-        self.view.unwatched_prefix()
-    }
-
-    /// The watch was asked for.
-    pub(crate) fn watched(&mut self, watcher: Watcher) {
-        self.view.watched(watcher);
+    /// Watches the prefix if it has no watch.
+    pub(crate) fn watch(&mut self, watches: &mut WatchStream, out: &mut Outbox) {
+        if let Some(key) = self.view.unwatched_prefix()
+            && let Some(watcher) = watches.open(self.slot, key, true, out)
+        {
+            self.view.watched(watcher);
+        }
     }
 
     /// The watch is gone. `confirmed` is as of when all views are complete.

@@ -96,7 +96,7 @@ impl Core {
     fn winds_up(&self, slot: SlotId, now: Time) -> bool {
         match self.slots.get(&slot) {
             Some(Slot::Candidate(candidate)) => match *candidate.phase() {
-                Phase::Ending { cutoff, .. } => now < self.release_at(cutoff),
+                Phase::Ending { cutoff, .. } => now < self.config.trust.release_at(cutoff),
                 _ => false,
             },
             _ => false,
@@ -113,12 +113,13 @@ impl Core {
                 Phase::Leaving { .. } => self.finish(slot, now),
                 Phase::Joining { .. } => {
                     self.tidy(slot, now);
-                    self.queue_join(slot, now);
+                    if let Some(mut seat) = self.seat(slot, now) {
+                        seat.queue_join();
+                    }
                 }
                 _ => {}
             }
         }
-        self.close_if_done(now);
     }
 
     /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
@@ -162,17 +163,5 @@ impl Core {
         self.revocations
             .add(now, (lease, ttl), not_before, &mut self.out);
         self.close_if_done(now);
-    }
-
-    pub(super) fn start_revocations(&mut self, now: Time) {
-        self.revocations.start(now, &mut self.out);
-        self.close_if_done(now);
-    }
-
-    pub(super) fn revoked(&mut self, now: Time, lease: i64, answer: Answer) {
-        let gone = self.revocations.answered(now, lease, answer, &mut self.out);
-        if gone {
-            self.close_if_done(now);
-        }
     }
 }

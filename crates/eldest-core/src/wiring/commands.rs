@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Core, Slot};
 use crate::action::{CandidateAction, SlotId, TermId};
-use crate::candidate::{Candidacy, CandidateConfig, End, Leave, Phase, WorkEnded};
+use crate::candidate::{Candidacy, CandidateConfig, End, Phase};
 use crate::kv::Reach;
 use crate::lease::Closing;
 use crate::reason::{EndReason, LostReason};
@@ -42,8 +42,20 @@ impl Core {
             .insert(slot, Slot::Candidate(Box::new(candidate)));
         self.watch_marks(slot, now);
         self.keep_lease(now);
-        self.queue_join(slot, now);
-        self.tell(slot);
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.queue_join();
+            seat.tell();
+        }
+    }
+
+    /// Replaces what the candidate announces, now and after every rejoin.
+    pub fn proclaim(&mut self, now: Time, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
+        match self.seat(slot, now) {
+            Some(mut seat) => seat.proclaim(value, ticket),
+            None => self.out.answer_proclaims([ticket], false),
+        }
+        // Its data centre may be another one.
+        self.watch_marks(slot, now);
     }
 
     /// Starts an observer.
@@ -54,7 +66,7 @@ impl Core {
         }
         let onlooker = Onlooker::new(slot, prefix, reach, now);
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
-        self.watch_slot(slot);
+        self.watch_slot(slot, now);
         self.want_read(slot, now);
         self.watches.probe_later(now, &mut self.out);
     }
@@ -70,90 +82,36 @@ impl Core {
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
         self.give_up_partitions(slot, reason, now);
-        let lease = self.lease.id();
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let unknown = candidate.unknown_key(lease);
-        match candidate.leave(reason, lease) {
-            Leave::Nothing => {}
-            Leave::Remove(own) => {
-                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-            }
-            Leave::Hold(key) => self.removals.hold(key, slot, now),
-            Leave::Search {
-                key: Some(key),
-                uncertain,
-            } if uncertain || self.removals.contains(&key) => {
-                self.remove(now, &key, None, Some(slot));
-            }
-            Leave::Search { .. } => self.finish(slot, now),
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.leave(reason);
+            self.finish(slot, now);
         }
-        debug_assert!(
-            unknown.is_none_or(|key| self.removals.contains(&key)),
-            "a key that may stand unknown is looked for when its candidate leaves"
-        );
-        self.tell(slot);
     }
 
     /// Ends a term for its leader: by resigning or stepping down (its work is done), because its work failed or
     /// stalled, or by shutting down (its work winds up).
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
-        let ended = |c: &mut Candidacy| c.ended_by_leader(term, reason);
-        if !self.candidate(slot).is_some_and(ended) {
-            return;
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.end_by_leader(term, reason);
         }
-        debug_assert!(
-            self.candidate(slot).is_some_and(|c| c.leads_term(term)),
-            "a leader ends its own term alone"
-        );
-        debug_assert!(
-            !matches!(reason, LostReason::Resigned | LostReason::Shutdown)
-                || !self.candidate(slot).is_some_and(|c| c.is_wanted()),
-            "a leader that resigns does not lead again"
-        );
-        let end = match reason {
-            LostReason::Resigned | LostReason::SteppedDown | LostReason::WorkFailed => End::Void,
-            LostReason::Stalled => End::Brief,
-            _ => End::Fading,
-        };
-        self.end_term(slot, now, reason, end);
     }
 
     /// Records that the term's work has ended, or the leadership was dropped: its key may go now.
     pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
         self.expire(now);
-        if self.candidate(slot).is_some_and(|c| c.leads_term(term)) {
-            self.end_by_leader(now, slot, term, LostReason::Resigned);
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.work_joined(term);
+            self.finish(slot, now);
         }
-        let closing = self.closing;
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let is_its_work = matches!(candidate.phase(), Phase::Ending { term: t, .. } if *t == term);
-        let ended = candidate.work_ended(term, now, closing);
-        debug_assert!(
-            is_its_work || matches!(ended, WorkEnded::Nothing),
-            "the end of its own work alone releases a key"
-        );
-        match ended {
-            WorkEnded::Nothing => return,
-            WorkEnded::Rejoin(Some(own)) | WorkEnded::Leave(Some(own)) => {
-                self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-            }
-            WorkEnded::Rejoin(None) => self.queue_join(slot, now),
-            WorkEnded::Leave(None) => self.leave_when_removed(slot, now),
-        }
-        self.tell(slot);
     }
 
     /// Sets whether the candidate must not join again after a term: because its node is unhealthy, or its work
     /// continues.
     pub fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
         self.expire(now);
-        if self.candidate(slot).is_some_and(|c| c.hold_back(held)) {
-            self.queue_join(slot, now);
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.hold_back(held);
         }
     }
 
@@ -177,27 +135,11 @@ impl Core {
         }
         // The slot waits for the deletion too, if it is under way.
         let lease = self.lease.id();
-        let key = self
-            .candidate(slot)
-            .zip(lease)
-            .map(|(candidate, lease)| candidate.key(lease));
-        if let Some(key) = key {
+        if let Some((candidate, lease)) = self.candidate(slot).zip(lease) {
+            let key = candidate.key(lease);
             self.removals.wait(&key, slot);
         }
         false
-    }
-
-    /// Waits for the release if the key was released before the work ended.
-    fn leave_when_removed(&mut self, slot: SlotId, now: Time) {
-        let lease = self.lease.id();
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let key = lease.map(|lease| candidate.key(lease));
-        let waits = key.is_some_and(|key| self.removals.wait(&key, slot));
-        if !waits {
-            self.finish(slot, now);
-        }
     }
 
     /// Ends every term, leaves every election and revokes the lease.
@@ -214,12 +156,16 @@ impl Core {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
                 Some(Slot::Candidate(candidate)) => match candidate.phase() {
                     Phase::Leading { .. } => {
-                        self.end_term(slot, now, LostReason::SessionClosed, End::Fading);
+                        if let Some(mut seat) = self.seat(slot, now) {
+                            seat.end_term(LostReason::SessionClosed, End::Fading);
+                        }
                         self.leave(now, slot, EndReason::SessionClosed);
                     }
                     // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
                     Phase::Waiting { .. } if !candidate.is_member() => {
-                        candidate.leave_with_lease();
+                        if let Some(mut seat) = self.seat(slot, now) {
+                            seat.leave_with_lease();
+                        }
                         self.finish(slot, now);
                     }
                     _ => self.leave(now, slot, EndReason::SessionClosed),
@@ -266,7 +212,7 @@ impl Core {
         let Some(reason) = candidate.and_then(Candidacy::leaving) else {
             return;
         };
-        if !self.nothing_left(slot, now) {
+        if self.removals.is_awaited_by(slot) || !self.nothing_left(slot, now) {
             return;
         }
         let Some(candidate) = self.candidate(slot) else {
@@ -277,11 +223,6 @@ impl Core {
         }
         let owner = candidate.owner_of();
         let (error, former) = candidate.finish();
-        debug_assert!(
-            self.lease.id().is_none() || !self.removals.is_awaited_by(slot),
-            "a candidate has left when its key is gone"
-        );
-        self.tell(slot);
         self.forget(slot);
         if let Some(former) = former {
             self.remove(now, &former.key, Some(former.create_revision), None);

@@ -4,11 +4,9 @@
 use std::sync::Arc;
 
 use super::{Core, Slot};
-use crate::candidate::{Candidacy, End};
-use crate::evacuation::{APART, MARKS, Way};
+use crate::evacuation::MARKS;
 use crate::ids::SlotId;
 use crate::kv::Reach;
-use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 use crate::watch::Onlooker;
@@ -33,7 +31,7 @@ impl Core {
         }
         let onlooker = Onlooker::new(MARKS, marks, Reach::Everything, now);
         self.slots.insert(MARKS, Slot::Onlooker(Box::new(onlooker)));
-        self.watch_slot(MARKS);
+        self.watch_slot(MARKS, now);
         // Others read them when they are watched: no order is older than their key.
         if has_home {
             self.want_read(MARKS, now);
@@ -75,65 +73,8 @@ impl Core {
 
     /// Other marks stand than before, or the candidate announces another data centre.
     fn reconsider(&mut self, slot: SlotId, now: Time) {
-        let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
-            return;
-        };
-        if candidate.set_aside(&self.evacuation) {
-            candidate.owe_announcement();
-            self.announce(slot);
-        }
-        if self.is_in_the_way(slot) {
+        if self.seat(slot, now).is_some_and(|mut s| s.reconsider()) {
             self.look(slot, now);
-        }
-    }
-
-    /// Returns true if the candidate may have to give way.
-    pub(super) fn is_in_the_way(&self, slot: SlotId) -> bool {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
-        let marked = |c: &Candidacy| {
-            let is_ordered = c.own().is_some_and(|own| self.evacuation.is_ordered(own));
-            is_ordered || self.evacuation.since(c.value()).is_some()
-        };
-        candidate.is_some_and(|c| c.is_movable() && marked(c))
-    }
-
-    /// Gives up the candidate's place, or its term, if others are to lead before it and the lead has not just moved. A candidate
-    /// that has to look first knows no place until it has looked, so it does not begin to lead.
-    pub(super) fn give_way(&mut self, slot: SlotId, now: Time) {
-        let Some(Slot::Candidate(candidate)) = self.slots.get_mut(&slot) else {
-            return;
-        };
-        let way = candidate.way(&self.evacuation);
-        if way == Way::Give {
-            if let Some(until) = candidate.stays(now) {
-                self.out.set_timer(until, Timer::Slot(slot));
-                return;
-            }
-            candidate.stay_until(now.after(APART));
-        }
-        match way {
-            Way::Keep => {}
-            Way::Look => {
-                let discarded = candidate.follow_everyone();
-                self.close_watches(discarded);
-            }
-            Way::Give if candidate.is_leading() => {
-                // Its key goes when its work has ended, as after every term.
-                let reason = match self.evacuation.since(candidate.value()) {
-                    Some(_) => LostReason::Evacuated,
-                    None => LostReason::Ordered,
-                };
-                self.end_term(slot, now, reason, End::Brief);
-            }
-            Way::Give => {
-                if let Some(own) = candidate.step_back(now) {
-                    self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-                    debug_assert!(
-                        self.removals.contains(&own.key),
-                        "a candidate that steps back gives up its key"
-                    );
-                }
-            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Core, Slot};
 use crate::action::{Action, Answer, Class, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
-use crate::kv::Header;
+use crate::kv::{Entry, Header};
 use crate::lease::{Confirmed, Renewed};
 use crate::reason::LostReason;
 use crate::time::Time;
@@ -34,14 +34,15 @@ impl Core {
                 let granted = (lease, ttl, header);
                 let fresh = self.lease.granted(now, sent, granted, &mut self.out);
                 self.look_afresh(fresh, now);
-                self.close_if_done(now);
             }
             Answer::Failed(error) => {
                 self.lease.grant_failed(now, error.clone(), &mut self.out);
                 for slot in self.slot_ids() {
-                    self.refuse_if_new(slot, &error, now);
+                    if let Some(mut seat) = self.seat(slot, now) {
+                        seat.refuse_if_new(&error);
+                        self.finish(slot, now);
+                    }
                 }
-                self.close_if_done(now);
             }
             _ => {}
         }
@@ -113,7 +114,6 @@ impl Core {
                 self.keep_lease(now);
                 if let Some((slot, create_revision)) = subject {
                     self.own_key_read(slot, create_revision, entry.as_ref(), now);
-                    self.check_read(slot, create_revision, entry.as_ref());
                 }
                 self.compare_stream(now, header);
             }
@@ -124,6 +124,13 @@ impl Core {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Applies the result of a read of one of our keys.
+    fn own_key_read(&mut self, slot: SlotId, created: i64, entry: Option<&Entry>, now: Time) {
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.own_key_read(created, entry);
         }
     }
 
@@ -144,7 +151,9 @@ impl Core {
     fn distrust(&mut self, now: Time) {
         self.lease.distrust();
         for slot in self.slot_ids() {
-            self.end_term(slot, now, LostReason::LeaseExpiring, End::Fading);
+            if let Some(mut seat) = self.seat(slot, now) {
+                seat.end_term(LostReason::LeaseExpiring, End::Fading);
+            }
         }
         self.lease.tell_distrust(&mut self.out);
     }
@@ -155,7 +164,10 @@ impl Core {
             return;
         };
         for slot in self.slot_ids() {
-            self.lease_lost(slot, reason, now);
+            if let Some(mut seat) = self.seat(slot, now) {
+                seat.lease_lost(reason);
+                self.finish(slot, now);
+            }
         }
         if trusted {
             self.out.act(Action::Distrust);
@@ -164,7 +176,7 @@ impl Core {
         self.release_waiting(waiting, now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
-        let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.is_ending());
+        let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.ending().is_some());
         let not_before = if self.slots.values().any(working) {
             now.after(self.config.grace)
         } else {
@@ -207,9 +219,9 @@ impl Core {
             // A member's view shows the keys of its partitions.
             Some((member, _)) => {
                 let member = self.slots.get(&member).and_then(Slot::candidate);
-                member.is_some_and(Candidacy::is_current)
+                member.is_some_and(|member| member.view.is_current())
             }
-            None => candidate.is_current(),
+            None => candidate.view.is_current(),
         };
         (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
     }
@@ -219,7 +231,6 @@ impl Core {
             Answer::Checked { entries, .. } => {
                 for ((slot, created), entry) in subjects.iter().zip(entries) {
                     self.own_key_read(*slot, *created, entry.as_ref(), now);
-                    self.check_read(*slot, *created, entry.as_ref());
                 }
             }
             Answer::Failed(error) => self.check_failed(subjects, error),

@@ -3,17 +3,13 @@
 //! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
 
-mod announcing;
 mod asserted;
 mod cleanup;
 mod commands;
-mod config;
 mod evacuation;
-mod joining;
 mod lease;
 mod rebalance;
 mod slots;
-mod transitions;
 mod view_sync;
 mod watch;
 
@@ -24,6 +20,7 @@ use self::slots::Slot;
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::{Removals, Revocations};
+use crate::config::Config;
 use crate::evacuation::Evacuation;
 use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
@@ -37,7 +34,6 @@ use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 use crate::watch::WatchStream;
-pub use config::Config;
 
 /// Joins, which share transactions.
 const MOST_JOINS: usize = 256;
@@ -129,13 +125,18 @@ impl Core {
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
                 Timer::Rebalance(slot) => self.rebalance(slot, now),
-                Timer::Announcement(slot) => self.announce_owed(slot),
+                Timer::Announcement(slot) => {
+                    if let Some(mut seat) = self.seat(slot, now) {
+                        seat.announce_owed();
+                    }
+                }
                 Timer::Marks => self.look_at_marks_again(now),
                 Timer::Removals => self.removals.start_due(now, &mut self.out),
-                Timer::Revocations => self.start_revocations(now),
+                Timer::Revocations => self.revocations.start(now, &mut self.out),
                 Timer::GiveUp => self.lease.give_up(&mut self.out),
             }
         }
+        self.close_if_done(now);
     }
 
     // ---- helpers of the other files of this folder
@@ -227,12 +228,16 @@ impl Core {
             Purpose::Remove { key } => self.removed(now, &key, request, answer),
             Purpose::Release { keys } => self.released(now, &keys, request, answer),
             Purpose::Take { slot } => self.taken(now, slot, request, answer),
-            Purpose::Proclaim { slot, key, tickets } => {
-                self.proclaimed(now, slot, &key, tickets, answer);
+            Purpose::Proclaim { slot, key, tickets } => match self.seat(slot, now) {
+                Some(mut seat) => seat.proclaimed(&key, tickets, answer),
+                None => self.out.answer_write(&key, tickets, answer),
+            },
+            Purpose::Revoke { lease } => {
+                self.revocations.answered(now, lease, answer, &mut self.out);
             }
-            Purpose::Revoke { lease } => self.revoked(now, lease, answer),
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
+        self.close_if_done(now);
         self.check_idle(request);
     }
 
@@ -249,6 +254,8 @@ impl Core {
             Purpose::Release { keys } => self.release_again(&keys, request, now),
             _ => {}
         }
+        self.start_joins(now);
+        self.start_lists(now);
     }
 
     /// Returns true if the answer proves something about the store that is known.
@@ -274,28 +281,12 @@ impl Core {
 
     // ---- gates
 
-    fn queue_join(&mut self, slot: SlotId, now: Time) {
-        self.joins.queue(slot);
-        self.start_joins(now);
-    }
-
     fn start_joins(&mut self, now: Time) {
         while let Some(slot) = self.joins.next(true) {
-            if self.start_join(slot, now) {
+            if self.seat(slot, now).is_some_and(|mut s| s.start_join()) {
                 self.joins.sent();
             }
         }
-    }
-
-    /// Reads of those who wait for their turn come first. A leader learns from its own who stands behind it, for until then
-    /// each renewal looks after its key: that shall hold up nobody who joins.
-    fn queue_list(&mut self, slot: SlotId, now: Time) {
-        if self.candidate(slot).is_some_and(|c| c.is_leading()) {
-            self.lists.queue_last(slot);
-        } else {
-            self.lists.queue(slot);
-        }
-        self.start_lists(now);
     }
 
     fn start_lists(&mut self, now: Time) {
@@ -303,6 +294,49 @@ impl Core {
             if self.start_list(slot, now) {
                 self.lists.sent();
             }
+        }
+    }
+
+    /// The request is answered, whatever became of it.
+    fn join_answered(&mut self, slot: SlotId, request: RequestId) {
+        self.joins.answered();
+        if let Some(candidate) = self.candidate(slot) {
+            candidate.view.join_over(request);
+        }
+    }
+
+    fn joined(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
+        let seat = self.seat(slot, now);
+        let stands = seat.is_some_and(|mut seat| seat.joined(request, answer));
+        if self.lease.is_gone() {
+            self.lose_lease(now, LostReason::LeaseLost);
+        }
+        self.finish(slot, now);
+        if stands {
+            self.rebalance_soon(slot, now);
+        }
+    }
+
+    /// Looks again at where the candidate stands.
+    fn look(&mut self, slot: SlotId, now: Time) {
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.look();
+            self.rebalance_soon(slot, now);
+            self.close_if_done(now);
+        }
+    }
+
+    /// The slot's time has come: to join, to release a key, or to read.
+    fn slot_due(&mut self, slot: SlotId, now: Time) {
+        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        match candidate.and_then(|c| Some((c.owner_of()?, c.ending()?))) {
+            Some(((member, partition), (cutoff, false))) => {
+                self.former_due(member, partition, cutoff, now);
+            }
+            _ => match self.seat(slot, now) {
+                Some(mut seat) => seat.due(),
+                None => self.want_read(slot, now),
+            },
         }
     }
 
@@ -322,8 +356,10 @@ impl Core {
                     "what a member knew is forgotten with it"
                 );
             }
-            self.answer_proclaims(candidate.unanswered(), false);
+            self.out.answer_proclaims(candidate.unanswered(), false);
         }
-        self.close_watches(watchers);
+        for watch in watchers {
+            self.watches.close(watch, &mut self.out);
+        }
     }
 }

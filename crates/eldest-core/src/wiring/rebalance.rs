@@ -8,7 +8,7 @@ use super::{Core, Slot};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
 use crate::kv::Header;
-use crate::partitions::{Membership, Rebalance, Wants, partition_key};
+use crate::partitions::{Membership, Rebalance, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
@@ -40,20 +40,20 @@ impl Core {
         if self.lease.trusted().is_none() {
             return;
         }
-        let Some(wants) = self.wants(slot) else {
+        let Some(wants) = self.seat(slot, now).and_then(|seat| seat.wants()) else {
             return;
         };
         debug_assert!(
-            self.candidate(slot).is_some_and(|c| c.is_current()),
+            self.candidate(slot).is_some_and(|c| c.view.is_current()),
             "a view with a gap decides nothing"
         );
         self.tell_blocked(slot, wants.blocked);
         for (partition, fate) in wants.lost {
-            self.key_lost(partition, fate, now);
+            if let Some(mut seat) = self.seat(partition, now) {
+                seat.key_lost(fate);
+            }
         }
-        for partition in wants.give_up {
-            self.end_term(partition, now, LostReason::Reassigned, End::Brief);
-        }
+        self.end_terms(wants.give_up, LostReason::Reassigned, now);
         for (_, own) in wants.discard {
             self.discard(slot, &own, now);
         }
@@ -88,7 +88,9 @@ impl Core {
     fn is_overdue(&self, partition: SlotId, now: Time) -> bool {
         let owner = self.slots.get(&partition).and_then(Slot::candidate);
         match owner.and_then(Candidacy::ending) {
-            Some((cutoff, key_stands)) => !key_stands && now >= self.release_at(cutoff),
+            Some((cutoff, key_stands)) => {
+                !key_stands && now >= self.config.trust.release_at(cutoff)
+            }
             None => false,
         }
     }
@@ -96,14 +98,8 @@ impl Core {
     /// As long as a member is there, nobody else takes what should be its own. It keeps what it owns, and joins again
     /// when the work has ended.
     fn step_aside(&mut self, slot: SlotId, now: Time) {
-        let own = self.candidate(slot).and_then(|c| c.step_aside(now));
-        if let Some(own) = own {
-            self.remove(now, &own.key, Some(own.create_revision), Some(slot));
-            self.tell(slot);
-            debug_assert!(
-                self.removals.contains(&own.key),
-                "a member that steps aside gives up its key"
-            );
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.step_aside();
         }
     }
 
@@ -113,7 +109,7 @@ impl Core {
         if self.removals.is_awaited_by(slot) {
             return;
         }
-        if self.candidate(slot).is_some_and(|c| c.is_aside()) {
+        if self.seat(slot, now).is_some_and(|seat| seat.is_aside()) {
             self.remove_uncertain(slot, None, now);
         }
     }
@@ -139,18 +135,9 @@ impl Core {
         if held.into_iter().any(|p| self.is_overdue(p, now)) {
             return;
         }
-        if let Some(candidate) = self.candidate(slot) {
-            candidate.come_back();
-            self.queue_join(slot, now);
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.come_back();
         }
-    }
-
-    fn wants(&self, slot: SlotId) -> Option<Wants> {
-        let candidate = self.slots.get(&slot)?.candidate()?;
-        let share = self.evacuation.homes().share;
-        candidate.wants(share, |key, created, seen| {
-            self.removals.shown(key, created, seen)
-        })
     }
 
     /// Reports each key in the way once, until it is gone.
@@ -187,8 +174,10 @@ impl Core {
             partition,
             slot,
         });
-        self.lead(slot, own, now);
-        self.tell(slot);
+        if let Some(mut seat) = self.seat(slot, now) {
+            seat.lead(own);
+            seat.tell();
+        }
     }
 
     /// A key of ours that nobody wants goes again; a member that leaves waits for it.
@@ -282,9 +271,8 @@ impl Core {
         header: Header,
         now: Time,
     ) {
-        let believes = self.lease.trusted().is_some();
-        let candidate = self.candidate(slot);
-        match candidate.and_then(|c| c.took(partition, taken, header.revision, believes)) {
+        let seat = self.seat(slot, now);
+        match seat.and_then(|mut s| s.took(partition, taken, header.revision)) {
             Some(Ok(own)) => self.own_partition(slot, partition, own, now),
             Some(Err(own)) => self.discard(slot, &own, now),
             None => {}
@@ -334,8 +322,15 @@ impl Core {
         };
         let held = self.membership(slot).map(|member| member.holds());
         let held = held.unwrap_or_default();
-        for partition in held {
-            self.end_term(partition, now, reason, End::Brief);
+        self.end_terms(held, reason, now);
+    }
+
+    /// Ends the terms of partitions; their work may wind up.
+    fn end_terms(&mut self, partitions: Vec<SlotId>, reason: LostReason, now: Time) {
+        for partition in partitions {
+            if let Some(mut seat) = self.seat(partition, now) {
+                seat.end_term(reason, End::Brief);
+            }
         }
     }
 
@@ -363,6 +358,18 @@ impl Core {
             // The member has left, and what it knew is forgotten.
             None => self.removals.forget_below(key),
         }
+    }
+
+    /// Work for a partition may go on although its key went with an earlier lease. When it is overdue, that key is removed: it
+    /// exists if somebody wrote over it unseen.
+    pub(super) fn former_due(&mut self, member: SlotId, partition: u32, cutoff: Time, now: Time) {
+        let is_overdue = now >= self.config.trust.release_at(cutoff);
+        let membership = self.membership(member).filter(|_| is_overdue);
+        if let Some(former) = membership.and_then(|m| m.former_of(partition)) {
+            let key = partition_key(&self.prefix_of(member), partition);
+            self.remove(now, &key, Some(former), None);
+        }
+        self.rebalance_soon(member, now);
     }
 
     /// A partition's term is over, and nothing of it is left.

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::Core;
-use crate::action::Ask;
-use crate::candidate::Candidacy;
+use crate::candidate::{Candidacy, Seat};
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::queue::{Watcher, Watching};
 use crate::time::Time;
 use crate::watch::Onlooker;
 
@@ -36,54 +34,15 @@ impl Slot {
     /// Every watcher that stands for it.
     pub(super) fn watchers(&self) -> Vec<WatchId> {
         match self {
-            Slot::Candidate(candidate) => candidate.watchers(),
+            Slot::Candidate(candidate) => candidate.view.watchers(),
             Slot::Onlooker(onlooker) => onlooker.watchers(),
-        }
-    }
-
-    /// Returns the watches to open and to cancel for it.
-    pub(super) fn watching(&mut self) -> Watching {
-        match self {
-            Slot::Candidate(candidate) => candidate.watching(),
-            Slot::Onlooker(onlooker) => {
-                let key = onlooker.unwatched_prefix();
-                let wanted = key.map(|key| (key, true)).into_iter().collect();
-                Watching {
-                    discarded: Vec::new(),
-                    wanted,
-                }
-            }
-        }
-    }
-
-    /// A watch of that key was asked for.
-    pub(super) fn watched(&mut self, key: &[u8], watcher: Watcher) {
-        match self {
-            Slot::Candidate(candidate) => candidate.watched(key, watcher),
-            Slot::Onlooker(onlooker) => onlooker.watched(watcher),
-        }
-    }
-
-    /// Returns true if only a read can close a gap.
-    pub(super) fn wants_read(&self) -> bool {
-        match self {
-            Slot::Candidate(candidate) => candidate.wants_read(),
-            Slot::Onlooker(onlooker) => onlooker.wants_read(),
-        }
-    }
-
-    /// The read to be sent now. An error says from when on.
-    pub(super) fn next_read(&self, now: Time) -> Option<Result<Ask, Time>> {
-        match self {
-            Slot::Candidate(candidate) => candidate.next_read().map(Ok),
-            Slot::Onlooker(onlooker) => onlooker.next_read(now),
         }
     }
 
     /// The read under way.
     pub(super) fn read(&self) -> Option<RequestId> {
         match self {
-            Slot::Candidate(candidate) => candidate.read(),
+            Slot::Candidate(candidate) => candidate.view.read(),
             Slot::Onlooker(onlooker) => onlooker.read(),
         }
     }
@@ -91,7 +50,7 @@ impl Slot {
     /// A read was begun, or the one under way is over.
     pub(super) fn set_read(&mut self, read: Option<RequestId>) {
         match self {
-            Slot::Candidate(candidate) => candidate.set_read(read),
+            Slot::Candidate(candidate) => candidate.view.set_read(read),
             Slot::Onlooker(onlooker) => onlooker.set_read(read),
         }
     }
@@ -106,6 +65,29 @@ impl Slot {
 }
 
 impl Core {
+    /// Lends the candidate in that slot the parts of the session that its rules may change.
+    pub(super) fn seat(&mut self, slot: SlotId, now: Time) -> Option<Seat<'_>> {
+        let Some(Slot::Candidate(me)) = self.slots.get_mut(&slot) else {
+            return None;
+        };
+        Some(Seat {
+            slot,
+            now,
+            me,
+            config: &self.config,
+            pace: self.pace,
+            closing: self.closing,
+            stood_once: &mut self.stood_once,
+            lease: &mut self.lease,
+            joins: &mut self.joins,
+            lists: &mut self.lists,
+            watches: &mut self.watches,
+            removals: &mut self.removals,
+            evacuation: &self.evacuation,
+            out: &mut self.out,
+        })
+    }
+
     pub(super) fn candidate(&mut self, slot: SlotId) -> Option<&mut Candidacy> {
         match self.slots.get_mut(&slot) {
             Some(Slot::Candidate(candidate)) => Some(candidate),

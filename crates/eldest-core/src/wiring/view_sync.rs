@@ -1,37 +1,25 @@
 //! Opens and renews a slot's watches and reads, and feeds their results into what stands there.
 
-use std::sync::Arc;
-
 use super::{Core, Slot, asserted};
 use crate::action::{Action, Answer, Class, Listed, RequestError};
-use crate::candidate::{Candidacy, Phase};
 use crate::evacuation::MARKS;
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::kv::{Change, Entry};
+use crate::kv::Change;
 use crate::purpose::Purpose;
-use crate::queue::Fate;
 use crate::time::Time;
 use crate::timers::Timer;
 
 impl Core {
     /// Opens the watches that the slot needs and does not have.
-    pub(super) fn watch_slot(&mut self, slot: SlotId) {
-        let Some(watching) = self.slots.get_mut(&slot).map(Slot::watching) else {
-            return;
-        };
-        self.close_watches(watching.discarded);
-        for (key, prefix) in watching.wanted {
-            let out = &mut self.out;
-            let watcher = self.watches.open(slot, Arc::clone(&key), prefix, out);
-            if let (Some(watcher), Some(slot)) = (watcher, self.slots.get_mut(&slot)) {
-                slot.watched(&key, watcher);
+    pub(super) fn watch_slot(&mut self, slot: SlotId, now: Time) {
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => o.watch(&mut self.watches, &mut self.out),
+            Some(Slot::Candidate(_)) => {
+                if let Some(mut seat) = self.seat(slot, now) {
+                    seat.watch();
+                }
             }
-        }
-    }
-
-    pub(super) fn close_watches(&mut self, watches: Vec<WatchId>) {
-        for watch in watches {
-            self.watches.close(watch, &mut self.out);
+            None => {}
         }
     }
 
@@ -39,7 +27,7 @@ impl Core {
     pub(super) fn slot_unwatched(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => o.unwatched(self.watches.as_of(), &mut self.out),
-            Some(Slot::Candidate(c)) => c.unwatched(),
+            Some(Slot::Candidate(c)) => c.view.unwatched(),
             None => {}
         }
     }
@@ -52,7 +40,7 @@ impl Core {
                 self.want_read(slot, now);
             }
             Some(Slot::Candidate(c)) => {
-                c.created(watch, revision);
+                c.view.created(watch, revision);
                 self.look(slot, now);
             }
             None => {}
@@ -67,12 +55,11 @@ impl Core {
             }
             Some(Slot::Candidate(c)) => {
                 let taken = cfg!(debug_assertions).then(|| asserted::taken_keys(slot, c, &changes));
-                let (fate, partitions) = c.changed(changes);
-                if fate != Fate::Ours {
-                    self.key_lost(slot, fate, now);
-                }
-                for (partition, fate) in partitions {
-                    self.key_lost(partition, fate, now);
+                let partitions = self.seat(slot, now).map(|mut s| s.changed(changes));
+                for (partition, fate) in partitions.into_iter().flatten() {
+                    if let Some(mut seat) = self.seat(partition, now) {
+                        seat.key_lost(fate);
+                    }
                 }
                 debug_assert!(
                     taken
@@ -87,23 +74,28 @@ impl Core {
         }
     }
 
-    /// The queue may have become so long that whoever is not next to lead shall hear of its neighbours alone.
-    pub(super) fn follow_if_long(&mut self, slot: SlotId) {
-        let long = self.config.long_queue;
-        if let Some(candidate) = self.candidate(slot) {
-            let discarded = candidate.follow_if_long(long);
-            self.close_watches(discarded);
-        }
-    }
-
     pub(super) fn want_read(&mut self, slot: SlotId, now: Time) {
-        if self.slots.get(&slot).is_some_and(Slot::wants_read) {
-            self.queue_list(slot, now);
+        match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                if o.wants_read() && self.lists.enter(slot) && self.start_list(slot, now) {
+                    self.lists.sent();
+                }
+            }
+            Some(Slot::Candidate(_)) => {
+                if let Some(mut seat) = self.seat(slot, now) {
+                    seat.want_read();
+                }
+            }
+            None => {}
         }
     }
 
     pub(super) fn start_list(&mut self, slot: SlotId, now: Time) -> bool {
-        match self.slots.get(&slot).and_then(|slot| slot.next_read(now)) {
+        let next = match self.slots.get(&slot) {
+            Some(Slot::Onlooker(o)) => o.next_read(now),
+            _ => return self.seat(slot, now).is_some_and(|mut s| s.start_list()),
+        };
+        match next {
             Some(Ok(ask)) => {
                 let request = self.out.ask(Purpose::List { slot, sent: now }, ask);
                 self.set_read(slot, Some(request));
@@ -146,9 +138,10 @@ impl Core {
             Answer::Listed(Listed { header, entries }) => {
                 self.set_read(slot, None);
                 let other = match self.slots.get(&slot) {
-                    Some(Slot::Candidate(c)) => c.leads_behind(&entries),
                     Some(Slot::Onlooker(o)) => o.saw_otherwise(header.revision, &entries),
-                    None => false,
+                    _ => self
+                        .seat(slot, now)
+                        .is_some_and(|s| s.leads_behind(&entries)),
                 };
                 if other {
                     self.store_exchanged(now, header);
@@ -159,9 +152,9 @@ impl Core {
                     o.snapshot(request, read, self.watches.as_of(), &mut self.out);
                     self.marks_seen(slot, now);
                     self.want_read(slot, now);
-                } else {
-                    let request = (request, false);
-                    self.take_snapshot(slot, request, header.revision, entries, now);
+                } else if let Some(mut seat) = self.seat(slot, now) {
+                    seat.take_snapshot((request, false), header.revision, entries);
+                    self.rebalance_soon(slot, now);
                 }
             }
             Answer::Failed(error) => self.list_failed(slot, now, request, error),
@@ -185,14 +178,20 @@ impl Core {
         let class = error.class;
         let prefix = self.prefix_of(slot);
         self.out.note_failure("list", &prefix, error);
-        let not_before = match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.read_failed(now, class, self.pace),
-            Some(Slot::Candidate(c)) => c.read_failed(now, class, self.pace),
-            None => return,
-        };
-        // The list stays 'under way' until then, so that nothing else starts it.
-        let timer = Timer::Relist(slot, request);
-        self.out.set_timer(not_before, timer);
+        match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => {
+                let not_before = o.read_failed(now, class, self.pace);
+                // The list stays 'under way' until then, so that nothing else starts it.
+                let timer = Timer::Relist(slot, request);
+                self.out.set_timer(not_before, timer);
+            }
+            Some(Slot::Candidate(_)) => {
+                if let Some(mut seat) = self.seat(slot, now) {
+                    seat.read_failed(request, class);
+                }
+            }
+            None => {}
+        }
     }
 
     /// The pause after a failed list is over.
@@ -201,30 +200,5 @@ impl Core {
             self.set_read(slot, None);
             self.want_read(slot, now);
         }
-    }
-
-    /// A candidate's answer to a read, or to a join that read the prefix.
-    pub(super) fn take_snapshot(
-        &mut self,
-        slot: SlotId,
-        request: (RequestId, bool),
-        revision: i64,
-        entries: Vec<Entry>,
-        now: Time,
-    ) {
-        let long = self.config.long_queue;
-        let Some(candidate) = self.candidate(slot) else {
-            return;
-        };
-        let (first, discarded) = candidate.snapshot(request, revision, entries, long);
-        self.close_watches(discarded);
-        // A candidate that may have to give way looks at the candidates behind it first.
-        let first = first && !self.is_in_the_way(slot);
-        let may_lead = first && self.lease.trusted().is_some();
-        let phase = self.candidate(slot).map(|c| Candidacy::phase(c).clone());
-        if may_lead && let Some(Phase::Waiting { own }) = phase {
-            self.lead(slot, own, now);
-        }
-        self.look(slot, now);
     }
 }

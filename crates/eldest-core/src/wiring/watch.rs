@@ -79,7 +79,7 @@ impl Core {
     pub(super) fn open_watches(&mut self, now: Time) {
         if self.watches.is_up_again(now) {
             for slot in self.slot_ids() {
-                self.watch_slot(slot);
+                self.watch_slot(slot, now);
                 self.want_read(slot, now);
             }
         }
@@ -120,7 +120,9 @@ impl Core {
     fn watch_again_later(&mut self, slot: SlotId, gone: WatchId, class: Class, now: Time) {
         self.watches.gone(gone);
         let others = self.slots.get(&slot).map(Slot::watchers);
-        self.close_watches(others.unwrap_or_default());
+        for watch in others.unwrap_or_default() {
+            self.watches.close(watch, &mut self.out);
+        }
         self.slot_unwatched(slot);
         self.watches.watch_later(slot, class, now, &mut self.out);
     }
@@ -128,7 +130,7 @@ impl Core {
     /// The pause after the loss of the slot's watch is over.
     pub(super) fn rewatch(&mut self, slot: SlotId, now: Time) {
         if self.watches.watch_again(slot) {
-            self.watch_slot(slot);
+            self.watch_slot(slot, now);
             self.want_read(slot, now);
         }
     }

@@ -1,0 +1,382 @@
+//! Puts a candidate's key exactly once, even if answers are lost.
+
+use std::sync::Arc;
+
+use super::Candidacy;
+use super::config::{level_below, miscount};
+use super::phase::Phase;
+use super::seat::Seat;
+use crate::action::{
+    Admission, Answer, Ask, CandidateAction, Class, Join, Joined, Note, RequestError,
+};
+use crate::ids::RequestId;
+use crate::kv::{Entry, Header, is_elected};
+use crate::purpose::Purpose;
+use crate::queue::{Own, excludes};
+use crate::reason::EndReason;
+use crate::timers::Timer;
+
+impl Seat<'_> {
+    /// Sends the join, or waits until fewer are under way.
+    pub(crate) fn queue_join(&mut self) {
+        if self.joins.enter(self.slot) && self.start_join() {
+            self.joins.sent();
+        }
+    }
+
+    /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.
+    pub(crate) fn start_join(&mut self) -> bool {
+        let Some(lease) = self.lease.trusted_id() else {
+            return false;
+        };
+        let Phase::Joining {
+            request: None,
+            not_before,
+        } = self.me.phase
+        else {
+            return false;
+        };
+        if self.me.held {
+            return false;
+        }
+        if self.now < not_before {
+            self.out.set_timer(not_before, Timer::Slot(self.slot));
+            return false;
+        }
+        let key = self.me.key(lease);
+        if self.removals.wait(&key, self.slot) {
+            return false;
+        }
+        self.check_trust();
+        debug_assert!(
+            !self.removals.contains(&key),
+            "no join uses the path of a key that must go"
+        );
+        debug_assert!(
+            self.me.wanted && !self.me.held,
+            "only a candidate that wants to stand joins"
+        );
+        let ask = Ask::Join(Join {
+            key,
+            value: Arc::clone(self.me.value()),
+            lease,
+            prefix: Arc::clone(&self.me.prefix),
+            admission: admission(self.me),
+        });
+        if !self.me.uncertain {
+            self.me.joins_after = self.out.known_revision();
+        }
+        self.renew_view();
+        // The watch goes out beside the join, so that it costs no round trip of its own.
+        self.watch();
+        let request = self.out.ask(Purpose::Join { slot: self.slot }, ask);
+        self.me.view.join_begun(request);
+        debug_assert!(
+            !self.me.view.is_current(),
+            "a view waits for the read of its join"
+        );
+        self.me.enter(Phase::Joining {
+            request: Some((request, lease)),
+            not_before,
+        });
+        true
+    }
+
+    /// Applies the answer to a join, if the candidate waits for it. The lease of that join is the session's present one: its
+    /// loss ends every wait for a join. Returns true if the key stands from now on.
+    pub(crate) fn joined(&mut self, request: RequestId, answer: Answer) -> bool {
+        let lease = match self.me.phase {
+            Phase::Joining {
+                request: Some((awaited, lease)),
+                ..
+            } if awaited == request => lease,
+            _ => return false,
+        };
+        self.me.join_at(self.now);
+        match answer {
+            Answer::Joined(joined) => return self.join_done(request, lease, joined),
+            Answer::Failed(error) => self.join_failed(&error),
+            _ => {}
+        }
+        false
+    }
+
+    /// Judges the key at the candidate's path under `lease`. Returns true if it is the candidate's.
+    fn join_done(&mut self, request: RequestId, lease: i64, joined: Joined) -> bool {
+        let Joined {
+            header,
+            created,
+            entries,
+            other,
+        } = joined;
+        self.me.failures = 0;
+        let key = self.me.key(lease);
+        let standing = entries.iter().find(|e| e.key == key);
+        if !self.me.wanted {
+            // The candidate has left meanwhile.
+            let create_revision = standing.map(|e| e.create_revision);
+            let reason = left(self.closing);
+            self.me.enter(Phase::Leaving { reason });
+            debug_assert!(
+                self.removals.is_held_by(&key, self.slot),
+                "the path of a join under way is held for the candidate that left"
+            );
+            self.remove(&key, create_revision, Some(self.slot));
+            return false;
+        }
+        let (create_revision, ours) = match standing {
+            _ if created => (header.revision, true),
+            // The key is from a join of ours whose answer was lost. A key from before these joins is not: a restored store may
+            // bring a key back that we asked to delete, or by which we led.
+            Some(e) => (
+                e.create_revision,
+                e.lease == lease && self.me.uncertain && e.create_revision > self.me.joins_after,
+            ),
+            None => {
+                self.not_admitted(header.revision, &key, &entries, other.as_deref());
+                return false;
+            }
+        };
+        if !ours {
+            // It blocks the candidate and serves nobody.
+            self.remove(&key, Some(create_revision), Some(self.slot));
+            return false;
+        }
+        let own = Own {
+            key,
+            create_revision,
+            lease,
+        };
+        self.stood(request, own, (header, created), entries);
+        true
+    }
+
+    /// The candidate's key stands, as the answer to the join `request` shows.
+    fn stood(
+        &mut self,
+        request: RequestId,
+        own: Own,
+        (header, created): (Header, bool),
+        entries: Vec<Entry>,
+    ) {
+        let (slot, standing) = (self.slot, entries.iter().find(|e| e.key == own.key));
+        let adopted = standing.filter(|_| !created);
+        self.check_adopted(&own, adopted);
+        self.me.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
+        // The announced value may have changed since the join was sent.
+        let same_value = standing.is_none_or(|e| e.value == *self.me.value());
+        self.me.uncertain = false;
+        self.me.stood_at = self.now;
+        self.me.enter(Phase::Waiting { own: own.clone() });
+        // Its key of an earlier lease, which somebody wrote over, would sit in the queue for ever.
+        let former = self.me.former.take();
+        let left = former.and_then(|f| {
+            let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
+            entries.iter().find(stands).cloned()
+        });
+        let first_time = !std::mem::replace(&mut self.me.registered, true);
+        *self.stood_once = true;
+        self.out.note(Note::Joined {
+            slot,
+            key: Arc::clone(&own.key),
+            create_revision: own.create_revision,
+            again: !first_time,
+        });
+        // When no key stands, this one is read to verify renewals: here we are known to be permitted.
+        self.lease.may_read(&own.key);
+        if first_time {
+            self.out.tell(CandidateAction::Registered { slot });
+        }
+        if !same_value {
+            self.me.announcements().owe();
+            self.announce();
+        }
+        debug_assert!(
+            same_value || self.me.is_writing(),
+            "what was announced while the join was under way is written into the key"
+        );
+        debug_assert!(
+            !self.me.uncertain,
+            "a key that stands is the one that may have been put unknown"
+        );
+        if let Some(left) = left {
+            self.remove(&left.key, Some(left.create_revision), None);
+        }
+        self.take_snapshot((request, true), header.revision, entries);
+    }
+
+    /// Checks that the key is the session's to stand by, and that the one which was `adopted` is from a join of this
+    /// candidate's.
+    fn check_adopted(&self, own: &Own, adopted: Option<&Entry>) {
+        debug_assert_eq!(
+            Some(own.lease),
+            self.lease.id(),
+            "a candidate stands by a key of the session's lease"
+        );
+        let Some(entry) = adopted else {
+            return;
+        };
+        debug_assert!(
+            !self.out.was_asked_to_go(&own.key, own.create_revision),
+            "a key that was asked to go is never adopted"
+        );
+        debug_assert_eq!(
+            entry.lease, own.lease,
+            "an adopted key is bound to our lease"
+        );
+        debug_assert!(
+            self.me.uncertain,
+            "a key is adopted only after a join whose answer was lost"
+        );
+        debug_assert!(
+            self.me.joins_after < own.create_revision,
+            "an adopted key is younger than the joins that may have put it"
+        );
+    }
+
+    /// No `key` was put: at `revision`, other keys stand that the join does not allow beside it.
+    fn not_admitted(&mut self, revision: i64, key: &[u8], entries: &[Entry], other: Option<&[u8]>) {
+        let config = &self.me.config;
+        let excluding = entries.iter().filter(|entry| excludes(&entry.key, key));
+        let refused =
+            elected(self.me, entries).or_else(|| other.and_then(|other| mismatch(self.me, other)));
+        if let Some(error) = refused {
+            self.me.error = Some(error.clone());
+            let slot = self.slot;
+            self.out.note(Note::JoinFailed { slot, error });
+            self.leave(EndReason::Refused);
+        } else if config.lock && !config.at_once {
+            // The keys that keep it out are deeper, and do not count; the transaction sees any join before ours.
+            self.me.free_at = revision;
+            self.queue_join();
+        } else if !config.at_once {
+            self.retry_join(Class::Retry);
+        } else if excluding.count() >= self.me.capacity() {
+            self.leave(EndReason::Taken);
+        } else {
+            // It may hold beside those who stood then; whoever joins before us is seen by the transaction.
+            self.me.free_at = revision;
+            self.queue_join();
+        }
+    }
+
+    fn join_failed(&mut self, error: &RequestError) {
+        if error.ambiguous {
+            self.lease.suspect();
+        }
+        self.me.uncertain |= error.ambiguous;
+        debug_assert!(
+            self.me.uncertain || !error.ambiguous,
+            "the key of a join that may have been done may stand"
+        );
+        debug_assert!(
+            self.lease.is_suspicious() || !error.ambiguous,
+            "after a join that may have been done, the lease's keys are swept"
+        );
+        self.out.note(Note::JoinFailed {
+            slot: self.slot,
+            error: error.clone(),
+        });
+        if error.class == Class::LeaseGone {
+            self.lease.set_gone();
+        } else if !self.me.wanted {
+            self.leave(left(self.closing));
+        } else if !self.refuse_if_new(error) {
+            self.retry_join(error.class);
+        }
+    }
+
+    fn retry_join(&mut self, class: Class) {
+        self.me.failures += 1;
+        let not_before = self.now.after(self.pace.pause(self.me.failures, class));
+        debug_assert!(
+            self.now < not_before || self.me.failures == 1,
+            "joins that fail again and again are paced"
+        );
+        self.me.join_at(not_before);
+        self.out.set_timer(not_before, Timer::Slot(self.slot));
+    }
+
+    /// A candidate that never stood leaves with this error, instead of waiting for its end, if that cannot be expected.
+    ///
+    /// A key of this session that was put before shows that etcd has taken the user, and had space. A change since then may
+    /// be undone: only a candidate that asks once, and does not wait, receives the error.
+    pub(crate) fn refuse_if_new(&mut self, error: &RequestError) -> bool {
+        let config = &self.me.config;
+        let waits = config.persistent || (*self.stood_once && !config.at_once);
+        let hopeless = match error.class {
+            Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount | Class::Elected => {
+                true
+            }
+            Class::Auth | Class::Backoff => !waits,
+            Class::Retry
+            | Class::Stale
+            | Class::Compacted
+            | Class::LeaseTaken
+            | Class::Proxy
+            | Class::Certificate
+            | Class::LeaseGone => false,
+        };
+        let joining = matches!(self.me.phase, Phase::Joining { .. });
+        if self.me.registered || !hopeless || !joining {
+            return false;
+        }
+        self.me.error = Some(error.clone());
+        self.leave(EndReason::Refused);
+        true
+    }
+}
+
+/// Returns the conditions of a candidate's join.
+fn admission(me: &Candidacy) -> Admission {
+    let is_clear = me.config.lock && me.free_at > 0;
+    let at_once = me.config.at_once;
+    Admission {
+        none_after: (at_once || is_clear).then_some(me.free_at),
+        nothing_else_in: family(me).map(|(family, _)| Arc::clone(family)),
+        only_locks: me.config.lock && !is_clear,
+    }
+}
+
+/// Returns the prefix below which all use the same number, and that number.
+fn family(me: &Candidacy) -> Option<(&Arc<[u8]>, usize)> {
+    let partitions = me.config.partitions.as_ref();
+    let partitions = partitions.map(|partitions| (&partitions.family, partitions.count as usize));
+    let permit = me.config.permit.as_ref();
+    partitions.or(permit.map(|permit| (&permit.family, permit.capacity)))
+}
+
+/// Returns the error for a candidate that asks for another number than others, one of whose keys is `other`.
+fn mismatch(me: &Candidacy, other: &[u8]) -> Option<RequestError> {
+    let (family, ours) = family(me)?;
+    let (class, message) = if me.is_member() {
+        (Class::Miscount, miscount(family, ours, other))
+    } else {
+        let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+        let message = format!(
+            "capacity {ours} was requested, but others hold or await permits of capacity {theirs}, as the key {key}"
+        );
+        (Class::Mismatch, message)
+    };
+    Some(RequestError::new(class, message, ""))
+}
+
+/// Returns the error for a lock that candidates of an election keep out.
+fn elected(me: &Candidacy, entries: &[Entry]) -> Option<RequestError> {
+    let known = entries.iter().any(|entry| is_elected(&entry.value));
+    (me.config.lock && known).then(|| {
+        let prefix = String::from_utf8_lossy(&me.prefix);
+        let message =
+            format!("candidates of an election stand below {prefix}, so it cannot be a lock");
+        RequestError::new(Class::Elected, message, "")
+    })
+}
+
+/// Returns the reason for which a candidate leaves that does not want to stand any more.
+pub(super) fn left(closing: bool) -> EndReason {
+    if closing {
+        EndReason::SessionClosed
+    } else {
+        EndReason::Left
+    }
+}

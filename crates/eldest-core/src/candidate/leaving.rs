@@ -1,0 +1,73 @@
+//! Gives up a candidate's place, for good or for a while.
+
+use std::sync::Arc;
+
+use super::phase::Phase;
+use super::seat::Seat;
+use crate::reason::EndReason;
+
+impl Seat<'_> {
+    /// Gives up its place. A running term is not ended, but no other follows it.
+    pub(crate) fn leave(&mut self, reason: EndReason) {
+        let lease = self.lease.id();
+        let unknown = self.me.unknown_key(lease);
+        self.me.wanted = false;
+        match self.me.phase.clone() {
+            Phase::Joining { request: None, .. } => {
+                self.me.enter(Phase::Leaving { reason });
+                // It knows of no key. One may stand all the same, or the one before it is not gone yet.
+                let key = lease.map(|lease| self.me.key(lease));
+                let may_stand = |key: &Arc<[u8]>| self.me.uncertain || self.removals.contains(key);
+                if let Some(key) = key.filter(may_stand) {
+                    self.remove(&key, None, Some(self.slot));
+                }
+            }
+            Phase::Waiting { own } => {
+                self.me.enter(Phase::Leaving { reason });
+                self.give_up(&own);
+            }
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => {
+                // The answer decides; until then the key may or may not stand, and nobody else may join by it.
+                let key = self.me.key(lease);
+                self.removals.hold(key, self.slot, self.now);
+            }
+            Phase::Ending { .. } => self.me.end_by(reason),
+            Phase::Leading { .. } | Phase::Leaving { .. } => {}
+        }
+        debug_assert!(
+            unknown.is_none_or(|key| self.removals.contains(&key)),
+            "a key that may stand unknown is looked for when its candidate leaves"
+        );
+        self.tell();
+    }
+
+    /// The session closes: a waiting key goes with the lease, in one request.
+    pub(crate) fn leave_with_lease(&mut self) {
+        let reason = EndReason::SessionClosed;
+        self.me.enter(Phase::Leaving { reason });
+        self.tell();
+    }
+
+    /// Sets whether the candidate is held back from joining: because its node is unhealthy, or its work goes on.
+    pub(crate) fn hold_back(&mut self, held: bool) {
+        self.me.held = held;
+        if matches!(self.me.phase, Phase::Joining { request: None, .. }) {
+            self.queue_join();
+        }
+    }
+
+    /// Gives up the key of a candidate that waits; it joins again at the back, once it is not held back.
+    pub(crate) fn step_back(&mut self) {
+        if let Phase::Waiting { own } = self.me.phase.clone() {
+            self.me.join_at(self.now);
+            self.give_up(&own);
+            debug_assert!(
+                self.removals.contains(&own.key),
+                "a candidate that steps back gives up its key"
+            );
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Decides what a member does about the partitions that its view shows.
+
+use super::Role;
+use super::phase::Phase;
+use super::seat::Seat;
+use crate::partitions::{Wants, partition_key};
+use crate::queue::{Fate, Own, View};
+
+impl Seat<'_> {
+    /// Returns what the member is to do, once its view shows everything.
+    pub(crate) fn wants(&self) -> Option<Wants> {
+        let (Role::Member(member), Phase::Waiting { own }, View::Prefix(view)) =
+            (&self.me.role, &self.me.phase, &self.me.view)
+        else {
+            return None;
+        };
+        let (roster, share) = (view.roster(), self.evacuation.homes().share);
+        let shown = |key: &[u8], created| self.removals.shown(key, created, roster.revision());
+        let complete = view.is_synced();
+        complete.then(|| member.wants(&self.me.prefix, own, roster, share, shown))
+    }
+
+    /// Applies the answer to a take, at `revision`, about one partition. If that was `taken` under `lease`, its key; `Err` if
+    /// nobody wants it any more.
+    pub(crate) fn took(
+        &mut self,
+        partition: u32,
+        (taken, lease): (bool, i64),
+        revision: i64,
+    ) -> Option<Result<Own, Own>> {
+        let own = Own {
+            key: partition_key(&self.me.prefix, partition),
+            create_revision: revision,
+            lease,
+        };
+        let stands = matches!(self.me.phase, Phase::Waiting { .. });
+        let believes = self.lease.trusted().is_some();
+        let (Role::Member(member), View::Prefix(view)) = (&mut self.me.role, &self.me.view) else {
+            return None;
+        };
+        let seen = view.roster().revision();
+        if !taken {
+            member.refuse(partition, revision, seen);
+            return None;
+        }
+        // The events of its end may have come before this answer.
+        let over = view.is_synced()
+            && seen >= revision
+            && own.read(view.roster().get(&own.key)) != Fate::Ours;
+        if stands && believes && !over {
+            Some(Ok(own))
+        } else {
+            Some(Err(own))
+        }
+    }
+
+    /// Gives up the member's key, until the work of its partitions has ended.
+    pub(crate) fn step_aside(&mut self) {
+        if matches!(self.me.phase, Phase::Waiting { .. }) {
+            self.me.held = true;
+            self.step_back();
+            self.tell();
+        }
+    }
+
+    /// Returns true if the candidate stepped aside, and joins when it comes back.
+    pub(crate) fn is_aside(&self) -> bool {
+        self.me.held && matches!(self.me.phase, Phase::Joining { .. })
+    }
+
+    /// Joins again: the work for which the member stepped aside has ended.
+    pub(crate) fn come_back(&mut self) {
+        self.me.held = false;
+        self.queue_join();
+    }
+}

@@ -1,0 +1,146 @@
+//! Lends a candidate those parts of the session that its rules may change.
+
+use std::sync::Arc;
+
+use super::Candidacy;
+use super::phase::Phase;
+use crate::action::{CandidateAction, Note};
+use crate::cleanup::Removals;
+use crate::config::Config;
+use crate::evacuation::Evacuation;
+use crate::gate::Gate;
+use crate::ids::SlotId;
+use crate::kv::Entry;
+use crate::lease::LeaseKeeper;
+use crate::outbox::Outbox;
+use crate::pause::Pace;
+use crate::queue::{Fate, Own};
+use crate::reason::LostReason;
+use crate::time::Time;
+use crate::watch::WatchStream;
+
+/// One candidate, with the parts of the session that it shares with the others, for one input.
+///
+/// The rules of a candidate are methods of its seat: each decides, changes what is lent to it, and writes its requests and
+/// its news into the outbox. A seat reaches no other slot. The core takes up what a rule means for others: that a candidate
+/// has left, that a member's partitions are to be looked at, or that the lease is gone.
+pub(crate) struct Seat<'a> {
+    pub(crate) slot: SlotId,
+    pub(crate) now: Time,
+    pub(crate) me: &'a mut Candidacy,
+    pub(crate) config: &'a Config,
+    pub(crate) pace: Pace,
+    /// The session closes.
+    pub(crate) closing: bool,
+    /// A key of this session has stood.
+    pub(crate) stood_once: &'a mut bool,
+    pub(crate) lease: &'a mut LeaseKeeper,
+    pub(crate) joins: &'a mut Gate,
+    pub(crate) lists: &'a mut Gate,
+    pub(crate) watches: &'a mut WatchStream,
+    pub(crate) removals: &'a mut Removals,
+    pub(crate) evacuation: &'a Evacuation,
+    pub(crate) out: &'a mut Outbox,
+}
+
+impl Seat<'_> {
+    /// Deletes `key` if it was created at that revision, for as long as it takes. `waits`: the slot that waits for it.
+    pub(crate) fn remove(
+        &mut self,
+        key: &Arc<[u8]>,
+        create_revision: Option<i64>,
+        waits: Option<SlotId>,
+    ) {
+        self.removals
+            .add(self.now, key, create_revision, waits, self.out);
+    }
+
+    /// Deletes the candidate's own key, and waits for that.
+    pub(crate) fn give_up(&mut self, own: &Own) {
+        self.remove(&own.key, Some(own.create_revision), Some(self.slot));
+    }
+
+    /// Reports the candidate's status, and the key that blocks its election, if these are news.
+    pub(crate) fn tell(&mut self) {
+        let slot = self.slot;
+        if let Some(key) = self.me.blocked() {
+            self.out.note(Note::Blocked { slot, key });
+        }
+        if let Some(status) = self.me.news() {
+            self.out.tell(CandidateAction::Status { slot, status });
+        }
+    }
+
+    // ---- checks of debug builds
+
+    /// Checks that decisions may rely on the lease: more than the grace period is left.
+    pub(super) fn check_trust(&self) {
+        let deadline = self.lease.trusted();
+        debug_assert!(
+            deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
+            "nobody joins or begins to lead without a lease that is trusted"
+        );
+    }
+
+    /// Checks that the candidate may lead by that key.
+    pub(super) fn check_lead(&self, own: &Own) {
+        self.check_trust();
+        debug_assert_eq!(
+            self.lease.id(),
+            Some(own.lease),
+            "a candidate leads by a key of the session's lease"
+        );
+        debug_assert!(
+            self.me.leads() || self.me.is_owner(),
+            "members own partitions and never lead themselves"
+        );
+        debug_assert!(
+            self.me.is_owner() || self.me.view.may_be_first(own, self.me.capacity()),
+            "the key of a leading candidate sorts first in its view"
+        );
+    }
+
+    /// Checks that a read which does not show a leader's key has ended its term.
+    pub(super) fn check_read(&self, create_revision: i64, entry: Option<&Entry>) {
+        if let Phase::Leading { own, .. } = &self.me.phase {
+            debug_assert!(
+                own.create_revision != create_revision || own.read(entry) == Fate::Ours,
+                "nobody leads by a key that a read does not show"
+            );
+        }
+    }
+
+    /// Checks that nothing of the candidate depends on the lease that was lost.
+    pub(super) fn check_lease_lost(&self) {
+        debug_assert!(
+            self.me.unknown_key(None).is_none() && !self.me.uncertain,
+            "no join of a lost lease is awaited"
+        );
+        debug_assert!(
+            self.me.member().is_none_or(|member| member.has_no_lease()),
+            "no take of a lost lease is awaited"
+        );
+        let overwritten = matches!(
+            self.me.phase,
+            Phase::Ending {
+                reason: LostReason::KeyOverwritten,
+                ..
+            }
+        );
+        debug_assert!(
+            self.me.own().is_none() || overwritten,
+            "nobody acts by a key of a lost lease"
+        );
+    }
+
+    /// Checks that the time is over for which the work of the candidate's term may go on.
+    pub(super) fn check_outlived(&self) {
+        let is_late = self.config.trust.margin.is_zero();
+        debug_assert!(
+            self.me
+                .ending()
+                .is_none_or(|(cutoff, _)| self.now > cutoff || (is_late && self.now == cutoff)),
+            "a key is released after its work was dropped"
+        );
+    }
+}

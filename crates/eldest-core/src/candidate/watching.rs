@@ -1,0 +1,185 @@
+//! Keeps a candidate's view of the queue, by watches and reads.
+
+use std::sync::Arc;
+
+use super::config::WatchScope;
+use super::phase::Phase;
+use super::seat::Seat;
+use super::{Role, new_view};
+use crate::action::Class;
+use crate::ids::{RequestId, SlotId, WatchId};
+use crate::kv::{Change, Entry};
+use crate::purpose::Purpose;
+use crate::queue::{Fate, Place, PredecessorView, View, ahead, place_in};
+use crate::timers::Timer;
+
+impl Seat<'_> {
+    /// Opens the watches that the candidate needs and does not have, and closes those that it does not need any more.
+    pub(crate) fn watch(&mut self) {
+        if !self.me.looks() || self.me.is_owner() {
+            return;
+        }
+        let own = self.me.own().map(|own| Arc::clone(&own.key));
+        let watching = self.me.view.watching(own);
+        self.close_watches(watching.discarded);
+        for (key, prefix) in watching.wanted {
+            let slot = self.slot;
+            let watcher = self.watches.open(slot, Arc::clone(&key), prefix, self.out);
+            if let Some(watcher) = watcher {
+                self.me.view.watched(&key, watcher);
+            }
+        }
+    }
+
+    pub(super) fn close_watches(&mut self, watches: Vec<WatchId>) {
+        for watch in watches {
+            self.watches.close(watch, self.out);
+        }
+    }
+
+    /// A new key has a new place: what the old one's neighbours do is of no interest.
+    pub(super) fn renew_view(&mut self) {
+        let narrow = self.me.config.watch_scope == WatchScope::Predecessor;
+        if narrow || matches!(self.me.view, View::Predecessor(_)) {
+            let fresh = new_view(&self.me.prefix, self.me.config.watch_scope);
+            let before = std::mem::replace(&mut self.me.view, fresh);
+            self.close_watches(before.watchers());
+        }
+    }
+
+    /// Applies events of a watch, in order. They tell of its own key, and of the partitions that it owns: both are judged on
+    /// every event, even while a gap is being closed. Returns the fate of each partition whose key is lost.
+    pub(crate) fn changed(&mut self, changes: Vec<Change>) -> Vec<(SlotId, Fate)> {
+        let me = &mut *self.me;
+        let fate = me.own().and_then(|own| {
+            let mut fates = changes.iter().map(|change| own.fate(change));
+            fates.find(|fate| *fate != Fate::Ours)
+        });
+        let partitions = match &mut me.role {
+            Role::Member(member) => member.judge(&me.prefix, &changes),
+            _ => Vec::new(),
+        };
+        me.view.changes(changes);
+        if let Some(fate) = fate {
+            self.key_lost(fate);
+        }
+        partitions
+    }
+
+    /// Reads the queue if only that can close a gap. Reads of those who wait for their turn come first. A leader learns from its
+    /// own who stands behind it, for until then each renewal looks after its key: that shall hold up nobody who joins.
+    pub(crate) fn want_read(&mut self) {
+        if !self.me.wants_read() {
+            return;
+        }
+        let is_next = if self.me.is_leading() {
+            let (slot, idle) = (self.slot, self.joins.is_idle());
+            self.lists.enter_last(slot, idle)
+        } else {
+            self.lists.enter(self.slot)
+        };
+        if is_next && self.start_list() {
+            self.lists.sent();
+        }
+    }
+
+    /// Sends the read that the view wants, if it still does.
+    pub(crate) fn start_list(&mut self) -> bool {
+        let (slot, sent) = (self.slot, self.now);
+        let Some(ask) = self.me.next_read() else {
+            return false;
+        };
+        let request = self.out.ask(Purpose::List { slot, sent }, ask);
+        self.me.view.set_read(Some(request));
+        true
+    }
+
+    /// A read failed: another one follows after a pause.
+    pub(crate) fn read_failed(&mut self, request: RequestId, class: Class) {
+        self.me.failures += 1;
+        let not_before = self.now.after(self.pace.pause(self.me.failures, class));
+        // The list stays 'under way' until then, so that nothing else starts it.
+        let timer = Timer::Relist(self.slot, request);
+        self.out.set_timer(not_before, timer);
+    }
+
+    /// Returns true if a read shows its key behind others that are older, though it leads. Within one store nothing older can
+    /// come to be, so a restore has brought them back, and their owners may lead too.
+    pub(crate) fn leads_behind(&self, entries: &[Entry]) -> bool {
+        let Phase::Leading { own, .. } = &self.me.phase else {
+            return false;
+        };
+        let place = place_in(entries, own, self.me.capacity());
+        self.me.leads() && matches!(place, Place::Behind(_))
+    }
+
+    /// Applies the answer to `request`: a read, or a join that read the prefix and put the key. Beyond so many older keys that
+    /// the queue is long, a new candidate follows its neighbours.
+    pub(crate) fn take_snapshot(
+        &mut self,
+        (request, joined): (RequestId, bool),
+        revision: i64,
+        mut entries: Vec<Entry>,
+    ) {
+        self.me.failures = 0;
+        let own = self.me.own().cloned();
+        if matches!(self.me.role, Role::Present) {
+            // A present member waits for nobody, so no other key is watched.
+            entries.retain(|entry| own.as_ref().is_some_and(|own| own.key == entry.key));
+        }
+        // A read that shows the key first is proof by itself: nothing older can come to be, whatever the capacity.
+        let first = own
+            .as_ref()
+            .filter(|_| self.me.leads())
+            .is_some_and(|own| place_in(&entries, own, self.me.capacity()) == Place::First);
+        let auto = joined && self.me.config.watch_scope == WatchScope::Auto;
+        match (&mut self.me.view, &own) {
+            (View::Prefix(_), Some(own))
+                if auto && ahead(&entries, own) > self.config.long_queue =>
+            {
+                self.follow_predecessor(revision, &entries);
+            }
+            (view, own) => view.snapshot(request, revision, entries, own.as_ref()),
+        }
+        // The event of its end may have come before this answer.
+        let stands = own.is_none_or(|own| !self.me.shows_gone(&own));
+        // A candidate that may have to give way looks at the candidates behind it first.
+        let first = first && stands && !self.is_in_the_way();
+        let may_lead = first && self.lease.trusted().is_some();
+        if may_lead && let Phase::Waiting { own } = self.me.phase.clone() {
+            self.lead(own);
+        }
+        self.look();
+    }
+
+    /// If the queue has become long, and the candidate is not the next to lead, it follows its neighbours from now on.
+    pub(super) fn follow_if_long(&mut self) {
+        let (Phase::Waiting { own }, WatchScope::Auto, View::Prefix(view)) =
+            (&self.me.phase, self.me.config.watch_scope, &self.me.view)
+        else {
+            return;
+        };
+        if !view.is_too_wide(own, self.config.long_queue) {
+            return;
+        }
+        let roster = view.roster();
+        debug_assert!(
+            roster.ahead_of(own.create_revision) > 1,
+            "the next to lead keeps its view of the whole queue"
+        );
+        let (revision, entries) = (roster.revision(), roster.in_order().cloned());
+        let entries: Vec<_> = entries.collect();
+        self.follow_predecessor(revision, &entries);
+    }
+
+    /// From now on the candidate hears of its neighbours alone. `entries` is the whole queue; what the new watches may
+    /// have missed is read for.
+    fn follow_predecessor(&mut self, revision: i64, entries: &[Entry]) {
+        if let Some(own) = self.me.own() {
+            let mut following = PredecessorView::new(Arc::clone(&self.me.prefix));
+            following.snapshot(revision, entries, own);
+            let before = std::mem::replace(&mut self.me.view, View::Predecessor(following));
+            self.close_watches(before.watchers());
+        }
+    }
+}
