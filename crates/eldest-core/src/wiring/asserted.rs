@@ -1,6 +1,6 @@
 //! Checks, in debug builds, what must be true of several rooms at once.
 
-use super::{Core, Slot};
+use super::Core;
 use crate::candidate::{Candidacy, Phase};
 use crate::ids::{RequestId, SlotId};
 use crate::kv::Change;
@@ -10,42 +10,27 @@ use crate::queue::Own;
 const FEW_SLOTS: usize = 64;
 
 impl Core {
-    /// Returns true if the candidate leads by that very key.
-    pub(super) fn leads_by(&self, slot: SlotId, own: &Own) -> bool {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
-        let phase = candidate.map(Candidacy::phase);
-        matches!(phase, Some(Phase::Leading { own: present, .. }) if present == own)
-    }
-
-    /// Returns true if the view of that member shows the key of every partition that it leads, as far as it can tell.
-    pub(super) fn shows_every_term(&self, slot: SlotId) -> bool {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
-        let Some((candidate, member)) = candidate.and_then(|c| Some((c, c.member()?))) else {
-            return true;
-        };
-        let mut held = member.held();
-        held.all(|(slot, own)| !(self.leads_by(slot, own) && candidate.shows_gone(own)))
-    }
-
     /// Checks, now and then, that nothing waits for an answer while no request is under way.
     pub(super) fn check_idle(&self, request: RequestId) {
         let is_due = self.slots.len() <= FEW_SLOTS || request.is_multiple_of(FEW_SLOTS as u64);
-        if !cfg!(debug_assertions) || !self.out.is_idle() || !is_due {
+        if !cfg!(debug_assertions) || !self.rooms.out.is_idle() || !is_due {
             return;
         }
         debug_assert!(
-            self.joins.is_idle() && self.lists.is_idle() && !self.checks.are_under_way(),
+            self.rooms.joins.is_idle()
+                && self.rooms.lists.is_idle()
+                && !self.checks.are_under_way(),
             "a request that was answered is not under way"
         );
         debug_assert!(
-            self.joins.is_empty() && self.lists.is_empty(),
+            self.rooms.joins.is_empty() && self.rooms.lists.is_empty(),
             "nobody waits for a request while none is under way"
         );
         debug_assert!(
-            !self.lease.awaits_answer() && !self.revocations.await_answer(),
+            !self.rooms.lease.awaits_answer() && !self.revocations.await_answer(),
             "the lease waits for a request that is under way"
         );
-        self.removals.check_idle();
+        self.rooms.removals.check_idle();
         for (_, candidate) in self.candidates() {
             let joins = matches!(
                 candidate.phase(),

@@ -20,8 +20,10 @@ impl Core {
         create_revision: Option<i64>,
         slot: Option<SlotId>,
     ) {
-        let out = &mut self.out;
-        self.removals.add(now, key, create_revision, slot, out);
+        let out = &mut self.rooms.out;
+        self.rooms
+            .removals
+            .add(now, key, create_revision, slot, out);
     }
 
     pub(super) fn removed(
@@ -36,14 +38,19 @@ impl Core {
             _ => None,
         };
         let stray = found.is_some_and(|entry| self.is_stray(entry, now));
-        let out = &mut self.out;
+        let out = &mut self.rooms.out;
         let gone = self
+            .rooms
             .removals
             .answered(now, key, request, answer, stray, out);
         if let Some(waiting) = gone {
             self.release_waiting(waiting, now);
             if is_one_of_many(key) {
-                self.may_be_taken_again(key, now);
+                match self.slots.member_of(key) {
+                    Some(member) => self.holdings(member, now).rebalance_soon(),
+                    // The member has left, and what it knew is forgotten.
+                    None => self.rooms.removals.forget_below(key),
+                }
             }
         }
     }
@@ -55,26 +62,30 @@ impl Core {
         request: RequestId,
         answer: Answer,
     ) {
-        self.removals.release_answered();
+        self.rooms.removals.release_answered();
         if let Answer::Failed(error) = answer {
-            let out = &mut self.out;
-            self.removals.release_failed(now, keys, request, error, out);
+            let out = &mut self.rooms.out;
+            self.rooms
+                .removals
+                .release_failed(now, keys, request, error, out);
         } else {
             for key in keys {
                 self.removed(now, key, request, answer.clone());
             }
         }
-        self.removals.start_releases(&mut self.out);
+        self.rooms.removals.start_releases(&mut self.rooms.out);
     }
 
     /// The answer was another store's, and proves nothing about the keys.
     pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId, now: Time) {
-        let out = &mut self.out;
-        self.removals.release_answered();
+        let out = &mut self.rooms.out;
+        self.rooms.removals.release_answered();
         for key in keys {
-            self.removals.again(key, request, Class::Retry, now, out);
+            self.rooms
+                .removals
+                .again(key, request, Class::Retry, now, out);
         }
-        self.removals.start_releases(out);
+        self.rooms.removals.start_releases(out);
     }
 
     /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
@@ -89,14 +100,14 @@ impl Core {
             }
             Slot::Onlooker(_) => false,
         });
-        !held && self.lease.id() == Some(entry.lease)
+        !held && self.rooms.lease.id() == Some(entry.lease)
     }
 
     /// Returns true if work of a term that is over may go on. Work that is overdue keeps no key.
     fn winds_up(&self, slot: SlotId, now: Time) -> bool {
         match self.slots.get(&slot) {
             Some(Slot::Candidate(candidate)) => match *candidate.phase() {
-                Phase::Ending { cutoff, .. } => now < self.config.trust.release_at(cutoff),
+                Phase::Ending { cutoff, .. } => now < self.rooms.config.trust.release_at(cutoff),
                 _ => false,
             },
             _ => false,
@@ -105,14 +116,14 @@ impl Core {
 
     pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {
         for slot in waiting {
-            self.out.tell(CandidateAction::Released { slot });
+            self.rooms.out.tell(CandidateAction::Released { slot });
             let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
                 continue;
             };
             match candidate.phase() {
                 Phase::Leaving { .. } => self.finish(slot, now),
                 Phase::Joining { .. } => {
-                    self.tidy(slot, now);
+                    self.holdings(slot, now).tidy();
                     if let Some(mut seat) = self.seat(slot, now) {
                         seat.queue_join();
                     }
@@ -125,14 +136,14 @@ impl Core {
     /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
     /// restore.
     pub(super) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
-        if self.lease.id() != Some(lease) {
+        if self.rooms.lease.id() != Some(lease) {
             return;
         }
         let keys = match answer {
             Answer::Swept { keys } => keys,
             Answer::Failed(error) => {
-                self.lease.sweep_again();
-                self.out.note_failure("sweep", &[], error);
+                self.rooms.lease.sweep_again();
+                self.rooms.out.note_failure("sweep", &[], error);
                 return;
             }
             _ => return,
@@ -148,9 +159,9 @@ impl Core {
             if !is_named_by_us(&key, lease) || owned.contains(&key) {
                 continue;
             }
-            if self.removals.contains(&key) {
+            if self.rooms.removals.contains(&key) {
                 // It may be another key than the one that is asked to go.
-                self.lease.sweep_again();
+                self.rooms.lease.sweep_again();
             } else {
                 // The search spares what a member stands by or is taking.
                 self.remove(now, &key, None, None);
@@ -161,7 +172,7 @@ impl Core {
     /// Takes the lease away from etcd, from `not_before` on; it would go by itself a TTL later.
     pub(super) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration, not_before: Time) {
         self.revocations
-            .add(now, (lease, ttl), not_before, &mut self.out);
+            .add(now, (lease, ttl), not_before, &mut self.rooms.out);
         self.close_if_done(now);
     }
 }

@@ -15,7 +15,7 @@ use crate::watch::Onlooker;
 impl Core {
     /// Returns `true` if that candidacy still counts: it has not left, and is not about to.
     pub fn stands(&self, slot: SlotId) -> bool {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        let candidate = self.slots.candidate(slot);
         candidate.is_some_and(Candidacy::stands)
     }
 
@@ -29,8 +29,8 @@ impl Core {
         config: CandidateConfig,
     ) {
         self.expire(now);
-        if self.closing {
-            self.out.tell(CandidateAction::Ended {
+        if self.rooms.closing {
+            self.rooms.out.tell(CandidateAction::Ended {
                 slot,
                 reason: EndReason::SessionClosed,
                 error: None,
@@ -52,7 +52,7 @@ impl Core {
     pub fn proclaim(&mut self, now: Time, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
         match self.seat(slot, now) {
             Some(mut seat) => seat.proclaim(value, ticket),
-            None => self.out.answer_proclaims([ticket], false),
+            None => self.rooms.out.answer_proclaims([ticket], false),
         }
         // Its data centre may be another one.
         self.watch_marks(slot, now);
@@ -61,14 +61,14 @@ impl Core {
     /// Starts an observer.
     pub fn observe(&mut self, now: Time, slot: SlotId, prefix: Arc<[u8]>, reach: Reach) {
         self.expire(now);
-        if self.closing {
+        if self.rooms.closing {
             return;
         }
         let onlooker = Onlooker::new(slot, prefix, reach, now);
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
         self.watch_slot(slot, now);
         self.want_read(slot, now);
-        self.watches.probe_later(now, &mut self.out);
+        self.rooms.watches.probe_later(now, &mut self.rooms.out);
     }
 
     /// Ends an observer.
@@ -81,7 +81,7 @@ impl Core {
     /// Gives up the candidate's place. A running term is not ended, but no other will follow it.
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
-        self.give_up_partitions(slot, reason, now);
+        self.holdings(slot, now).give_up(reason);
         if let Some(mut seat) = self.seat(slot, now) {
             seat.leave(reason);
             self.finish(slot, now);
@@ -117,13 +117,13 @@ impl Core {
 
     /// Returns `true` if the key of that term is certainly gone.
     pub fn is_released(&self, slot: SlotId, term: TermId) -> bool {
-        let Some(candidate) = self.slots.get(&slot).and_then(Slot::candidate) else {
+        let Some(candidate) = self.slots.candidate(slot) else {
             return true;
         };
-        let key = self.lease.id().map(|lease| candidate.key(lease));
+        let key = self.rooms.lease.id().map(|lease| candidate.key(lease));
         match candidate.holds_key_of(term) {
             Some(holds) => !holds,
-            None => key.is_none_or(|key| !self.removals.contains(&key)),
+            None => key.is_none_or(|key| !self.rooms.removals.contains(&key)),
         }
     }
 
@@ -134,10 +134,10 @@ impl Core {
             return true;
         }
         // The slot waits for the deletion too, if it is under way.
-        let lease = self.lease.id();
-        if let Some((candidate, lease)) = self.candidate(slot).zip(lease) {
+        let lease = self.rooms.lease.id();
+        if let Some((candidate, lease)) = self.slots.candidate_mut(slot).zip(lease) {
             let key = candidate.key(lease);
-            self.removals.wait(&key, slot);
+            self.rooms.removals.wait(&key, slot);
         }
         false
     }
@@ -145,13 +145,14 @@ impl Core {
     /// Ends every term, leaves every election and revokes the lease.
     pub fn close(&mut self, now: Time) {
         self.expire(now);
-        if self.closing {
+        if self.rooms.closing {
             return;
         }
-        self.closing = true;
-        self.out
-            .set_timer(now.after(self.config.ttl * 2), Timer::GiveUp);
-        for slot in self.slot_ids() {
+        self.rooms.closing = true;
+        self.rooms
+            .out
+            .set_timer(now.after(self.rooms.config.ttl * 2), Timer::GiveUp);
+        for slot in self.slots.ids() {
             match self.slots.get_mut(&slot) {
                 Some(Slot::Onlooker(_)) => self.forget(slot),
                 Some(Slot::Candidate(candidate)) => match candidate.phase() {
@@ -178,26 +179,28 @@ impl Core {
 
     /// Revokes the lease of a closing session when every term has ended, and then closes the session.
     pub(super) fn close_if_done(&mut self, now: Time) {
-        if !self.closing {
+        if !self.rooms.closing {
             return;
         }
         let mut candidates = self.slots.values().filter_map(Slot::candidate);
         let busy = candidates.any(Candidacy::needs_lease);
-        if busy || !self.removals.is_empty() {
+        if busy || !self.rooms.removals.is_empty() {
             return;
         }
         debug_assert!(
-            self.removals.is_empty(),
+            self.rooms.removals.is_empty(),
             "a session closes when its keys are gone"
         );
         debug_assert!(
             self.candidates().all(|(_, c)| c.own().is_none()),
             "a session closes when nobody acts by its keys"
         );
-        let lease = self.lease.id();
-        match self.lease.close(&mut self.out) {
+        let lease = self.rooms.lease.id();
+        match self.rooms.lease.close(&mut self.rooms.out) {
             Closing::Held(lease) => self.revoke(now, lease.id(), lease.ttl(), now),
-            Closing::None if self.revocations.is_empty() => self.lease.closed(&mut self.out),
+            Closing::None if self.revocations.is_empty() => {
+                self.rooms.lease.closed(&mut self.rooms.out)
+            }
             Closing::Granting | Closing::None => {}
         }
         debug_assert!(
@@ -208,14 +211,14 @@ impl Core {
 
     /// The candidacy is over and nothing of it is left.
     pub(super) fn finish(&mut self, slot: SlotId, now: Time) {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        let candidate = self.slots.candidate(slot);
         let Some(reason) = candidate.and_then(Candidacy::leaving) else {
             return;
         };
-        if self.removals.is_awaited_by(slot) || !self.nothing_left(slot, now) {
+        if self.rooms.removals.is_awaited_by(slot) || !self.holdings(slot, now).nothing_left() {
             return;
         }
-        let Some(candidate) = self.candidate(slot) else {
+        let Some(candidate) = self.slots.candidate_mut(slot) else {
             return;
         };
         if let Some(member) = candidate.member() {
@@ -227,13 +230,15 @@ impl Core {
         if let Some(former) = former {
             self.remove(now, &former.key, Some(former.create_revision), None);
         }
-        self.out.tell(CandidateAction::Ended {
+        self.rooms.out.tell(CandidateAction::Ended {
             slot,
             reason,
             error,
         });
         if let Some((member, partition)) = owner {
-            self.let_go(member, partition, now);
+            self.holdings(member, now).let_go(partition);
+            self.finish(member, now);
+            self.holdings(member, now).rebalance_soon();
         }
         self.close_if_done(now);
     }

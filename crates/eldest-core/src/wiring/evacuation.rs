@@ -14,15 +14,15 @@ use crate::watch::Onlooker;
 impl Core {
     /// Looks at the marks from now on, if one would concern that candidate.
     pub(super) fn watch_marks(&mut self, slot: SlotId, now: Time) {
-        let homes = self.evacuation.homes();
+        let homes = self.rooms.evacuation.homes();
         let (home, marks) = (homes.home, Arc::clone(&homes.marks));
-        let Some(candidate) = self.candidate(slot).filter(|c| c.is_movable()) else {
+        let Some(candidate) = self.slots.candidate_mut(slot).filter(|c| c.is_movable()) else {
             return;
         };
         // A leader may be ordered to step down wherever it is.
         let (leads, has_home) = (candidate.leads(), home(candidate.value()).is_some());
-        let concerned = has_home || (leads && !self.evacuation.is_given_up(now));
-        if self.closing || !concerned {
+        let concerned = has_home || (leads && !self.rooms.evacuation.is_given_up(now));
+        if self.rooms.closing || !concerned {
             return;
         }
         if self.slots.contains_key(&MARKS) {
@@ -40,20 +40,20 @@ impl Core {
 
     /// The session may not read the marks. Whether it does without for now, because none of its candidates is in a data centre.
     pub(super) fn give_up_marks(&mut self, now: Time) -> bool {
-        let home = self.evacuation.homes().home;
+        let home = self.rooms.evacuation.homes().home;
         let mut candidates = self.slots.values().filter_map(Slot::candidate);
         if candidates.any(|c| c.is_movable() && home(c.value()).is_some()) {
             return false;
         }
-        let again = self.evacuation.give_up(now);
-        self.out.set_timer(again, Timer::Marks);
+        let again = self.rooms.evacuation.give_up(now);
+        self.rooms.out.set_timer(again, Timer::Marks);
         self.forget(MARKS);
         true
     }
 
     /// The permission to read the marks may have been granted since.
     pub(super) fn look_at_marks_again(&mut self, now: Time) {
-        for slot in self.slot_ids() {
+        for slot in self.slots.ids() {
             self.watch_marks(slot, now);
         }
     }
@@ -64,8 +64,8 @@ impl Core {
             return;
         };
         let roster = onlooker.seen();
-        if roster.is_some_and(|roster| self.evacuation.seen(roster, now)) {
-            for slot in self.slot_ids() {
+        if roster.is_some_and(|roster| self.rooms.evacuation.seen(roster, now)) {
+            for slot in self.slots.ids() {
                 self.reconsider(slot, now);
             }
         }

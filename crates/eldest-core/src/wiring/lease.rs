@@ -13,10 +13,10 @@ use crate::time::Time;
 impl Core {
     /// Grants, opens, renews: whatever is due.
     pub(super) fn keep_lease(&mut self, now: Time) {
-        let (closing, slots, always) = (self.closing, &self.slots, self.keeps_lease);
+        let (closing, slots, always) = (self.rooms.closing, &self.slots, self.keeps_lease);
         let looks = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.looks());
         let wanted = || !closing && (always || slots.values().any(looks));
-        if let Some(request) = self.lease.keep(now, wanted, &mut self.out) {
+        if let Some(request) = self.rooms.lease.keep(now, wanted, &mut self.rooms.out) {
             self.verify(request);
         }
     }
@@ -32,12 +32,17 @@ impl Core {
         match answer {
             Answer::Granted { lease, ttl, header } => {
                 let granted = (lease, ttl, header);
-                let fresh = self.lease.granted(now, sent, granted, &mut self.out);
+                let fresh = self
+                    .rooms
+                    .lease
+                    .granted(now, sent, granted, &mut self.rooms.out);
                 self.look_afresh(fresh, now);
             }
             Answer::Failed(error) => {
-                self.lease.grant_failed(now, error.clone(), &mut self.out);
-                for slot in self.slot_ids() {
+                self.rooms
+                    .lease
+                    .grant_failed(now, error.clone(), &mut self.rooms.out);
+                for slot in self.slots.ids() {
                     if let Some(mut seat) = self.seat(slot, now) {
                         seat.refuse_if_new(&error);
                         self.finish(slot, now);
@@ -51,14 +56,18 @@ impl Core {
     /// After a new belief began, candidates may join and lead again.
     fn look_afresh(&mut self, fresh: bool, now: Time) {
         if fresh {
-            for slot in self.slot_ids() {
+            for slot in self.slots.ids() {
                 self.look(slot, now);
             }
         }
     }
 
     pub(super) fn renewed(&mut self, now: Time, request: RequestId, answer: Answer) {
-        match self.lease.renewed(now, request, answer, &mut self.out) {
+        match self
+            .rooms
+            .lease
+            .renewed(now, request, answer, &mut self.rooms.out)
+        {
             Renewed::Nothing => {}
             Renewed::Keep => self.keep_lease(now),
             Renewed::Verify(request) => self.verify(request),
@@ -68,7 +77,7 @@ impl Core {
 
     /// Reads a live key of ours, another each time.
     fn verify(&mut self, request: RequestId) {
-        let after = self.lease.verified_slot();
+        let after = self.rooms.lease.verified_slot();
         let mut slots = self
             .slots
             .range(after + 1..)
@@ -80,9 +89,11 @@ impl Core {
             Slot::Onlooker(_) => None,
         });
         let next = chosen.as_ref().map_or(after, |(slot, ..)| *slot);
-        self.lease.verify(request, chosen, &mut self.out);
+        self.rooms
+            .lease
+            .verify(request, chosen, &mut self.rooms.out);
         debug_assert_eq!(
-            self.lease.verified_slot(),
+            self.rooms.lease.verified_slot(),
             next,
             "each verification reads another key"
         );
@@ -90,11 +101,15 @@ impl Core {
 
     /// Any linearizable answer may verify the last acknowledgement.
     pub(super) fn confirm(&mut self, now: Time, begun: RequestId, header: Header) {
-        match self.lease.confirm(now, begun, header, &mut self.out) {
+        match self
+            .rooms
+            .lease
+            .confirm(now, begun, header, &mut self.rooms.out)
+        {
             Confirmed::Nothing => {}
             Confirmed::Extended { fresh } => {
                 self.look_afresh(fresh, now);
-                self.lease.count_renewal(&mut self.out);
+                self.rooms.lease.count_renewal(&mut self.rooms.out);
                 self.check_unwatched();
             }
             Confirmed::Hopeless => self.lose_lease(now, LostReason::LeaseLost),
@@ -110,7 +125,7 @@ impl Core {
     ) {
         match answer {
             Answer::Read { header, entry } => {
-                self.lease.verified(now, request);
+                self.rooms.lease.verified(now, request);
                 self.keep_lease(now);
                 if let Some((slot, create_revision)) = subject {
                     self.own_key_read(slot, create_revision, entry.as_ref(), now);
@@ -118,8 +133,8 @@ impl Core {
                 self.compare_stream(now, header);
             }
             Answer::Failed(error) => {
-                let out = &mut self.out;
-                if self.lease.renewal_failed(now, request, error, out) {
+                let out = &mut self.rooms.out;
+                if self.rooms.lease.renewal_failed(now, request, error, out) {
                     self.keep_lease(now);
                 }
             }
@@ -136,59 +151,61 @@ impl Core {
 
     /// Ends the belief in the lease when its time has come; called before anything else is looked at.
     pub(super) fn expire(&mut self, now: Time) {
-        if self.lease.is_expired(now) {
+        if self.rooms.lease.is_expired(now) {
             self.distrust(now);
         }
     }
 
     /// The watchdog, or a check past the deadline, ended the belief before we did.
     pub fn distrusted(&mut self, now: Time) {
-        if self.lease.trusted().is_some() {
+        if self.rooms.lease.trusted().is_some() {
             self.distrust(now);
         }
     }
 
     fn distrust(&mut self, now: Time) {
-        self.lease.distrust();
-        for slot in self.slot_ids() {
+        self.rooms.lease.distrust();
+        for slot in self.slots.ids() {
             if let Some(mut seat) = self.seat(slot, now) {
                 seat.end_term(LostReason::LeaseExpiring, End::Fading);
             }
         }
-        self.lease.tell_distrust(&mut self.out);
+        self.rooms.lease.tell_distrust(&mut self.rooms.out);
     }
 
     /// The lease is gone, or given up: its keys with it.
     pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
-        let Some((lease, trusted)) = self.lease.lose(&mut self.out) else {
+        let Some((lease, trusted)) = self.rooms.lease.lose(&mut self.rooms.out) else {
             return;
         };
-        for slot in self.slot_ids() {
+        for slot in self.slots.ids() {
             if let Some(mut seat) = self.seat(slot, now) {
                 seat.lease_lost(reason);
                 self.finish(slot, now);
             }
         }
         if trusted {
-            self.out.act(Action::Distrust);
+            self.rooms.out.act(Action::Distrust);
         }
-        let waiting = self.removals.lease_lost(now, &mut self.out);
+        let waiting = self.rooms.removals.lease_lost(now, &mut self.rooms.out);
         self.release_waiting(waiting, now);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
         let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.ending().is_some());
         let not_before = if self.slots.values().any(working) {
-            now.after(self.config.grace)
+            now.after(self.rooms.config.grace)
         } else {
             now
         };
-        self.out.forget_deletes();
+        self.rooms.out.forget_deletes();
         self.revoke(now, lease.id(), lease.ttl(), not_before);
         debug_assert!(
             self.revocations.contains(lease.id()),
             "a lease that is given up is revoked"
         );
-        self.lease.lost(now, &lease, reason, &mut self.out);
+        self.rooms
+            .lease
+            .lost(now, &lease, reason, &mut self.rooms.out);
         self.keep_lease(now);
     }
 
@@ -203,7 +220,7 @@ impl Core {
             Slot::Onlooker(_) => None,
         });
         let unwatched: Vec<_> = unwatched.collect();
-        self.checks.start(&unwatched, &mut self.out);
+        self.checks.start(&unwatched, &mut self.rooms.out);
     }
 
     /// The key of a leader whose view cannot tell whether it stands, with its create revision.
@@ -218,7 +235,7 @@ impl Core {
         let watched = match candidate.owner_of() {
             // A member's view shows the keys of its partitions.
             Some((member, _)) => {
-                let member = self.slots.get(&member).and_then(Slot::candidate);
+                let member = self.slots.candidate(member);
                 member.is_some_and(|member| member.view.is_current())
             }
             None => candidate.view.is_current(),
@@ -241,7 +258,7 @@ impl Core {
     /// Splits a check that is too large for etcd and sends its parts at once. The rest waits for the next renewal.
     fn check_failed(&mut self, subjects: &[(SlotId, i64)], error: RequestError) {
         let parts = error.class == Class::Invalid && subjects.len() > 1;
-        self.out.smaller_batches(error.class, subjects.len());
+        self.rooms.out.smaller_batches(error.class, subjects.len());
         let unwatched = subjects.iter().filter_map(|(slot, created)| {
             let candidate = self.slots.get(slot)?.candidate()?;
             let unwatched = self.unwatched_key(*slot, candidate);
@@ -249,10 +266,11 @@ impl Core {
         });
         let unwatched: Vec<_> = unwatched.collect();
         let first = unwatched.first().map(|(.., key)| Arc::clone(key));
-        self.out
+        self.rooms
+            .out
             .note_failure("check leaders' keys", &first.unwrap_or_default(), error);
         if parts {
-            self.checks.start(&unwatched, &mut self.out);
+            self.checks.start(&unwatched, &mut self.rooms.out);
         }
     }
 }

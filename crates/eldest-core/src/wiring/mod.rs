@@ -7,115 +7,71 @@ mod asserted;
 mod cleanup;
 mod commands;
 mod evacuation;
+mod holdings;
 mod lease;
-mod rebalance;
+mod rooms;
 mod slots;
 mod view_sync;
 mod watch;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use self::slots::Slot;
+use self::holdings::Holdings;
+use self::rooms::Rooms;
+use self::slots::{Slot, Slots};
 use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
-use crate::candidate::Candidacy;
-use crate::cleanup::{Removals, Revocations};
+use crate::candidate::{Candidacy, Seat};
+use crate::cleanup::Revocations;
 use crate::config::Config;
-use crate::evacuation::Evacuation;
-use crate::gate::Gate;
 use crate::known_store::{Floor, Origin};
 use crate::kv::Header;
-use crate::lease::{KeyChecks, Lease, LeaseConfig, LeaseKeeper};
-use crate::outbox::Outbox;
-use crate::pause::Pace;
+use crate::lease::{KeyChecks, Lease};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
-use crate::watch::WatchStream;
-
-/// Joins, which share transactions.
-const MOST_JOINS: usize = 256;
-const MOST_LISTS: usize = 64;
 
 /// The decisions of one session.
 #[derive(Debug)]
 pub struct Core {
-    config: Config,
-    /// The next actions, and the requests under way.
-    out: Outbox,
-    /// The pauses between requests that failed.
-    pace: Pace,
-    /// The session's lease.
-    lease: LeaseKeeper,
+    /// Candidates and onlookers.
+    slots: Slots,
+    /// The parts of the session that the rules of candidates change.
+    rooms: Rooms,
     /// Reads of leaders' keys.
     checks: KeyChecks,
-    /// Candidates and onlookers.
-    slots: BTreeMap<SlotId, Slot>,
-    /// The slots that wait to join.
-    joins: Gate,
-    /// The slots that wait to read their queue.
-    lists: Gate,
-    /// All watches, on one stream.
-    watches: WatchStream,
-    /// Keys that must go.
-    removals: Removals,
     /// Leases that must go.
     revocations: Revocations,
-    /// The data centres that are evacuated.
-    evacuation: Evacuation,
     /// A lease is wanted whether or not anybody stands.
     keeps_lease: bool,
-    /// A key of this session has stood.
-    stood_once: bool,
-    /// Nothing begins any more; the lease goes when every term has ended.
-    closing: bool,
 }
 
 impl Core {
     /// Makes a session that has done nothing yet.
     pub fn new(config: Config) -> Self {
-        let pace = Pace::new(config.request_timeout);
-        let lease = LeaseConfig {
-            ttl: config.ttl,
-            trust: config.trust,
-            grace: config.grace,
-            request_timeout: config.request_timeout,
-        };
+        let rooms = Rooms::new(config);
         Self {
-            out: Outbox::new(config.batch),
-            pace,
-            lease: LeaseKeeper::new(lease, Arc::clone(&config.probe_key)),
+            slots: Slots::default(),
             checks: KeyChecks::default(),
-            slots: BTreeMap::new(),
-            removals: Removals::new(pace),
-            watches: WatchStream::new(config.ttl, config.request_timeout),
-            lists: Gate::new(MOST_LISTS),
-            joins: Gate::new(MOST_JOINS),
+            revocations: Revocations::new(rooms.pace),
             keeps_lease: false,
-            stood_once: false,
-            closing: false,
-            revocations: Revocations::new(pace),
-            evacuation: Evacuation::new(config.homes.clone()),
-            config,
+            rooms,
         }
     }
 
     /// Returns the next action, in order.
     pub fn action(&mut self) -> Option<Action> {
-        self.out.pop()
+        self.rooms.out.pop()
     }
 
     /// Returns the latest time at which [`Core::tick`] must be called.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.out.next_timeout()
+        self.rooms.out.next_timeout()
     }
 
     /// Records that time has passed.
     pub fn tick(&mut self, now: Time) {
         self.expire(now);
-        while let Some(timer) = self.out.due(now) {
+        while let Some(timer) = self.rooms.out.due(now) {
             match timer {
                 Timer::Trust => {}
                 Timer::Grant | Timer::Renewal => self.keep_lease(now),
@@ -124,42 +80,54 @@ impl Core {
                 Timer::Rewatch(slot) => self.rewatch(slot, now),
                 Timer::Slot(slot) => self.slot_due(slot, now),
                 Timer::Relist(slot, request) => self.relist(slot, request, now),
-                Timer::Rebalance(slot) => self.rebalance(slot, now),
+                Timer::Rebalance(slot) => self.holdings(slot, now).rebalance(),
                 Timer::Announcement(slot) => {
                     if let Some(mut seat) = self.seat(slot, now) {
                         seat.announce_owed();
                     }
                 }
                 Timer::Marks => self.look_at_marks_again(now),
-                Timer::Removals => self.removals.start_due(now, &mut self.out),
-                Timer::Revocations => self.revocations.start(now, &mut self.out),
-                Timer::GiveUp => self.lease.give_up(&mut self.out),
+                Timer::Removals => self.rooms.removals.start_due(now, &mut self.rooms.out),
+                Timer::Revocations => self.revocations.start(now, &mut self.rooms.out),
+                Timer::GiveUp => self.rooms.lease.give_up(&mut self.rooms.out),
             }
         }
         self.close_if_done(now);
     }
 
-    // ---- helpers of the other files of this folder
+    /// Lends the candidate in that slot the parts of the session that its rules may change.
+    fn seat(&mut self, slot: SlotId, now: Time) -> Option<Seat<'_>> {
+        self.rooms.seat(&mut self.slots, slot, now)
+    }
+
+    /// Lends the member in that slot its partitions.
+    fn holdings(&mut self, slot: SlotId, now: Time) -> Holdings<'_> {
+        Holdings {
+            slot,
+            now,
+            slots: &mut self.slots,
+            rooms: &mut self.rooms,
+        }
+    }
 
     /// Returns the lease that the session holds, whether it is trusted or not.
     pub fn lease(&self) -> Option<&Lease> {
-        self.lease.lease()
+        self.rooms.lease.lease()
     }
 
     /// Returns the time until which the lease is trusted, or `None` if it is not.
     pub fn trusted(&self) -> Option<Time> {
-        self.lease.trusted()
+        self.rooms.lease.trusted()
     }
 
     /// Returns every candidate with its slot.
     pub fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
-        let slots = self.slots.iter();
-        slots.filter_map(|(id, slot)| Some((*id, slot.candidate()?)))
+        self.slots.candidates()
     }
 
     /// Returns the key of the candidate in that slot, while it holds one and may still act on it.
     pub fn own(&self, slot: SlotId) -> Option<&Own> {
-        self.slots.get(&slot)?.candidate()?.own()
+        self.slots.candidate(slot)?.own()
     }
 
     /// Returns `true` if the slot is in use.
@@ -169,17 +137,17 @@ impl Core {
 
     /// Returns every watch with its slot.
     pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
-        self.watches.iter()
+        self.rooms.watches.iter()
     }
 
     /// Returns `true` if the session closes, or is closed.
     pub fn is_closing(&self) -> bool {
-        self.closing
+        self.rooms.closing
     }
 
     /// Records that etcd answered.
     pub fn connected(&mut self) {
-        self.lease.connected(&mut self.out);
+        self.rooms.lease.connected(&mut self.rooms.out);
     }
 
     // ---- answers
@@ -187,7 +155,7 @@ impl Core {
     /// Processes the answer to a request.
     pub fn answer(&mut self, now: Time, request: RequestId, answer: Answer) {
         self.expire(now);
-        let Some((purpose, floor)) = self.out.answered(request) else {
+        let Some((purpose, floor)) = self.rooms.out.answered(request) else {
             return;
         };
         if !matches!(answer, Answer::Failed(_)) {
@@ -221,7 +189,7 @@ impl Core {
                 self.start_lists(now);
             }
             Purpose::List { slot, sent } => {
-                self.lists.answered();
+                self.rooms.lists.answered();
                 self.listed(now, slot, request, sent, answer);
                 self.start_lists(now);
             }
@@ -230,10 +198,11 @@ impl Core {
             Purpose::Take { slot } => self.taken(now, slot, request, answer),
             Purpose::Proclaim { slot, key, tickets } => match self.seat(slot, now) {
                 Some(mut seat) => seat.proclaimed(&key, tickets, answer),
-                None => self.out.answer_write(&key, tickets, answer),
+                None => self.rooms.out.answer_write(&key, tickets, answer),
             },
             Purpose::Revoke { lease } => {
-                self.revocations.answered(now, lease, answer, &mut self.out);
+                self.revocations
+                    .answered(now, lease, answer, &mut self.rooms.out);
             }
             Purpose::Sweep { lease } => self.swept(now, lease, answer),
         }
@@ -246,10 +215,12 @@ impl Core {
         match purpose {
             Purpose::Join { slot } => self.join_answered(slot, request),
             Purpose::Check { .. } => self.checks.answered(),
-            Purpose::List { .. } => self.lists.answered(),
+            Purpose::List { .. } => self.rooms.lists.answered(),
             Purpose::Remove { key } => {
-                let out = &mut self.out;
-                self.removals.again(&key, request, Class::Retry, now, out);
+                let out = &mut self.rooms.out;
+                self.rooms
+                    .removals
+                    .again(&key, request, Class::Retry, now, out);
             }
             Purpose::Release { keys } => self.release_again(&keys, request, now),
             _ => {}
@@ -260,7 +231,7 @@ impl Core {
 
     /// Returns true if the answer proves something about the store that is known.
     fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
-        let origin = self.out.origin(header, floor);
+        let origin = self.rooms.out.origin(header, floor);
         if origin == Origin::Other {
             self.store_exchanged(now, header);
         }
@@ -269,7 +240,7 @@ impl Core {
 
     /// Another store answers: everything known of the former one is given up.
     fn store_exchanged(&mut self, now: Time, header: Header) {
-        self.out.store_exchanged(header);
+        self.rooms.out.store_exchanged(header);
         self.lose_lease(now, LostReason::StoreChanged);
         self.restart_watches(now, false);
         self.slots.values_mut().for_each(Slot::store_changed);
@@ -282,25 +253,25 @@ impl Core {
     // ---- gates
 
     fn start_joins(&mut self, now: Time) {
-        while let Some(slot) = self.joins.next(true) {
+        while let Some(slot) = self.rooms.joins.next(true) {
             if self.seat(slot, now).is_some_and(|mut s| s.start_join()) {
-                self.joins.sent();
+                self.rooms.joins.sent();
             }
         }
     }
 
     fn start_lists(&mut self, now: Time) {
-        while let Some(slot) = self.lists.next(self.joins.is_idle()) {
+        while let Some(slot) = self.rooms.lists.next(self.rooms.joins.is_idle()) {
             if self.start_list(slot, now) {
-                self.lists.sent();
+                self.rooms.lists.sent();
             }
         }
     }
 
     /// The request is answered, whatever became of it.
     fn join_answered(&mut self, slot: SlotId, request: RequestId) {
-        self.joins.answered();
-        if let Some(candidate) = self.candidate(slot) {
+        self.rooms.joins.answered();
+        if let Some(candidate) = self.slots.candidate_mut(slot) {
             candidate.view.join_over(request);
         }
     }
@@ -308,12 +279,23 @@ impl Core {
     fn joined(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
         let seat = self.seat(slot, now);
         let stands = seat.is_some_and(|mut seat| seat.joined(request, answer));
-        if self.lease.is_gone() {
+        if self.rooms.lease.is_gone() {
             self.lose_lease(now, LostReason::LeaseLost);
         }
         self.finish(slot, now);
         if stands {
-            self.rebalance_soon(slot, now);
+            self.holdings(slot, now).rebalance_soon();
+        }
+    }
+
+    fn taken(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
+        if self.holdings(slot, now).taken(request, answer) {
+            if self.rooms.lease.is_gone() {
+                self.lose_lease(now, LostReason::LeaseLost);
+            }
+            self.holdings(slot, now).tidy();
+            self.finish(slot, now);
+            self.holdings(slot, now).rebalance_soon();
         }
     }
 
@@ -321,17 +303,17 @@ impl Core {
     fn look(&mut self, slot: SlotId, now: Time) {
         if let Some(mut seat) = self.seat(slot, now) {
             seat.look();
-            self.rebalance_soon(slot, now);
+            self.holdings(slot, now).rebalance_soon();
             self.close_if_done(now);
         }
     }
 
     /// The slot's time has come: to join, to release a key, or to read.
     fn slot_due(&mut self, slot: SlotId, now: Time) {
-        let candidate = self.slots.get(&slot).and_then(Slot::candidate);
+        let candidate = self.slots.candidate(slot);
         match candidate.and_then(|c| Some((c.owner_of()?, c.ending()?))) {
             Some(((member, partition), (cutoff, false))) => {
-                self.former_due(member, partition, cutoff, now);
+                self.holdings(member, now).former_due(partition, cutoff);
             }
             _ => match self.seat(slot, now) {
                 Some(mut seat) => seat.due(),
@@ -342,24 +324,26 @@ impl Core {
 
     /// The slot is empty from now on.
     fn forget(&mut self, slot: SlotId) {
-        self.watches.forget(slot);
+        self.rooms.watches.forget(slot);
         let Some(forgotten) = self.slots.remove(&slot) else {
             return;
         };
         let watchers = forgotten.watchers();
-        self.out.forget_deletes_below(forgotten.prefix());
+        self.rooms.out.forget_deletes_below(forgotten.prefix());
         if let Slot::Candidate(candidate) = forgotten {
             if candidate.is_member() {
-                self.removals.forget_below(candidate.prefix());
+                self.rooms.removals.forget_below(candidate.prefix());
                 debug_assert!(
-                    self.removals.knows_nothing_below(candidate.prefix()),
+                    self.rooms.removals.knows_nothing_below(candidate.prefix()),
                     "what a member knew is forgotten with it"
                 );
             }
-            self.out.answer_proclaims(candidate.unanswered(), false);
+            self.rooms
+                .out
+                .answer_proclaims(candidate.unanswered(), false);
         }
         for watch in watchers {
-            self.watches.close(watch, &mut self.out);
+            self.rooms.watches.close(watch, &mut self.rooms.out);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Gives candidates and onlookers one face: what stands in a slot watches and reads.
 
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::Core;
-use crate::candidate::{Candidacy, Seat};
+use crate::candidate::{Candidacy, Phase};
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::time::Time;
+use crate::queue::Own;
 use crate::watch::Onlooker;
 
 /// The content of a slot of the session.
@@ -64,35 +65,30 @@ impl Slot {
     }
 }
 
-impl Core {
-    /// Lends the candidate in that slot the parts of the session that its rules may change.
-    pub(super) fn seat(&mut self, slot: SlotId, now: Time) -> Option<Seat<'_>> {
-        let Some(Slot::Candidate(me)) = self.slots.get_mut(&slot) else {
-            return None;
-        };
-        Some(Seat {
-            slot,
-            now,
-            me,
-            config: &self.config,
-            pace: self.pace,
-            closing: self.closing,
-            stood_once: &mut self.stood_once,
-            lease: &mut self.lease,
-            joins: &mut self.joins,
-            lists: &mut self.lists,
-            watches: &mut self.watches,
-            removals: &mut self.removals,
-            evacuation: &self.evacuation,
-            out: &mut self.out,
-        })
+/// All slots of the session.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: BTreeMap<SlotId, Slot>,
+}
+
+impl Slots {
+    /// Returns the candidate in that slot.
+    pub(super) fn candidate(&self, slot: SlotId) -> Option<&Candidacy> {
+        self.slots.get(&slot)?.candidate()
     }
 
-    pub(super) fn candidate(&mut self, slot: SlotId) -> Option<&mut Candidacy> {
+    /// The same, to tell it what happened.
+    pub(super) fn candidate_mut(&mut self, slot: SlotId) -> Option<&mut Candidacy> {
         match self.slots.get_mut(&slot) {
             Some(Slot::Candidate(candidate)) => Some(candidate),
             _ => None,
         }
+    }
+
+    /// Returns every candidate with its slot.
+    pub(super) fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
+        let slots = self.slots.iter();
+        slots.filter_map(|(id, slot)| Some((*id, slot.candidate()?)))
     }
 
     /// Returns the prefix of the slot.
@@ -101,7 +97,34 @@ impl Core {
         prefix.cloned().unwrap_or_default()
     }
 
-    pub(super) fn slot_ids(&self) -> Vec<SlotId> {
+    /// Returns true if the candidate leads by that very key.
+    pub(super) fn leads_by(&self, slot: SlotId, own: &Own) -> bool {
+        let phase = self.candidate(slot).map(Candidacy::phase);
+        matches!(phase, Some(Phase::Leading { own: present, .. }) if present == own)
+    }
+
+    /// Returns the member that owns the partition of that key, or owned it.
+    pub(super) fn member_of(&self, key: &[u8]) -> Option<SlotId> {
+        let mut candidates = self.candidates();
+        let member = candidates.find(|(_, c)| c.is_member() && key.starts_with(c.prefix()));
+        member.map(|(slot, _)| slot)
+    }
+
+    pub(super) fn ids(&self) -> Vec<SlotId> {
         self.slots.keys().copied().collect()
+    }
+}
+
+impl Deref for Slots {
+    type Target = BTreeMap<SlotId, Slot>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.slots
+    }
+}
+
+impl DerefMut for Slots {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.slots
     }
 }

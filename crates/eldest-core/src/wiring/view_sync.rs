@@ -13,7 +13,7 @@ impl Core {
     /// Opens the watches that the slot needs and does not have.
     pub(super) fn watch_slot(&mut self, slot: SlotId, now: Time) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.watch(&mut self.watches, &mut self.out),
+            Some(Slot::Onlooker(o)) => o.watch(&mut self.rooms.watches, &mut self.rooms.out),
             Some(Slot::Candidate(_)) => {
                 if let Some(mut seat) = self.seat(slot, now) {
                     seat.watch();
@@ -26,7 +26,7 @@ impl Core {
     /// The stream broke: what the slot knows may be old.
     pub(super) fn slot_unwatched(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.unwatched(self.watches.as_of(), &mut self.out),
+            Some(Slot::Onlooker(o)) => o.unwatched(self.rooms.watches.as_of(), &mut self.rooms.out),
             Some(Slot::Candidate(c)) => c.view.unwatched(),
             None => {}
         }
@@ -35,7 +35,7 @@ impl Core {
     pub(super) fn slot_watched(&mut self, slot: SlotId, watch: WatchId, revision: i64, now: Time) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
-                o.created(revision, self.watches.as_of(), &mut self.out);
+                o.created(revision, self.rooms.watches.as_of(), &mut self.rooms.out);
                 self.marks_seen(slot, now);
                 self.want_read(slot, now);
             }
@@ -50,7 +50,7 @@ impl Core {
     pub(super) fn slot_changed(&mut self, slot: SlotId, changes: Vec<Change>, now: Time) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
-                o.changed(changes, self.watches.as_of(), &mut self.out);
+                o.changed(changes, self.rooms.watches.as_of(), &mut self.rooms.out);
                 self.marks_seen(slot, now);
             }
             Some(Slot::Candidate(c)) => {
@@ -65,7 +65,7 @@ impl Core {
                     taken
                         .into_iter()
                         .flatten()
-                        .all(|(slot, own)| !self.leads_by(slot, &own)),
+                        .all(|(slot, own)| !self.slots.leads_by(slot, &own)),
                     "nobody leads by a key that an event takes away"
                 );
                 self.look(slot, now);
@@ -77,8 +77,8 @@ impl Core {
     pub(super) fn want_read(&mut self, slot: SlotId, now: Time) {
         match self.slots.get(&slot) {
             Some(Slot::Onlooker(o)) => {
-                if o.wants_read() && self.lists.enter(slot) && self.start_list(slot, now) {
-                    self.lists.sent();
+                if o.wants_read() && self.rooms.lists.enter(slot) && self.start_list(slot, now) {
+                    self.rooms.lists.sent();
                 }
             }
             Some(Slot::Candidate(_)) => {
@@ -97,12 +97,12 @@ impl Core {
         };
         match next {
             Some(Ok(ask)) => {
-                let request = self.out.ask(Purpose::List { slot, sent: now }, ask);
+                let request = self.rooms.out.ask(Purpose::List { slot, sent: now }, ask);
                 self.set_read(slot, Some(request));
                 true
             }
             Some(Err(at)) => {
-                self.out.set_timer(at, Timer::Slot(slot));
+                self.rooms.out.set_timer(at, Timer::Slot(slot));
                 false
             }
             None => false,
@@ -149,12 +149,17 @@ impl Core {
                 }
                 if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
                     let (request, read) = ((request, sent), (header.revision, entries));
-                    o.snapshot(request, read, self.watches.as_of(), &mut self.out);
+                    o.snapshot(
+                        request,
+                        read,
+                        self.rooms.watches.as_of(),
+                        &mut self.rooms.out,
+                    );
                     self.marks_seen(slot, now);
                     self.want_read(slot, now);
                 } else if let Some(mut seat) = self.seat(slot, now) {
                     seat.take_snapshot((request, false), header.revision, entries);
-                    self.rebalance_soon(slot, now);
+                    self.holdings(slot, now).rebalance_soon();
                 }
             }
             Answer::Failed(error) => self.list_failed(slot, now, request, error),
@@ -171,19 +176,19 @@ impl Core {
             && slot != MARKS
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
         {
-            self.out.act(Action::ObserveFailed { slot, error });
+            self.rooms.out.act(Action::ObserveFailed { slot, error });
             self.forget(slot);
             return;
         }
         let class = error.class;
-        let prefix = self.prefix_of(slot);
-        self.out.note_failure("list", &prefix, error);
+        let prefix = self.slots.prefix_of(slot);
+        self.rooms.out.note_failure("list", &prefix, error);
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
-                let not_before = o.read_failed(now, class, self.pace);
+                let not_before = o.read_failed(now, class, self.rooms.pace);
                 // The list stays 'under way' until then, so that nothing else starts it.
                 let timer = Timer::Relist(slot, request);
-                self.out.set_timer(not_before, timer);
+                self.rooms.out.set_timer(not_before, timer);
             }
             Some(Slot::Candidate(_)) => {
                 if let Some(mut seat) = self.seat(slot, now) {
