@@ -6,9 +6,8 @@ use super::announcements::Announcements;
 use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of, shared_key_of};
 use super::phase::{Afterwards, Phase};
-use crate::action::{Ask, RequestError, Status};
+use crate::action::{RequestError, Status};
 use crate::ids::{RequestId, SlotId, TermId};
-use crate::kv::Reach;
 use crate::partitions::{Membership, member_key, partition_key};
 use crate::queue::{Fate, Own, Place, PredecessorView, PrefixView, View};
 use crate::reason::EndReason;
@@ -383,42 +382,6 @@ impl Candidacy {
         (self.error.take(), former)
     }
 
-    /// The path at which a key of it may stand, under `lease`, that it does not know of.
-    pub(super) fn unknown_key(&self, lease: Option<i64>) -> Option<Arc<[u8]>> {
-        match self.phase {
-            Phase::Joining {
-                request: Some((_, lease)),
-                ..
-            } => Some(self.key(lease)),
-            Phase::Joining { .. } if self.uncertain => lease.map(|lease| self.key(lease)),
-            _ => None,
-        }
-    }
-
-    /// Returns true if only a read can close a gap. A join under way reads the prefix anyway.
-    pub(crate) fn wants_read(&self) -> bool {
-        match self.phase {
-            Phase::Joining { .. } | Phase::Leaving { .. } => false,
-            _ => self.next_read().is_some(),
-        }
-    }
-
-    /// The read that its view wants.
-    pub(super) fn next_read(&self) -> Option<Ask> {
-        let prefix = Arc::clone(&self.prefix);
-        match (&self.view, self.own()) {
-            (View::Prefix(view), _) if view.wants_list() => Some(Ask::List {
-                prefix,
-                reach: Reach::Children,
-            }),
-            (View::Predecessor(view), Some(own)) if view.wants_read() => Some(Ask::Older {
-                prefix,
-                create_revision: own.create_revision,
-            }),
-            _ => None,
-        }
-    }
-
     /// Returns true if its view shows everything up to now, and that key is not there.
     pub(crate) fn shows_gone(&self, own: &Own) -> bool {
         let View::Prefix(view) = &self.view else {
@@ -436,11 +399,10 @@ impl Candidacy {
         if let Role::Member(member) = &mut self.role {
             member.store_changed();
         }
-    }
-
-    /// Returns true if it knows nothing of a store that was exchanged.
-    pub(crate) fn knows_no_store(&self) -> bool {
-        self.free_at == 0 && !self.view.is_current()
+        debug_assert!(
+            self.free_at == 0 && !self.view.is_current(),
+            "what was known of a former store is given up"
+        );
     }
 
     /// Where the candidate stands, if that is news.

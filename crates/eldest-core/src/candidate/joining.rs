@@ -85,6 +85,7 @@ impl Seat<'_> {
     /// Applies the answer to a join, if the candidate waits for it. The lease of that join is the session's present one: its
     /// loss ends every wait for a join. Returns true if the key stands from now on.
     pub(crate) fn joined(&mut self, request: RequestId, answer: Answer) -> bool {
+        self.me.view.join_over(request);
         let lease = match self.me.phase {
             Phase::Joining {
                 request: Some((awaited, lease)),
@@ -147,7 +148,7 @@ impl Seat<'_> {
             create_revision,
             lease,
         };
-        self.stood(request, own, (header, created), entries);
+        self.stood(request, &own, (header, created), entries);
         true
     }
 
@@ -155,13 +156,13 @@ impl Seat<'_> {
     fn stood(
         &mut self,
         request: RequestId,
-        own: Own,
+        own: &Own,
         (header, created): (Header, bool),
         entries: Vec<Entry>,
     ) {
         let (slot, standing) = (self.slot, entries.iter().find(|e| e.key == own.key));
         let adopted = standing.filter(|_| !created);
-        self.check_adopted(&own, adopted);
+        self.check_adopted(own, adopted);
         self.me.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
         // The announced value may have changed since the join was sent.
         let same_value = standing.is_none_or(|e| e.value == *self.me.value());

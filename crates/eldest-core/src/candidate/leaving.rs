@@ -10,7 +10,7 @@ impl Seat<'_> {
     /// Gives up its place. A running term is not ended, but no other follows it.
     pub(crate) fn leave(&mut self, reason: EndReason) {
         let lease = self.lease.id();
-        let unknown = self.me.unknown_key(lease);
+        let unknown = self.unknown_key(lease);
         self.me.wanted = false;
         match self.me.phase.clone() {
             Phase::Joining { request: None, .. } => {
@@ -42,6 +42,18 @@ impl Seat<'_> {
             "a key that may stand unknown is looked for when its candidate leaves"
         );
         self.tell();
+    }
+
+    /// The path at which a key of it may stand, under `lease`, that it does not know of.
+    pub(super) fn unknown_key(&self, lease: Option<i64>) -> Option<Arc<[u8]>> {
+        match self.me.phase {
+            Phase::Joining {
+                request: Some((_, lease)),
+                ..
+            } => Some(self.me.key(lease)),
+            Phase::Joining { .. } if self.me.uncertain => lease.map(|lease| self.me.key(lease)),
+            _ => None,
+        }
     }
 
     /// The session closes: a waiting key goes with the lease, in one request.

@@ -13,6 +13,7 @@ use crate::ids::SlotId;
 use crate::kv::Entry;
 use crate::lease::LeaseKeeper;
 use crate::outbox::Outbox;
+use crate::partitions::Membership;
 use crate::pause::Pace;
 use crate::queue::{Fate, Own};
 use crate::reason::LostReason;
@@ -113,11 +114,11 @@ impl Seat<'_> {
     /// Checks that nothing of the candidate depends on the lease that was lost.
     pub(super) fn check_lease_lost(&self) {
         debug_assert!(
-            self.me.unknown_key(None).is_none() && !self.me.uncertain,
+            self.unknown_key(None).is_none() && !self.me.uncertain,
             "no join of a lost lease is awaited"
         );
         debug_assert!(
-            self.me.member().is_none_or(|member| member.has_no_lease()),
+            self.me.member().is_none_or(Membership::has_no_lease),
             "no take of a lost lease is awaited"
         );
         let overwritten = matches!(

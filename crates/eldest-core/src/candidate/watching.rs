@@ -6,12 +6,12 @@ use super::config::WatchScope;
 use super::phase::Phase;
 use super::seat::Seat;
 use super::{Role, new_view};
-use crate::action::Class;
+use crate::action::{Ask, Class};
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::kv::{Change, Entry};
+use crate::kv::{Change, Entry, Reach};
 use crate::purpose::Purpose;
 use crate::queue::{Fate, Place, PredecessorView, View, ahead, place_in};
-use crate::timers::Timer;
+use crate::time::Time;
 
 impl Seat<'_> {
     /// Opens the watches that the candidate needs and does not have, and closes those that it does not need any more.
@@ -69,7 +69,7 @@ impl Seat<'_> {
     /// Reads the queue if only that can close a gap. Reads of those who wait for their turn come first. A leader learns from its
     /// own who stands behind it, for until then each renewal looks after its key: that shall hold up nobody who joins.
     pub(crate) fn want_read(&mut self) {
-        if !self.me.wants_read() {
+        if !self.wants_read() {
             return;
         }
         let is_next = if self.me.is_leading() {
@@ -83,10 +83,34 @@ impl Seat<'_> {
         }
     }
 
+    /// Returns true if only a read can close a gap. A join under way reads the prefix anyway.
+    fn wants_read(&self) -> bool {
+        match self.me.phase {
+            Phase::Joining { .. } | Phase::Leaving { .. } => false,
+            _ => self.next_read().is_some(),
+        }
+    }
+
+    /// The read that its view wants.
+    fn next_read(&self) -> Option<Ask> {
+        let prefix = Arc::clone(&self.me.prefix);
+        match (&self.me.view, self.me.own()) {
+            (View::Prefix(view), _) if view.wants_list() => Some(Ask::List {
+                prefix,
+                reach: Reach::Children,
+            }),
+            (View::Predecessor(view), Some(own)) if view.wants_read() => Some(Ask::Older {
+                prefix,
+                create_revision: own.create_revision,
+            }),
+            _ => None,
+        }
+    }
+
     /// Sends the read that the view wants, if it still does.
     pub(crate) fn start_list(&mut self) -> bool {
         let (slot, sent) = (self.slot, self.now);
-        let Some(ask) = self.me.next_read() else {
+        let Some(ask) = self.next_read() else {
             return false;
         };
         let request = self.out.ask(Purpose::List { slot, sent }, ask);
@@ -94,13 +118,10 @@ impl Seat<'_> {
         true
     }
 
-    /// A read failed: another one follows after a pause.
-    pub(crate) fn read_failed(&mut self, request: RequestId, class: Class) {
+    /// A read failed. Returns when the next one may be sent.
+    pub(crate) fn read_failed(&mut self, class: Class) -> Time {
         self.me.failures += 1;
-        let not_before = self.now.after(self.pace.pause(self.me.failures, class));
-        // The list stays 'under way' until then, so that nothing else starts it.
-        let timer = Timer::Relist(self.slot, request);
-        self.out.set_timer(not_before, timer);
+        self.now.after(self.pace.pause(self.me.failures, class))
     }
 
     /// Returns true if a read shows its key behind others that are older, though it leads. Within one store nothing older can

@@ -1,6 +1,6 @@
 //! Checks, in debug builds, what must be true of several rooms at once.
 
-use super::Core;
+use super::lease::Tenure;
 use crate::candidate::{Candidacy, Phase};
 use crate::ids::{RequestId, SlotId};
 use crate::kv::Change;
@@ -9,7 +9,7 @@ use crate::queue::Own;
 /// Sessions of more slots are walked over once in so many answers, so that the cost of an answer does not grow with them.
 const FEW_SLOTS: usize = 64;
 
-impl Core {
+impl Tenure<'_> {
     /// Checks, now and then, that nothing waits for an answer while no request is under way.
     pub(super) fn check_idle(&self, request: RequestId) {
         let is_due = self.slots.len() <= FEW_SLOTS || request.is_multiple_of(FEW_SLOTS as u64);
@@ -31,7 +31,7 @@ impl Core {
             "the lease waits for a request that is under way"
         );
         self.rooms.removals.check_idle();
-        for (_, candidate) in self.candidates() {
+        for (_, candidate) in self.slots.candidates() {
             let joins = matches!(
                 candidate.phase(),
                 Phase::Joining {

@@ -1,21 +1,18 @@
-//! Wires the removals of keys and leases to the candidates that wait for them.
+//! Passes the answers about keys that must go to the candidates that wait for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{Core, Slot};
+use super::hall::Hall;
+use super::slots::Slot;
 use crate::action::{Answer, CandidateAction, Class, RequestId, SlotId};
 use crate::candidate::Phase;
 use crate::cleanup::{is_named_by_us, is_one_of_many};
-use crate::kv::Entry;
-use crate::time::Time;
 
-impl Core {
+impl Hall<'_> {
     /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
-    pub fn remove(
+    pub(super) fn remove(
         &mut self,
-        now: Time,
         key: &Arc<[u8]>,
         create_revision: Option<i64>,
         slot: Option<SlotId>,
@@ -23,31 +20,29 @@ impl Core {
         let out = &mut self.rooms.out;
         self.rooms
             .removals
-            .add(now, key, create_revision, slot, out);
+            .add(self.now, key, create_revision, slot, out);
     }
 
-    pub(super) fn removed(
-        &mut self,
-        now: Time,
-        key: &Arc<[u8]>,
-        request: RequestId,
-        answer: Answer,
-    ) {
+    pub(super) fn removed(&mut self, key: &Arc<[u8]>, request: RequestId, answer: Answer) {
         let found = match &answer {
             Answer::Read { entry, .. } => entry.as_ref(),
             _ => None,
         };
-        let stray = found.is_some_and(|entry| self.is_stray(entry, now));
+        // A key of ours that a candidate stands by is released when its work has ended, not looked for.
+        let released = |cutoff| self.now >= self.rooms.config.trust.release_at(cutoff);
+        let stray = found.is_some_and(|entry| {
+            self.rooms.lease.id() == Some(entry.lease) && !self.slots.hold(entry, released)
+        });
         let out = &mut self.rooms.out;
         let gone = self
             .rooms
             .removals
-            .answered(now, key, request, answer, stray, out);
+            .answered(self.now, key, request, answer, stray, out);
         if let Some(waiting) = gone {
-            self.release_waiting(waiting, now);
+            self.release_waiting(waiting);
             if is_one_of_many(key) {
                 match self.slots.member_of(key) {
-                    Some(member) => self.holdings(member, now).rebalance_soon(),
+                    Some(member) => self.holdings(member).rebalance_soon(),
                     // The member has left, and what it knew is forgotten.
                     None => self.rooms.removals.forget_below(key),
                 }
@@ -55,76 +50,46 @@ impl Core {
         }
     }
 
-    pub(super) fn released(
-        &mut self,
-        now: Time,
-        keys: &[Arc<[u8]>],
-        request: RequestId,
-        answer: Answer,
-    ) {
+    pub(super) fn released(&mut self, keys: &[Arc<[u8]>], request: RequestId, answer: Answer) {
         self.rooms.removals.release_answered();
         if let Answer::Failed(error) = answer {
             let out = &mut self.rooms.out;
             self.rooms
                 .removals
-                .release_failed(now, keys, request, error, out);
+                .release_failed(self.now, keys, request, error, out);
         } else {
             for key in keys {
-                self.removed(now, key, request, answer.clone());
+                self.removed(key, request, answer.clone());
             }
         }
         self.rooms.removals.start_releases(&mut self.rooms.out);
     }
 
     /// The answer was another store's, and proves nothing about the keys.
-    pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId, now: Time) {
+    pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId) {
         let out = &mut self.rooms.out;
         self.rooms.removals.release_answered();
         for key in keys {
             self.rooms
                 .removals
-                .again(key, request, Class::Retry, now, out);
+                .again(key, request, Class::Retry, self.now, out);
         }
         self.rooms.removals.start_releases(out);
     }
 
-    /// Put under our lease, and not what a candidate stands by: that is released when its work has ended, not looked for.
-    fn is_stray(&self, entry: &Entry, now: Time) -> bool {
-        let held = self.slots.values().any(|slot| match slot {
-            Slot::Candidate(c) => {
-                c.own().is_some_and(|own| own.is(entry))
-                    || c.member()
-                        .and_then(|member| member.holder_of(entry))
-                        .is_some_and(|slot| self.winds_up(slot, now))
-                    || c.taking().any(|key| key == entry.key)
-            }
-            Slot::Onlooker(_) => false,
-        });
-        !held && self.rooms.lease.id() == Some(entry.lease)
-    }
-
-    /// Returns true if work of a term that is over may go on. Work that is overdue keeps no key.
-    fn winds_up(&self, slot: SlotId, now: Time) -> bool {
-        match self.slots.get(&slot) {
-            Some(Slot::Candidate(candidate)) => match *candidate.phase() {
-                Phase::Ending { cutoff, .. } => now < self.rooms.config.trust.release_at(cutoff),
-                _ => false,
-            },
-            _ => false,
-        }
-    }
-
-    pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>, now: Time) {
+    pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>) {
         for slot in waiting {
             self.rooms.out.tell(CandidateAction::Released { slot });
             let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
                 continue;
             };
             match candidate.phase() {
-                Phase::Leaving { .. } => self.finish(slot, now),
+                Phase::Leaving { .. } => {
+                    self.finish(slot);
+                }
                 Phase::Joining { .. } => {
-                    self.holdings(slot, now).tidy();
-                    if let Some(mut seat) = self.seat(slot, now) {
+                    self.holdings(slot).tidy();
+                    if let Some(mut seat) = self.seat(slot) {
                         seat.queue_join();
                     }
                 }
@@ -135,7 +100,7 @@ impl Core {
 
     /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
     /// restore.
-    pub(super) fn swept(&mut self, now: Time, lease: i64, answer: Answer) {
+    pub(super) fn swept(&mut self, lease: i64, answer: Answer) {
         if self.rooms.lease.id() != Some(lease) {
             return;
         }
@@ -164,15 +129,8 @@ impl Core {
                 self.rooms.lease.sweep_again();
             } else {
                 // The search spares what a member stands by or is taking.
-                self.remove(now, &key, None, None);
+                self.remove(&key, None, None);
             }
         }
-    }
-
-    /// Takes the lease away from etcd, from `not_before` on; it would go by itself a TTL later.
-    pub(super) fn revoke(&mut self, now: Time, lease: i64, ttl: Duration, not_before: Time) {
-        self.revocations
-            .add(now, (lease, ttl), not_before, &mut self.rooms.out);
-        self.close_if_done(now);
     }
 }

@@ -1,11 +1,11 @@
-//! Applies the user's commands to a candidate or an observer, up to the closing of the session.
+//! Takes the user's commands, what becomes of the lease outside, and the messages of the watch stream.
 
 use std::sync::Arc;
 
 use super::{Core, Slot};
-use crate::action::{CandidateAction, SlotId, TermId};
+use crate::action::{CandidateAction, Note, RequestError, SlotId, TermId, WatchId};
 use crate::candidate::{Candidacy, CandidateConfig, End, Phase};
-use crate::kv::Reach;
+use crate::kv::{Change, Header, Reach};
 use crate::lease::Closing;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
@@ -40,9 +40,9 @@ impl Core {
         let candidate = Candidacy::new(prefix, value, config);
         self.slots
             .insert(slot, Slot::Candidate(Box::new(candidate)));
-        self.watch_marks(slot, now);
-        self.keep_lease(now);
-        if let Some(mut seat) = self.seat(slot, now) {
+        self.hall(now).watch_marks(slot);
+        self.tenure(now).keep_lease();
+        if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.queue_join();
             seat.tell();
         }
@@ -50,12 +50,13 @@ impl Core {
 
     /// Replaces what the candidate announces, now and after every rejoin.
     pub fn proclaim(&mut self, now: Time, slot: SlotId, value: Arc<[u8]>, ticket: u64) {
-        match self.seat(slot, now) {
+        match self.hall(now).seat(slot) {
             Some(mut seat) => seat.proclaim(value, ticket),
             None => self.rooms.out.answer_proclaims([ticket], false),
         }
         // Its data centre may be another one.
-        self.watch_marks(slot, now);
+        self.hall(now).watch_marks(slot);
+        self.close_if_done(now);
     }
 
     /// Starts an observer.
@@ -66,25 +67,27 @@ impl Core {
         }
         let onlooker = Onlooker::new(slot, prefix, reach, now);
         self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
-        self.watch_slot(slot, now);
-        self.want_read(slot, now);
+        self.hall(now).watch_slot(slot);
+        self.hall(now).want_read(slot);
         self.rooms.watches.probe_later(now, &mut self.rooms.out);
     }
 
     /// Ends an observer.
     pub fn unobserve(&mut self, slot: SlotId) {
         if matches!(self.slots.get(&slot), Some(Slot::Onlooker(_))) {
-            self.forget(slot);
+            self.rooms.forget(&mut self.slots, slot);
         }
     }
 
     /// Gives up the candidate's place. A running term is not ended, but no other will follow it.
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
-        self.holdings(slot, now).give_up(reason);
-        if let Some(mut seat) = self.seat(slot, now) {
+        self.hall(now).holdings(slot).give_up(reason);
+        if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.leave(reason);
-            self.finish(slot, now);
+            if self.hall(now).finish(slot) {
+                self.close_if_done(now);
+            }
         }
     }
 
@@ -92,7 +95,7 @@ impl Core {
     /// stalled, or by shutting down (its work winds up).
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
-        if let Some(mut seat) = self.seat(slot, now) {
+        if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.end_by_leader(term, reason);
         }
     }
@@ -100,9 +103,11 @@ impl Core {
     /// Records that the term's work has ended, or the leadership was dropped: its key may go now.
     pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
         self.expire(now);
-        if let Some(mut seat) = self.seat(slot, now) {
+        if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.work_joined(term);
-            self.finish(slot, now);
+            if self.hall(now).finish(slot) {
+                self.close_if_done(now);
+            }
         }
     }
 
@@ -110,7 +115,7 @@ impl Core {
     /// continues.
     pub fn hold_back(&mut self, now: Time, slot: SlotId, held: bool) {
         self.expire(now);
-        if let Some(mut seat) = self.seat(slot, now) {
+        if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.hold_back(held);
         }
     }
@@ -154,20 +159,22 @@ impl Core {
             .set_timer(now.after(self.rooms.config.ttl * 2), Timer::GiveUp);
         for slot in self.slots.ids() {
             match self.slots.get_mut(&slot) {
-                Some(Slot::Onlooker(_)) => self.forget(slot),
+                Some(Slot::Onlooker(_)) => self.rooms.forget(&mut self.slots, slot),
                 Some(Slot::Candidate(candidate)) => match candidate.phase() {
                     Phase::Leading { .. } => {
-                        if let Some(mut seat) = self.seat(slot, now) {
+                        if let Some(mut seat) = self.hall(now).seat(slot) {
                             seat.end_term(LostReason::SessionClosed, End::Fading);
                         }
                         self.leave(now, slot, EndReason::SessionClosed);
                     }
                     // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
                     Phase::Waiting { .. } if !candidate.is_member() => {
-                        if let Some(mut seat) = self.seat(slot, now) {
+                        if let Some(mut seat) = self.hall(now).seat(slot) {
                             seat.leave_with_lease();
                         }
-                        self.finish(slot, now);
+                        if self.hall(now).finish(slot) {
+                            self.close_if_done(now);
+                        }
                     }
                     _ => self.leave(now, slot, EndReason::SessionClosed),
                 },
@@ -197,9 +204,12 @@ impl Core {
         );
         let lease = self.rooms.lease.id();
         match self.rooms.lease.close(&mut self.rooms.out) {
-            Closing::Held(lease) => self.revoke(now, lease.id(), lease.ttl(), now),
+            Closing::Held(lease) => {
+                let (out, lost) = (&mut self.rooms.out, (lease.id(), lease.ttl()));
+                self.revocations.add(now, lost, now, out);
+            }
             Closing::None if self.revocations.is_empty() => {
-                self.rooms.lease.closed(&mut self.rooms.out)
+                self.rooms.lease.closed(&mut self.rooms.out);
             }
             Closing::Granting | Closing::None => {}
         }
@@ -209,37 +219,85 @@ impl Core {
         );
     }
 
-    /// The candidacy is over and nothing of it is left.
-    pub(super) fn finish(&mut self, slot: SlotId, now: Time) {
-        let candidate = self.slots.candidate(slot);
-        let Some(reason) = candidate.and_then(Candidacy::leaving) else {
-            return;
-        };
-        if self.rooms.removals.is_awaited_by(slot) || !self.holdings(slot, now).nothing_left() {
-            return;
+    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    pub fn remove(
+        &mut self,
+        now: Time,
+        key: &Arc<[u8]>,
+        create_revision: Option<i64>,
+        slot: Option<SlotId>,
+    ) {
+        self.hall(now).remove(key, create_revision, slot);
+    }
+
+    /// Holds a lease from now on, although nobody stands, and replaces it when it is lost.
+    pub fn always_keep_lease(&mut self, now: Time) {
+        self.expire(now);
+        self.keeps_lease = true;
+        self.tenure(now).keep_lease();
+    }
+
+    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
+    pub(super) fn expire(&mut self, now: Time) {
+        if self.rooms.lease.is_expired(now) {
+            self.tenure(now).distrust();
         }
-        let Some(candidate) = self.slots.candidate_mut(slot) else {
-            return;
-        };
-        if let Some(member) = candidate.member() {
-            member.check_forgotten();
+    }
+
+    /// The watchdog, or a check past the deadline, ended the belief before we did.
+    pub fn distrusted(&mut self, now: Time) {
+        if self.rooms.lease.trusted().is_some() {
+            self.tenure(now).distrust();
         }
-        let owner = candidate.owner_of();
-        let (error, former) = candidate.finish();
-        self.forget(slot);
-        if let Some(former) = former {
-            self.remove(now, &former.key, Some(former.create_revision), None);
-        }
-        self.rooms.out.tell(CandidateAction::Ended {
-            slot,
-            reason,
-            error,
-        });
-        if let Some((member, partition)) = owner {
-            self.holdings(member, now).let_go(partition);
-            self.finish(member, now);
-            self.holdings(member, now).rebalance_soon();
-        }
+    }
+
+    /// The lease is gone, or given up: its keys with it.
+    pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
+        self.tenure(now).lose_lease(reason);
         self.close_if_done(now);
+    }
+
+    /// etcd created the watch: every change after the header's revision follows.
+    pub fn watch_created(&mut self, now: Time, watch: WatchId, header: Header) {
+        self.expire(now);
+        self.hall(now).created(watch, header);
+        self.close_if_done(now);
+    }
+
+    /// Events of one watch, in order, from a member in that raft term.
+    pub fn watch_events(&mut self, now: Time, watch: WatchId, term: u64, changes: Vec<Change>) {
+        self.expire(now);
+        self.hall(now).events(watch, term, changes);
+        self.close_if_done(now);
+    }
+
+    /// Every watch of the stream has delivered everything up to the header's revision.
+    pub fn watch_progress(&mut self, header: Header) {
+        self.rooms.watches.progress(header, &mut self.rooms.out);
+    }
+
+    /// The stream broke.
+    pub fn watch_lost(&mut self, now: Time, why: String) {
+        self.expire(now);
+        self.rooms.out.note(Note::WatchLost { why });
+        self.hall(now).restart_watches(false);
+    }
+
+    /// The session moved to another endpoint on purpose: the stream is to be opened there.
+    pub fn watch_moved(&mut self, now: Time) {
+        self.expire(now);
+        self.hall(now).restart_watches(false);
+    }
+
+    /// etcd does not create this watch.
+    pub fn watch_refused(&mut self, now: Time, watch: WatchId, error: RequestError) {
+        self.expire(now);
+        self.hall(now).refused(watch, error);
+    }
+
+    /// etcd cancelled one watch, as it does with those that are so far behind that what they miss was compacted.
+    pub fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
+        self.expire(now);
+        self.hall(now).canceled(watch, reason);
     }
 }

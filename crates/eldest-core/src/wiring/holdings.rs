@@ -154,7 +154,7 @@ impl Holdings<'_> {
         if !self
             .slots
             .candidate(self.slot)
-            .is_some_and(|c| c.is_held_back())
+            .is_some_and(Candidacy::is_held_back)
         {
             return;
         }
@@ -362,7 +362,7 @@ impl Holdings<'_> {
         if !self
             .slots
             .candidate(self.slot)
-            .is_some_and(|c| c.is_member())
+            .is_some_and(Candidacy::is_member)
         {
             return true;
         }

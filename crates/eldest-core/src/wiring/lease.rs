@@ -1,51 +1,68 @@
-//! Wires the session's lease to the candidates that stand under it.
+//! Grants, renews, verifies and ends the session's lease, with everything that depends on it.
 
 use std::sync::Arc;
 
-use super::{Core, Slot};
+use super::hall::Hall;
+use super::rooms::Rooms;
+use super::slots::{Slot, Slots};
 use crate::action::{Action, Answer, Class, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
+use crate::cleanup::Revocations;
+use crate::known_store::{Floor, Origin};
 use crate::kv::{Entry, Header};
-use crate::lease::{Confirmed, Renewed};
+use crate::lease::{Confirmed, KeyChecks, Renewed};
+use crate::purpose::Purpose;
 use crate::reason::LostReason;
 use crate::time::Time;
 
-impl Core {
+/// The session's lease with everything that depends on it, for one input.
+pub(super) struct Tenure<'a> {
+    pub(super) now: Time,
+    pub(super) slots: &'a mut Slots,
+    pub(super) rooms: &'a mut Rooms,
+    pub(super) checks: &'a mut KeyChecks,
+    pub(super) revocations: &'a mut Revocations,
+    /// A lease is wanted whether or not anybody stands.
+    pub(super) is_kept: bool,
+}
+
+impl Tenure<'_> {
+    fn hall(&mut self) -> Hall<'_> {
+        Hall {
+            now: self.now,
+            slots: self.slots,
+            rooms: self.rooms,
+        }
+    }
+
     /// Grants, opens, renews: whatever is due.
-    pub(super) fn keep_lease(&mut self, now: Time) {
-        let (closing, slots, always) = (self.rooms.closing, &self.slots, self.keeps_lease);
+    pub(super) fn keep_lease(&mut self) {
+        let (closing, slots, always) = (self.rooms.closing, &self.slots, self.is_kept);
         let looks = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.looks());
         let wanted = || !closing && (always || slots.values().any(looks));
-        if let Some(request) = self.rooms.lease.keep(now, wanted, &mut self.rooms.out) {
+        if let Some(request) = self.rooms.lease.keep(self.now, wanted, &mut self.rooms.out) {
             self.verify(request);
         }
     }
 
-    /// Holds a lease from now on, although nobody stands, and replaces it when it is lost.
-    pub fn always_keep_lease(&mut self, now: Time) {
-        self.expire(now);
-        self.keeps_lease = true;
-        self.keep_lease(now);
-    }
-
-    pub(super) fn granted(&mut self, now: Time, sent: Time, answer: Answer) {
+    pub(super) fn granted(&mut self, sent: Time, answer: Answer) {
         match answer {
             Answer::Granted { lease, ttl, header } => {
                 let granted = (lease, ttl, header);
                 let fresh = self
                     .rooms
                     .lease
-                    .granted(now, sent, granted, &mut self.rooms.out);
-                self.look_afresh(fresh, now);
+                    .granted(self.now, sent, granted, &mut self.rooms.out);
+                self.look_afresh(fresh);
             }
             Answer::Failed(error) => {
                 self.rooms
                     .lease
-                    .grant_failed(now, error.clone(), &mut self.rooms.out);
+                    .grant_failed(self.now, error.clone(), &mut self.rooms.out);
                 for slot in self.slots.ids() {
-                    if let Some(mut seat) = self.seat(slot, now) {
+                    if let Some(mut seat) = self.hall().seat(slot) {
                         seat.refuse_if_new(&error);
-                        self.finish(slot, now);
+                        self.hall().finish(slot);
                     }
                 }
             }
@@ -54,40 +71,31 @@ impl Core {
     }
 
     /// After a new belief began, candidates may join and lead again.
-    fn look_afresh(&mut self, fresh: bool, now: Time) {
+    fn look_afresh(&mut self, fresh: bool) {
         if fresh {
             for slot in self.slots.ids() {
-                self.look(slot, now);
+                self.hall().look(slot);
             }
         }
     }
 
-    pub(super) fn renewed(&mut self, now: Time, request: RequestId, answer: Answer) {
+    pub(super) fn renewed(&mut self, request: RequestId, answer: Answer) {
         match self
             .rooms
             .lease
-            .renewed(now, request, answer, &mut self.rooms.out)
+            .renewed(self.now, request, answer, &mut self.rooms.out)
         {
             Renewed::Nothing => {}
-            Renewed::Keep => self.keep_lease(now),
+            Renewed::Keep => self.keep_lease(),
             Renewed::Verify(request) => self.verify(request),
-            Renewed::Gone => self.lose_lease(now, LostReason::LeaseLost),
+            Renewed::Gone => self.lose_lease(LostReason::LeaseLost),
         }
     }
 
     /// Reads a live key of ours, another each time.
     fn verify(&mut self, request: RequestId) {
         let after = self.rooms.lease.verified_slot();
-        let mut slots = self
-            .slots
-            .range(after + 1..)
-            .chain(self.slots.range(..=after));
-        let chosen = slots.find_map(|(id, slot)| match slot {
-            Slot::Candidate(c) => c
-                .own()
-                .map(|own| (*id, own.create_revision, Arc::clone(&own.key))),
-            Slot::Onlooker(_) => None,
-        });
+        let chosen = self.slots.verified_after(after);
         let next = chosen.as_ref().map_or(after, |(slot, ..)| *slot);
         self.rooms
             .lease
@@ -100,42 +108,45 @@ impl Core {
     }
 
     /// Any linearizable answer may verify the last acknowledgement.
-    pub(super) fn confirm(&mut self, now: Time, begun: RequestId, header: Header) {
+    pub(super) fn confirm(&mut self, begun: RequestId, header: Header) {
         match self
             .rooms
             .lease
-            .confirm(now, begun, header, &mut self.rooms.out)
+            .confirm(self.now, begun, header, &mut self.rooms.out)
         {
             Confirmed::Nothing => {}
             Confirmed::Extended { fresh } => {
-                self.look_afresh(fresh, now);
+                self.look_afresh(fresh);
                 self.rooms.lease.count_renewal(&mut self.rooms.out);
                 self.check_unwatched();
             }
-            Confirmed::Hopeless => self.lose_lease(now, LostReason::LeaseLost),
+            Confirmed::Hopeless => self.lose_lease(LostReason::LeaseLost),
         }
     }
 
     pub(super) fn verified(
         &mut self,
-        now: Time,
         request: RequestId,
         subject: Option<(SlotId, i64)>,
         answer: Answer,
     ) {
         match answer {
             Answer::Read { header, entry } => {
-                self.rooms.lease.verified(now, request);
-                self.keep_lease(now);
+                self.rooms.lease.verified(self.now, request);
+                self.keep_lease();
                 if let Some((slot, create_revision)) = subject {
-                    self.own_key_read(slot, create_revision, entry.as_ref(), now);
+                    self.own_key_read(slot, create_revision, entry.as_ref());
                 }
-                self.compare_stream(now, header);
+                self.hall().compare_stream(header);
             }
             Answer::Failed(error) => {
                 let out = &mut self.rooms.out;
-                if self.rooms.lease.renewal_failed(now, request, error, out) {
-                    self.keep_lease(now);
+                if self
+                    .rooms
+                    .lease
+                    .renewal_failed(self.now, request, error, out)
+                {
+                    self.keep_lease();
                 }
             }
             _ => {}
@@ -143,30 +154,16 @@ impl Core {
     }
 
     /// Applies the result of a read of one of our keys.
-    fn own_key_read(&mut self, slot: SlotId, created: i64, entry: Option<&Entry>, now: Time) {
-        if let Some(mut seat) = self.seat(slot, now) {
+    fn own_key_read(&mut self, slot: SlotId, created: i64, entry: Option<&Entry>) {
+        if let Some(mut seat) = self.hall().seat(slot) {
             seat.own_key_read(created, entry);
         }
     }
 
-    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
-    pub(super) fn expire(&mut self, now: Time) {
-        if self.rooms.lease.is_expired(now) {
-            self.distrust(now);
-        }
-    }
-
-    /// The watchdog, or a check past the deadline, ended the belief before we did.
-    pub fn distrusted(&mut self, now: Time) {
-        if self.rooms.lease.trusted().is_some() {
-            self.distrust(now);
-        }
-    }
-
-    fn distrust(&mut self, now: Time) {
+    pub(super) fn distrust(&mut self) {
         self.rooms.lease.distrust();
         for slot in self.slots.ids() {
-            if let Some(mut seat) = self.seat(slot, now) {
+            if let Some(mut seat) = self.hall().seat(slot) {
                 seat.end_term(LostReason::LeaseExpiring, End::Fading);
             }
         }
@@ -174,39 +171,43 @@ impl Core {
     }
 
     /// The lease is gone, or given up: its keys with it.
-    pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
+    pub(super) fn lose_lease(&mut self, reason: LostReason) {
         let Some((lease, trusted)) = self.rooms.lease.lose(&mut self.rooms.out) else {
             return;
         };
         for slot in self.slots.ids() {
-            if let Some(mut seat) = self.seat(slot, now) {
+            if let Some(mut seat) = self.hall().seat(slot) {
                 seat.lease_lost(reason);
-                self.finish(slot, now);
+                self.hall().finish(slot);
             }
         }
         if trusted {
             self.rooms.out.act(Action::Distrust);
         }
-        let waiting = self.rooms.removals.lease_lost(now, &mut self.rooms.out);
-        self.release_waiting(waiting, now);
+        let waiting = self
+            .rooms
+            .removals
+            .lease_lost(self.now, &mut self.rooms.out);
+        self.hall().release_waiting(waiting);
         // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
         // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
         let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.ending().is_some());
         let not_before = if self.slots.values().any(working) {
-            now.after(self.rooms.config.grace)
+            self.now.after(self.rooms.config.grace)
         } else {
-            now
+            self.now
         };
         self.rooms.out.forget_deletes();
-        self.revoke(now, lease.id(), lease.ttl(), not_before);
+        let (out, lost) = (&mut self.rooms.out, (lease.id(), lease.ttl()));
+        self.revocations.add(self.now, lost, not_before, out);
         debug_assert!(
             self.revocations.contains(lease.id()),
             "a lease that is given up is revoked"
         );
         self.rooms
             .lease
-            .lost(now, &lease, reason, &mut self.rooms.out);
-        self.keep_lease(now);
+            .lost(self.now, &lease, reason, &mut self.rooms.out);
+        self.keep_lease();
     }
 
     /// Reads the keys of leaders that are not watched, unless such reads are under way.
@@ -243,11 +244,11 @@ impl Core {
         (!watched).then(|| (slot, own.create_revision, Arc::clone(&own.key)))
     }
 
-    pub(super) fn checked(&mut self, now: Time, subjects: &[(SlotId, i64)], answer: Answer) {
+    pub(super) fn checked(&mut self, subjects: &[(SlotId, i64)], answer: Answer) {
         match answer {
             Answer::Checked { entries, .. } => {
                 for ((slot, created), entry) in subjects.iter().zip(entries) {
-                    self.own_key_read(*slot, *created, entry.as_ref(), now);
+                    self.own_key_read(*slot, *created, entry.as_ref());
                 }
             }
             Answer::Failed(error) => self.check_failed(subjects, error),
@@ -271,6 +272,80 @@ impl Core {
             .note_failure("check leaders' keys", &first.unwrap_or_default(), error);
         if parts {
             self.checks.start(&unwatched, &mut self.rooms.out);
+        }
+    }
+
+    /// Repeats a request whose answer came from another store.
+    pub(super) fn answered_by_another_store(&mut self, request: RequestId, purpose: Purpose) {
+        match purpose {
+            Purpose::Join { slot } => {
+                self.rooms.joins.answered();
+                if let Some(candidate) = self.slots.candidate_mut(slot) {
+                    candidate.view.join_over(request);
+                }
+            }
+            Purpose::Check { .. } => self.checks.answered(),
+            Purpose::List { .. } => self.rooms.lists.answered(),
+            Purpose::Remove { key } => {
+                let out = &mut self.rooms.out;
+                self.rooms
+                    .removals
+                    .again(&key, request, Class::Retry, self.now, out);
+            }
+            Purpose::Release { keys } => self.hall().release_again(&keys, request),
+            _ => {}
+        }
+        self.hall().start_joins();
+        self.hall().start_lists();
+    }
+
+    /// Returns true if the answer to a request, which was sent at `floor`, proves something about the store that is known.
+    pub(super) fn same_store(&mut self, header: Header, floor: Floor) -> bool {
+        let origin = self.rooms.out.origin(header, floor);
+        if origin == Origin::Other {
+            self.store_exchanged(header);
+        }
+        origin == Origin::Known
+    }
+
+    /// Another store answers: everything known of the former one is given up.
+    pub(super) fn store_exchanged(&mut self, header: Header) {
+        self.rooms.out.store_exchanged(header);
+        self.lose_lease(LostReason::StoreChanged);
+        self.hall().restart_watches(false);
+        self.slots.values_mut().for_each(Slot::store_changed);
+        debug_assert!(
+            self.slots.candidates().all(|(_, c)| !c.view.is_current()),
+            "what was known of a former store is given up"
+        );
+    }
+
+    /// Applies the answer to a join.
+    pub(super) fn joined(&mut self, slot: SlotId, request: RequestId, answer: Answer) {
+        let mut hall = self.hall();
+        let seat = hall.seat(slot);
+        let stands = seat.is_some_and(|mut seat| seat.joined(request, answer));
+        self.end_if_gone();
+        self.hall().finish(slot);
+        if stands {
+            self.hall().holdings(slot).rebalance_soon();
+        }
+    }
+
+    /// Applies the answer to a member's take of partitions.
+    pub(super) fn taken(&mut self, slot: SlotId, request: RequestId, answer: Answer) {
+        if self.hall().holdings(slot).taken(request, answer) {
+            self.end_if_gone();
+            self.hall().holdings(slot).tidy();
+            self.hall().finish(slot);
+            self.hall().holdings(slot).rebalance_soon();
+        }
+    }
+
+    /// Ends what depends on the lease if etcd says that it is gone.
+    fn end_if_gone(&mut self) {
+        if self.rooms.lease.is_gone() {
+            self.lose_lease(LostReason::LeaseLost);
         }
     }
 }

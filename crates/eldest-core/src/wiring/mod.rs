@@ -1,4 +1,15 @@
-//! Wires the rooms of the core: events go in, each room decides, actions come out. Time is an argument.
+//! Takes the inputs of a session, and passes each to the handlers that borrow the part of the session that it concerns. Time is
+//! an argument.
+//!
+//! | handler | borrows |
+//! |---|---|
+//! | `Seat` | one candidate, and the rooms that its rules change |
+//! | `Holdings` | a member, the slots of its partitions, and the rooms |
+//! | `Hall` | all slots and the rooms |
+//! | `Tenure` | all slots, the rooms, the checks of leaders' keys, and the leases that must go |
+//!
+//! Each writes its requests and its news into the outbox. A rule that finds the lease gone tells the lease keeper; what
+//! depends on the lease ends right after that rule. At the end of an input, a session that closes looks whether it is done.
 //!
 //! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
@@ -7,6 +18,7 @@ mod asserted;
 mod cleanup;
 mod commands;
 mod evacuation;
+mod hall;
 mod holdings;
 mod lease;
 mod rooms;
@@ -14,19 +26,17 @@ mod slots;
 mod view_sync;
 mod watch;
 
-use self::holdings::Holdings;
+use self::hall::Hall;
+use self::lease::Tenure;
 use self::rooms::Rooms;
 use self::slots::{Slot, Slots};
-use crate::action::{Action, Answer, Class, RequestId, SlotId, WatchId};
-use crate::candidate::{Candidacy, Seat};
+use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
+use crate::candidate::Candidacy;
 use crate::cleanup::Revocations;
 use crate::config::Config;
-use crate::known_store::{Floor, Origin};
-use crate::kv::Header;
 use crate::lease::{KeyChecks, Lease};
 use crate::purpose::Purpose;
 use crate::queue::Own;
-use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 
@@ -74,19 +84,19 @@ impl Core {
         while let Some(timer) = self.rooms.out.due(now) {
             match timer {
                 Timer::Trust => {}
-                Timer::Grant | Timer::Renewal => self.keep_lease(now),
-                Timer::Probe => self.probe(now),
-                Timer::Watches => self.open_watches(now),
-                Timer::Rewatch(slot) => self.rewatch(slot, now),
-                Timer::Slot(slot) => self.slot_due(slot, now),
-                Timer::Relist(slot, request) => self.relist(slot, request, now),
-                Timer::Rebalance(slot) => self.holdings(slot, now).rebalance(),
+                Timer::Grant | Timer::Renewal => self.tenure(now).keep_lease(),
+                Timer::Probe => self.hall(now).probe(),
+                Timer::Watches => self.hall(now).open_watches(),
+                Timer::Rewatch(slot) => self.hall(now).rewatch(slot),
+                Timer::Slot(slot) => self.hall(now).slot_due(slot),
+                Timer::Relist(slot, request) => self.hall(now).relist(slot, request),
+                Timer::Rebalance(slot) => self.hall(now).holdings(slot).rebalance(),
                 Timer::Announcement(slot) => {
-                    if let Some(mut seat) = self.seat(slot, now) {
+                    if let Some(mut seat) = self.hall(now).seat(slot) {
                         seat.announce_owed();
                     }
                 }
-                Timer::Marks => self.look_at_marks_again(now),
+                Timer::Marks => self.hall(now).look_at_marks_again(),
                 Timer::Removals => self.rooms.removals.start_due(now, &mut self.rooms.out),
                 Timer::Revocations => self.revocations.start(now, &mut self.rooms.out),
                 Timer::GiveUp => self.rooms.lease.give_up(&mut self.rooms.out),
@@ -95,18 +105,24 @@ impl Core {
         self.close_if_done(now);
     }
 
-    /// Lends the candidate in that slot the parts of the session that its rules may change.
-    fn seat(&mut self, slot: SlotId, now: Time) -> Option<Seat<'_>> {
-        self.rooms.seat(&mut self.slots, slot, now)
-    }
-
-    /// Lends the member in that slot its partitions.
-    fn holdings(&mut self, slot: SlotId, now: Time) -> Holdings<'_> {
-        Holdings {
-            slot,
+    /// Lends all slots and the rooms that their rules change.
+    fn hall(&mut self, now: Time) -> Hall<'_> {
+        Hall {
             now,
             slots: &mut self.slots,
             rooms: &mut self.rooms,
+        }
+    }
+
+    /// Lends the lease and everything that depends on it.
+    fn tenure(&mut self, now: Time) -> Tenure<'_> {
+        Tenure {
+            now,
+            slots: &mut self.slots,
+            rooms: &mut self.rooms,
+            checks: &mut self.checks,
+            revocations: &mut self.revocations,
+            is_kept: self.keeps_lease,
         }
     }
 
@@ -162,41 +178,43 @@ impl Core {
             self.connected();
         }
         if let Some(header) = answer.linearizable() {
-            if !self.same_store(now, header, floor) {
-                self.answered_by_another_store(now, request, purpose);
+            if !self.tenure(now).same_store(header, floor) {
+                self.tenure(now).answered_by_another_store(request, purpose);
                 return;
             }
-            self.confirm(now, request, header);
+            self.tenure(now).confirm(request, header);
         }
         match purpose {
-            Purpose::Grant { sent } => self.granted(now, sent, answer),
-            Purpose::Open | Purpose::Renew => self.renewed(now, request, answer),
-            Purpose::Verify { subject } => self.verified(now, request, subject, answer),
+            Purpose::Grant { sent } => self.tenure(now).granted(sent, answer),
+            Purpose::Open | Purpose::Renew => self.tenure(now).renewed(request, answer),
+            Purpose::Verify { subject } => self.tenure(now).verified(request, subject, answer),
             Purpose::Probe { sent } => {
                 if let Answer::Read { header, .. } = answer {
-                    self.probed(now, sent, header);
+                    self.hall(now).probed(sent, header);
                 }
             }
-            Purpose::Permission { slot } => self.permission_told(slot, answer, now),
+            Purpose::Permission { slot } => self.hall(now).permission_told(slot, answer),
             Purpose::Check { subjects } => {
                 self.checks.answered();
-                self.checked(now, &subjects, answer);
+                self.tenure(now).checked(&subjects, answer);
             }
             Purpose::Join { slot } => {
-                self.join_answered(slot, request);
-                self.joined(now, slot, request, answer);
-                self.start_joins(now);
-                self.start_lists(now);
+                self.rooms.joins.answered();
+                self.tenure(now).joined(slot, request, answer);
+                self.hall(now).start_joins();
+                self.hall(now).start_lists();
             }
             Purpose::List { slot, sent } => {
                 self.rooms.lists.answered();
-                self.listed(now, slot, request, sent, answer);
-                self.start_lists(now);
+                if let Some(header) = self.hall(now).listed(slot, request, sent, answer) {
+                    self.tenure(now).store_exchanged(header);
+                }
+                self.hall(now).start_lists();
             }
-            Purpose::Remove { key } => self.removed(now, &key, request, answer),
-            Purpose::Release { keys } => self.released(now, &keys, request, answer),
-            Purpose::Take { slot } => self.taken(now, slot, request, answer),
-            Purpose::Proclaim { slot, key, tickets } => match self.seat(slot, now) {
+            Purpose::Remove { key } => self.hall(now).removed(&key, request, answer),
+            Purpose::Release { keys } => self.hall(now).released(&keys, request, answer),
+            Purpose::Take { slot } => self.tenure(now).taken(slot, request, answer),
+            Purpose::Proclaim { slot, key, tickets } => match self.hall(now).seat(slot) {
                 Some(mut seat) => seat.proclaimed(&key, tickets, answer),
                 None => self.rooms.out.answer_write(&key, tickets, answer),
             },
@@ -204,146 +222,9 @@ impl Core {
                 self.revocations
                     .answered(now, lease, answer, &mut self.rooms.out);
             }
-            Purpose::Sweep { lease } => self.swept(now, lease, answer),
+            Purpose::Sweep { lease } => self.hall(now).swept(lease, answer),
         }
         self.close_if_done(now);
-        self.check_idle(request);
-    }
-
-    /// Repeats a request whose answer came from another store.
-    fn answered_by_another_store(&mut self, now: Time, request: RequestId, purpose: Purpose) {
-        match purpose {
-            Purpose::Join { slot } => self.join_answered(slot, request),
-            Purpose::Check { .. } => self.checks.answered(),
-            Purpose::List { .. } => self.rooms.lists.answered(),
-            Purpose::Remove { key } => {
-                let out = &mut self.rooms.out;
-                self.rooms
-                    .removals
-                    .again(&key, request, Class::Retry, now, out);
-            }
-            Purpose::Release { keys } => self.release_again(&keys, request, now),
-            _ => {}
-        }
-        self.start_joins(now);
-        self.start_lists(now);
-    }
-
-    /// Returns true if the answer proves something about the store that is known.
-    fn same_store(&mut self, now: Time, header: Header, floor: Floor) -> bool {
-        let origin = self.rooms.out.origin(header, floor);
-        if origin == Origin::Other {
-            self.store_exchanged(now, header);
-        }
-        origin == Origin::Known
-    }
-
-    /// Another store answers: everything known of the former one is given up.
-    fn store_exchanged(&mut self, now: Time, header: Header) {
-        self.rooms.out.store_exchanged(header);
-        self.lose_lease(now, LostReason::StoreChanged);
-        self.restart_watches(now, false);
-        self.slots.values_mut().for_each(Slot::store_changed);
-        debug_assert!(
-            self.candidates().all(|(_, c)| c.knows_no_store()),
-            "what was known of a former store is given up"
-        );
-    }
-
-    // ---- gates
-
-    fn start_joins(&mut self, now: Time) {
-        while let Some(slot) = self.rooms.joins.next(true) {
-            if self.seat(slot, now).is_some_and(|mut s| s.start_join()) {
-                self.rooms.joins.sent();
-            }
-        }
-    }
-
-    fn start_lists(&mut self, now: Time) {
-        while let Some(slot) = self.rooms.lists.next(self.rooms.joins.is_idle()) {
-            if self.start_list(slot, now) {
-                self.rooms.lists.sent();
-            }
-        }
-    }
-
-    /// The request is answered, whatever became of it.
-    fn join_answered(&mut self, slot: SlotId, request: RequestId) {
-        self.rooms.joins.answered();
-        if let Some(candidate) = self.slots.candidate_mut(slot) {
-            candidate.view.join_over(request);
-        }
-    }
-
-    fn joined(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
-        let seat = self.seat(slot, now);
-        let stands = seat.is_some_and(|mut seat| seat.joined(request, answer));
-        if self.rooms.lease.is_gone() {
-            self.lose_lease(now, LostReason::LeaseLost);
-        }
-        self.finish(slot, now);
-        if stands {
-            self.holdings(slot, now).rebalance_soon();
-        }
-    }
-
-    fn taken(&mut self, now: Time, slot: SlotId, request: RequestId, answer: Answer) {
-        if self.holdings(slot, now).taken(request, answer) {
-            if self.rooms.lease.is_gone() {
-                self.lose_lease(now, LostReason::LeaseLost);
-            }
-            self.holdings(slot, now).tidy();
-            self.finish(slot, now);
-            self.holdings(slot, now).rebalance_soon();
-        }
-    }
-
-    /// Looks again at where the candidate stands.
-    fn look(&mut self, slot: SlotId, now: Time) {
-        if let Some(mut seat) = self.seat(slot, now) {
-            seat.look();
-            self.holdings(slot, now).rebalance_soon();
-            self.close_if_done(now);
-        }
-    }
-
-    /// The slot's time has come: to join, to release a key, or to read.
-    fn slot_due(&mut self, slot: SlotId, now: Time) {
-        let candidate = self.slots.candidate(slot);
-        match candidate.and_then(|c| Some((c.owner_of()?, c.ending()?))) {
-            Some(((member, partition), (cutoff, false))) => {
-                self.holdings(member, now).former_due(partition, cutoff);
-            }
-            _ => match self.seat(slot, now) {
-                Some(mut seat) => seat.due(),
-                None => self.want_read(slot, now),
-            },
-        }
-    }
-
-    /// The slot is empty from now on.
-    fn forget(&mut self, slot: SlotId) {
-        self.rooms.watches.forget(slot);
-        let Some(forgotten) = self.slots.remove(&slot) else {
-            return;
-        };
-        let watchers = forgotten.watchers();
-        self.rooms.out.forget_deletes_below(forgotten.prefix());
-        if let Slot::Candidate(candidate) = forgotten {
-            if candidate.is_member() {
-                self.rooms.removals.forget_below(candidate.prefix());
-                debug_assert!(
-                    self.rooms.removals.knows_nothing_below(candidate.prefix()),
-                    "what a member knew is forgotten with it"
-                );
-            }
-            self.rooms
-                .out
-                .answer_proclaims(candidate.unanswered(), false);
-        }
-        for watch in watchers {
-            self.rooms.watches.close(watch, &mut self.rooms.out);
-        }
+        self.tenure(now).check_idle(request);
     }
 }

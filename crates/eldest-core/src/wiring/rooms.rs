@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use crate::candidate::Seat;
 use crate::cleanup::Removals;
 use crate::config::Config;
@@ -92,5 +92,28 @@ impl Rooms {
             evacuation: &self.evacuation,
             out: &mut self.out,
         })
+    }
+
+    /// The slot is empty from now on.
+    pub(super) fn forget(&mut self, slots: &mut Slots, slot: SlotId) {
+        self.watches.forget(slot);
+        let Some(forgotten) = slots.remove(&slot) else {
+            return;
+        };
+        let watchers = forgotten.watchers();
+        self.out.forget_deletes_below(forgotten.prefix());
+        if let Slot::Candidate(candidate) = forgotten {
+            if candidate.is_member() {
+                self.removals.forget_below(candidate.prefix());
+                debug_assert!(
+                    self.removals.knows_nothing_below(candidate.prefix()),
+                    "what a member knew is forgotten with it"
+                );
+            }
+            self.out.answer_proclaims(candidate.unanswered(), false);
+        }
+        for watch in watchers {
+            self.watches.close(watch, &mut self.out);
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::candidate::{Candidacy, Phase};
 use crate::ids::{RequestId, SlotId, WatchId};
+use crate::kv::Entry;
 use crate::queue::Own;
+use crate::time::Time;
 use crate::watch::Onlooker;
 
 /// The content of a slot of the session.
@@ -108,6 +110,55 @@ impl Slots {
         let mut candidates = self.candidates();
         let member = candidates.find(|(_, c)| c.is_member() && key.starts_with(c.prefix()));
         member.map(|(slot, _)| slot)
+    }
+
+    /// Returns true if a candidate stands by that key, is taking it, or works for it although its term is over. Work keeps no
+    /// key that is `released` at its cutoff.
+    pub(super) fn hold(&self, entry: &Entry, released: impl Fn(Time) -> bool) -> bool {
+        let winds_up = |slot| match self.candidate(slot).and_then(Candidacy::ending) {
+            Some((cutoff, _)) => !released(cutoff),
+            None => false,
+        };
+        self.candidates().any(|(_, c)| {
+            c.own().is_some_and(|own| own.is(entry))
+                || c.member()
+                    .and_then(|member| member.holder_of(entry))
+                    .is_some_and(winds_up)
+                || c.taking().any(|key| key == entry.key)
+        })
+    }
+
+    /// Records in the view of a slot that a read was begun, or that the one under way is over.
+    pub(super) fn set_read(&mut self, slot: SlotId, read: Option<RequestId>) {
+        if let Some(slot) = self.slots.get_mut(&slot) {
+            slot.set_read(read);
+        }
+    }
+
+    /// Returns the onlooker whose prefix is probed next, if anybody looks on: another each time, and rather one that was
+    /// permitted to read it. Nobody needs a permission for anything else.
+    pub(super) fn probed_after(&self, after: SlotId) -> Option<(SlotId, Arc<[u8]>)> {
+        let later = self.slots.range(after.saturating_add(1)..);
+        let onlookers = later.chain(self.slots.range(..=after));
+        let mut onlookers = onlookers.filter_map(|(id, slot)| match slot {
+            Slot::Onlooker(onlooker) => Some((*id, onlooker)),
+            Slot::Candidate(_) => None,
+        });
+        let first = onlookers.next()?;
+        let permitted = std::iter::once(first).chain(onlookers);
+        let permitted = permitted.into_iter().find(|(_, o)| o.is_synced());
+        let (id, onlooker) = permitted.unwrap_or(first);
+        Some((id, Arc::clone(onlooker.prefix())))
+    }
+
+    /// Returns the key that verifies a renewal next, with its slot and create revision: another each time.
+    pub(super) fn verified_after(&self, after: SlotId) -> Option<(SlotId, i64, Arc<[u8]>)> {
+        let slots = self.slots.range(after + 1..);
+        let mut slots = slots.chain(self.slots.range(..=after));
+        slots.find_map(|(id, slot)| {
+            let own = slot.candidate()?.own()?;
+            Some((*id, own.create_revision, Arc::clone(&own.key)))
+        })
     }
 
     pub(super) fn ids(&self) -> Vec<SlotId> {

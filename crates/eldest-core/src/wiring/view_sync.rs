@@ -1,21 +1,23 @@
 //! Opens and renews a slot's watches and reads, and feeds their results into what stands there.
 
-use super::{Core, Slot, asserted};
+use super::asserted;
+use super::hall::Hall;
+use super::slots::Slot;
 use crate::action::{Action, Answer, Class, Listed, RequestError};
 use crate::evacuation::MARKS;
 use crate::ids::{RequestId, SlotId, WatchId};
-use crate::kv::Change;
+use crate::kv::{Change, Header};
 use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::Timer;
 
-impl Core {
+impl Hall<'_> {
     /// Opens the watches that the slot needs and does not have.
-    pub(super) fn watch_slot(&mut self, slot: SlotId, now: Time) {
+    pub(super) fn watch_slot(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => o.watch(&mut self.rooms.watches, &mut self.rooms.out),
             Some(Slot::Candidate(_)) => {
-                if let Some(mut seat) = self.seat(slot, now) {
+                if let Some(mut seat) = self.seat(slot) {
                     seat.watch();
                 }
             }
@@ -32,32 +34,32 @@ impl Core {
         }
     }
 
-    pub(super) fn slot_watched(&mut self, slot: SlotId, watch: WatchId, revision: i64, now: Time) {
+    pub(super) fn slot_watched(&mut self, slot: SlotId, watch: WatchId, revision: i64) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.created(revision, self.rooms.watches.as_of(), &mut self.rooms.out);
-                self.marks_seen(slot, now);
-                self.want_read(slot, now);
+                self.marks_seen(slot);
+                self.want_read(slot);
             }
             Some(Slot::Candidate(c)) => {
                 c.view.created(watch, revision);
-                self.look(slot, now);
+                self.look(slot);
             }
             None => {}
         }
     }
 
-    pub(super) fn slot_changed(&mut self, slot: SlotId, changes: Vec<Change>, now: Time) {
+    pub(super) fn slot_changed(&mut self, slot: SlotId, changes: Vec<Change>) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => {
                 o.changed(changes, self.rooms.watches.as_of(), &mut self.rooms.out);
-                self.marks_seen(slot, now);
+                self.marks_seen(slot);
             }
             Some(Slot::Candidate(c)) => {
                 let taken = cfg!(debug_assertions).then(|| asserted::taken_keys(slot, c, &changes));
-                let partitions = self.seat(slot, now).map(|mut s| s.changed(changes));
+                let partitions = self.seat(slot).map(|mut s| s.changed(changes));
                 for (partition, fate) in partitions.into_iter().flatten() {
-                    if let Some(mut seat) = self.seat(partition, now) {
+                    if let Some(mut seat) = self.seat(partition) {
                         seat.key_lost(fate);
                     }
                 }
@@ -68,37 +70,40 @@ impl Core {
                         .all(|(slot, own)| !self.slots.leads_by(slot, &own)),
                     "nobody leads by a key that an event takes away"
                 );
-                self.look(slot, now);
+                self.look(slot);
             }
             None => {}
         }
     }
 
-    pub(super) fn want_read(&mut self, slot: SlotId, now: Time) {
-        match self.slots.get(&slot) {
-            Some(Slot::Onlooker(o)) => {
-                if o.wants_read() && self.rooms.lists.enter(slot) && self.start_list(slot, now) {
-                    self.rooms.lists.sent();
-                }
-            }
-            Some(Slot::Candidate(_)) => {
-                if let Some(mut seat) = self.seat(slot, now) {
-                    seat.want_read();
-                }
-            }
-            None => {}
+    /// Reads what the slot's view needs, or waits until fewer reads are under way.
+    pub(super) fn want_read(&mut self, slot: SlotId) {
+        if let Some(mut seat) = self.seat(slot) {
+            seat.want_read();
+        } else if let Some(Slot::Onlooker(o)) = self.slots.get(&slot)
+            && o.wants_read()
+            && self.rooms.lists.enter(slot)
+            && self.start_list(slot)
+        {
+            self.rooms.lists.sent();
         }
     }
 
-    pub(super) fn start_list(&mut self, slot: SlotId, now: Time) -> bool {
+    pub(super) fn start_list(&mut self, slot: SlotId) -> bool {
         let next = match self.slots.get(&slot) {
-            Some(Slot::Onlooker(o)) => o.next_read(now),
-            _ => return self.seat(slot, now).is_some_and(|mut s| s.start_list()),
+            Some(Slot::Onlooker(o)) => o.next_read(self.now),
+            _ => return self.seat(slot).is_some_and(|mut s| s.start_list()),
         };
         match next {
             Some(Ok(ask)) => {
-                let request = self.rooms.out.ask(Purpose::List { slot, sent: now }, ask);
-                self.set_read(slot, Some(request));
+                let request = self.rooms.out.ask(
+                    Purpose::List {
+                        slot,
+                        sent: self.now,
+                    },
+                    ask,
+                );
+                self.slots.set_read(slot, Some(request));
                 true
             }
             Some(Err(at)) => {
@@ -109,26 +114,20 @@ impl Core {
         }
     }
 
-    fn set_read(&mut self, slot: SlotId, read: Option<RequestId>) {
-        if let Some(slot) = self.slots.get_mut(&slot) {
-            slot.set_read(read);
-        }
-    }
-
+    /// Applies the answer to a read. Returns its header if it shows that another store answers.
     pub(super) fn listed(
         &mut self,
-        now: Time,
         slot: SlotId,
         request: RequestId,
         sent: Time,
         answer: Answer,
-    ) {
+    ) -> Option<Header> {
         // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
         // proves that looking is not permitted, and is what refused the watch too.
         let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
             && matches!(&answer, Answer::Failed(error) if error.class == Class::Denied);
         if self.slots.get(&slot).and_then(Slot::read) != Some(request) && !refused {
-            return;
+            return None;
         }
         debug_assert!(
             refused || self.slots.get(&slot).and_then(Slot::read) == Some(request),
@@ -136,16 +135,13 @@ impl Core {
         );
         match answer {
             Answer::Listed(Listed { header, entries }) => {
-                self.set_read(slot, None);
+                self.slots.set_read(slot, None);
                 let other = match self.slots.get(&slot) {
                     Some(Slot::Onlooker(o)) => o.saw_otherwise(header.revision, &entries),
-                    _ => self
-                        .seat(slot, now)
-                        .is_some_and(|s| s.leads_behind(&entries)),
+                    _ => self.seat(slot).is_some_and(|s| s.leads_behind(&entries)),
                 };
                 if other {
-                    self.store_exchanged(now, header);
-                    return;
+                    return Some(header);
                 }
                 if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
                     let (request, read) = ((request, sent), (header.revision, entries));
@@ -155,20 +151,21 @@ impl Core {
                         self.rooms.watches.as_of(),
                         &mut self.rooms.out,
                     );
-                    self.marks_seen(slot, now);
-                    self.want_read(slot, now);
-                } else if let Some(mut seat) = self.seat(slot, now) {
+                    self.marks_seen(slot);
+                    self.want_read(slot);
+                } else if let Some(mut seat) = self.seat(slot) {
                     seat.take_snapshot((request, false), header.revision, entries);
-                    self.holdings(slot, now).rebalance_soon();
+                    self.holdings(slot).rebalance_soon();
                 }
             }
-            Answer::Failed(error) => self.list_failed(slot, now, request, error),
+            Answer::Failed(error) => self.list_failed(slot, request, error),
             _ => {}
         }
+        None
     }
 
-    fn list_failed(&mut self, slot: SlotId, now: Time, request: RequestId, error: RequestError) {
-        if slot == MARKS && error.class == Class::Denied && self.give_up_marks(now) {
+    fn list_failed(&mut self, slot: SlotId, request: RequestId, error: RequestError) {
+        if slot == MARKS && error.class == Class::Denied && self.give_up_marks() {
             return;
         }
         // Nobody waits for the marks: they are looked for until they can be read.
@@ -177,33 +174,28 @@ impl Core {
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
         {
             self.rooms.out.act(Action::ObserveFailed { slot, error });
-            self.forget(slot);
+            self.rooms.forget(self.slots, slot);
             return;
         }
         let class = error.class;
         let prefix = self.slots.prefix_of(slot);
         self.rooms.out.note_failure("list", &prefix, error);
-        match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => {
-                let not_before = o.read_failed(now, class, self.rooms.pace);
-                // The list stays 'under way' until then, so that nothing else starts it.
-                let timer = Timer::Relist(slot, request);
-                self.rooms.out.set_timer(not_before, timer);
-            }
-            Some(Slot::Candidate(_)) => {
-                if let Some(mut seat) = self.seat(slot, now) {
-                    seat.read_failed(request, class);
-                }
-            }
-            None => {}
+        let not_before = match self.slots.get_mut(&slot) {
+            Some(Slot::Onlooker(o)) => Some(o.read_failed(self.now, class, self.rooms.pace)),
+            _ => self.seat(slot).map(|mut seat| seat.read_failed(class)),
+        };
+        if let Some(not_before) = not_before {
+            // The list stays 'under way' until then, so that nothing else starts it.
+            let timer = Timer::Relist(slot, request);
+            self.rooms.out.set_timer(not_before, timer);
         }
     }
 
     /// The pause after a failed list is over.
-    pub(super) fn relist(&mut self, slot: SlotId, request: RequestId, now: Time) {
+    pub(super) fn relist(&mut self, slot: SlotId, request: RequestId) {
         if self.slots.get(&slot).and_then(Slot::read) == Some(request) {
-            self.set_read(slot, None);
-            self.want_read(slot, now);
+            self.slots.set_read(slot, None);
+            self.want_read(slot);
         }
     }
 }
