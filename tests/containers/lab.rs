@@ -14,12 +14,12 @@ use eldest_testing::history::{
 };
 use etcd_client::GetOptions;
 use tempfile::TempDir;
-use testcontainers::core::Mount;
-use testcontainers::runners::AsyncRunner;
+use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 
 use crate::images;
 use crate::member::{Member, agreed_leader, leader_of, owned, peer_url};
+use crate::ports;
 use crate::pulse::Pulse;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
@@ -146,21 +146,28 @@ impl Lab {
     async fn node(&self, name: &'static str, first: usize) -> Result<Node> {
         let mut endpoints: Vec<String> = self.members.iter().map(Member::endpoint).collect();
         endpoints.rotate_left(first);
-        let container = GenericImage::new(images::node().as_str(), "latest")
-            // The folder with its history is ours.
-            .with_user("0:0")
-            .with_network(self.clients.name())
-            .with_env_var("ETCD_ENDPOINTS", endpoints.join(","))
-            .with_env_var("NODE_NAME", name)
-            .with_env_var("ELECTION", ELECTION)
-            .with_env_var("TTL_SECONDS", self.ttl.as_secs().to_string())
-            .with_env_var("HISTORY", format!("/history/{name}.jsonl"))
-            .with_env_var("RUST_LOG", "eldest=debug")
-            .with_mount(Mount::bind_mount(
-                self.folder.path().display().to_string(),
-                "/history",
-            ));
-        let container = owned(container).start().await?;
+        let container_name = format!("{}-{name}", self.clients.name());
+        let image = |port: u16| {
+            let image = GenericImage::new(images::node().as_str(), "latest")
+                // The folder with its history is ours.
+                .with_user("0:0")
+                .with_network(self.clients.name())
+                .with_container_name(&container_name)
+                .with_mapped_port(port, 8080.tcp())
+                .with_env_var("ETCD_ENDPOINTS", endpoints.join(","))
+                .with_env_var("NODE_NAME", name)
+                .with_env_var("ELECTION", ELECTION)
+                .with_env_var("TTL_SECONDS", self.ttl.as_secs().to_string())
+                .with_env_var("HISTORY", format!("/history/{name}.jsonl"))
+                .with_env_var("RUST_LOG", "eldest=debug")
+                .with_mount(Mount::bind_mount(
+                    self.folder.path().display().to_string(),
+                    "/history",
+                ));
+            owned(image)
+        };
+        // The engine publishes a port of the image in any case. One that it chose could be taken while the node is down.
+        let (_, container) = ports::start(&container_name, ports::free, image).await?;
         let control = Container::find(container.id()).await?;
         Ok(Node {
             name,
