@@ -42,9 +42,9 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
     answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, \
     /v1/locks offers locks to programs in any language, /v1/partitions tells who owns which partition (--partitions) and for \
     which of them the program may act (--own), and /v1/evacuations takes orders to evacuate a data center.\n\n\
-    On SIGTERM or SIGINT, the node stops leading, waits until no program may act any longer, leaves the elections, and \
-    stops answering last. A second signal ends it at once. If it is killed, an agent (--guard) frees its place when no \
-    program may act on its answers any longer.",
+    On SIGTERM, SIGINT or SIGHUP, the node stops leading, waits until no program may act any longer, leaves the \
+    elections, and stops answering last. After a second signal, it waits for etcd only, for at most one second. If it is \
+    killed, an agent (--guard) frees its place when no program may act on its answers any longer.",
     after_help = "Examples:
   # Lead for a program on the same machine
   eldest serve billing/scheduler --announce address=10.0.0.1:8080
