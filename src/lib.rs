@@ -14,8 +14,7 @@
 //! 2. this machine's clock counts every pause of the machine ([Clock](#clock)), and
 //! 3. only the leader's own session deletes or overwrites the leader's key, or revokes its lease.
 //!
-//! Writes with the [fencing token](Term::fencing_token) are refused when they are stale, even if these conditions do
-//! not hold.
+//! etcd refuses stale writes that carry the [fencing token](Term::fencing_token), even if these conditions do not hold.
 //!
 //! # Limits
 //!
@@ -78,8 +77,8 @@
 //! # let etcd = eldest_testing::Etcd::start().await?;
 //! # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
 //! # let election = session.election("billing/scheduler")?;
-//! let mut candidate = election.campaign().await?; // its key stands, and is kept alive while it waits
-//! let leadership = candidate.elected().await?; // it leads
+//! let mut candidate = election.campaign().await?; // joins the queue; the session keeps its key alive
+//! let leadership = candidate.elected().await?; // waits until this node leads
 //! while leadership.is_valid() {
 //!     // ... one piece of work that takes less than the grace period ...
 //! #   break;
@@ -95,7 +94,7 @@
 //!   leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
 //! * **After a lost term**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again. The
 //!   candidate rejoins the queue without a further call.
-//! * **[`Leadership::resign`] and [`Session::close`] after a loss are not errors.** They return
+//! * **[`Leadership::resign`] and [`Session::close`] may be called after a loss.** They return
 //!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that exits
 //!   may ignore this error: its keys expire with their lease.
 //!

@@ -33,19 +33,20 @@
 //! | `PUT /v1/locks/{resource}/{lock}/renew` | keeps it for `ttl_ms` more |
 //! | `DELETE /v1/locks/{resource}/{lock}` | releases it |
 //!
-//! The requests in the first, second and fourth line accept `?election=`; those in the first and second need it if the
-//! node shows several elections. A slash in a name is written as it is or as `%2F`:
+//! `/leader`, `/primary`, `/follower` and `/ready` accept `?election=`; all but `/ready` need it if the node shows several
+//! elections. A slash in a name is written as it is or as `%2F`:
 //! `/v1/elections/billing/scheduler/events`. `%2F` always belongs to the name, so the election `billing/events` is at
 //! `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it answers `GET`, and `OPTIONS` with 204 and the
 //! header `allow`. Refusals are problem details (RFC 9457) with a stable `code`.
 //!
 //! **What stays**: the paths above, and the name, type and meaning of each field. **What may be added**: paths, fields,
-//! and words of `status`, `session` and `code`. So clients must accept fields and words that they do not know.
+//! and values of `status`, `session` and `code`. So clients must accept fields and values that they do not know.
 //!
 //! **Guaranteed**: every answer uses the state and the deadline of that moment. A node that was paused beyond its
 //! deadline does not answer 200 to `GET /leader` when it wakes up. With [`Node::lead_on_behalf`], a caller that
-//! received 200 may act for `may_act_for_ms`. **Not guaranteed**: a pause of the node or the network *after* the check.
-//! Fence what must never happen twice, with the `fencing_token` of the same answer.
+//! received 200 may act for `may_act_for_ms`. **Not guaranteed**: that the node still leads when
+//! its answer arrives, because the node or the network may pause *after* the check. Fence writes that must never happen
+//! twice, with the `fencing_token` of the same answer.
 //!
 //! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page and the event `state` say so, and

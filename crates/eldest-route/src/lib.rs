@@ -1,7 +1,7 @@
 //! Sends each request to the leader of an election, or to the owner of a key's partition.
 //!
-//! [`RouteExt::route`] follows an election, also without a lease. [`Route`] tells who leads now and where, and waits for a
-//! leader through a hand-over. [`Routed`] is a `tower` service that sends requests there.
+//! [`RouteExt::route`] follows an election, also in a session that has no lease. [`Route`] names the present leader and its
+//! address, and waits for a leader during a hand-over. [`Routed`] is a `tower` service that sends requests to that address.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), eldest::BoxError> {
@@ -27,7 +27,7 @@
 //! [`Error::kind`] tells the two apart.
 //!
 //! **Not guaranteed**: that a node which receives a request leads. The view is etcd's, and it may be old. A node checks
-//! each request by its own clock, and says that it does not lead by the header [`NOT_LEADER`].
+//! each request by its own clock, and answers with the header [`NOT_LEADER`] if it does not lead.
 //!
 //! | feature | adds |
 //! |---|---|

@@ -5,10 +5,10 @@
 //! |---|---|---|
 //! | a leader's work: that it stops, resigns, hands over | [`fake_leadership`]: a term that the test extends and ends, with a clock that the test moves | nothing |
 //! | several nodes: which one leads next, and when | [`MemoryEtcd`]: an etcd in this process; under tokio's paused clock a TTL passes at once | feature `memory` |
-//! | the same with a real server, its outages and broken connections | [`Etcd`], [`EtcdCluster`], [`Proxy`] | |
-//! | a crash, within the process | [`crash`]: a session is abandoned, and its lease expires | |
+//! | the same with a real server, its outages and broken connections | [`Etcd`], [`EtcdCluster`], [`Proxy`] | nothing: a crate has the binary of etcd |
+//! | a crash, within the process | [`crash`]: a session is abandoned, and its lease expires | nothing |
 //! | containers that are killed, frozen or cut off | [`docker`] | feature `docker`, an engine |
-//! | that two nodes never act as leader at the same time | [`history`] | |
+//! | that two nodes never act as leader at the same time | [`history`], a recorder and a checker | nothing |
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
