@@ -48,7 +48,7 @@
 //! its answer arrives, because the node or the network may pause *after* the check. Fence writes that must never happen
 //! twice, with the `fencing_token` of the same answer.
 //!
-//! **Old views**: `age_ms` of an election tells how long ago etcd last confirmed that its `roster` is complete. Beyond
+//! **Old views**: `age_ms` of an election is how long ago etcd last confirmed that its `roster` is complete. Beyond
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page and the event `state` say so, and
 //! `/ready` is 503 on a node that only observes. A candidate relies on its lease, which etcd must confirm as well.
 #![cfg_attr(docsrs, feature(doc_cfg))]
