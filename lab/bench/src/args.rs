@@ -22,7 +22,7 @@ pub(crate) struct Args {
     pub(crate) options: Options,
 }
 
-/// What a command line asks for.
+/// The request of a command line.
 pub(crate) enum Asked {
     Help,
     /// All that docs/performance.md shows: every bench, and some of them with other kinds of etcd.

@@ -51,7 +51,7 @@ impl Stands for Standing {
     }
 }
 
-/// Who waits for a lock of the library, or holds it.
+/// A process that waits for a lock of the library, or holds it.
 pub(crate) struct Holding {
     session: Session,
     acquiring: Option<JoinHandle<Result<(LockGuard, Instant)>>>,

@@ -21,7 +21,7 @@ pub(crate) type Electing = Standing<false>;
 /// `etcdctl lock`.
 pub(crate) type Locking = Standing<true>;
 
-/// Who waits for its turn, or has it.
+/// A process that waits for its turn, or has it.
 pub(crate) struct Standing<const LOCK: bool> {
     endpoints: String,
     client: Client,

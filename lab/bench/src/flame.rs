@@ -62,7 +62,7 @@ fn functions(stack: &Frames) -> Vec<String> {
         .collect()
 }
 
-/// What bench is sampled, and into which files.
+/// The files of samples and of the picture.
 pub(crate) struct Picture {
     samples: PathBuf,
     svg: PathBuf,
@@ -120,9 +120,9 @@ impl Node {
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 14.0;
-/// Of a letter.
+/// Width of a letter.
 const LETTER: f64 = 6.0;
-/// What has a smaller share is left out.
+/// Frames with a smaller share are left out.
 const LEAST: f64 = 0.005;
 
 fn draw(samples: &str, title: &str) -> Result<String> {

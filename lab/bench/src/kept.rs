@@ -154,7 +154,7 @@ impl Keeping {
     }
 }
 
-/// Of the files of a run.
+/// Names the files of a run.
 fn name(storage: &str, members: usize) -> String {
     format!("{storage}-{members}")
 }
@@ -168,7 +168,7 @@ fn first_word(bench: &str) -> &str {
 pub(crate) struct Kept {
     pub(crate) about: About,
     pub(crate) lines: Vec<Line>,
-    /// What was printed for people.
+    /// The table that was printed for people.
     pub(crate) table: String,
 }
 
@@ -271,7 +271,7 @@ mod tests {
         keeping
     }
 
-    /// What is kept there: the benches with what they took, and what was printed.
+    /// Reads the kept runs: the benches with their times, and the printed table.
     fn kept(folder: &Path) -> (Vec<(String, f64)>, String) {
         let mut runs = read(folder).unwrap();
         assert_eq!(runs.len(), 1);

@@ -24,7 +24,7 @@ pub(crate) const WATCHFUL: &str = "watchful";
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a candidate watches.
+/// The keys that a candidate watches.
 #[derive(Debug, Clone, Copy)]
 enum View {
     /// Nobody else is there.
@@ -36,7 +36,7 @@ enum View {
     Predecessors,
 }
 
-/// What a watcher heard: which key was deleted, and when it heard so.
+/// An event of a watcher: the deleted key, and the time when the watcher heard of it.
 type Heard = (Vec<u8>, Instant);
 
 /// A key and a watcher, and nothing else.

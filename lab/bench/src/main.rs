@@ -1,5 +1,5 @@
-//! What the library costs, beside the fewest calls that could do the same, and beside what else there is. This file
-//! hides how a command line becomes benches; `cargo xtask bench` is the way to call it.
+//! Measures the library's cost beside the fewest calls that could do the same, and beside other clients. This file
+//! turns a command line into benches; `cargo xtask bench` is the way to call it.
 
 mod args;
 mod benches;

@@ -57,7 +57,7 @@ impl Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Keep {
     Instead(PathBuf),
-    /// What other benches measured stays.
+    /// Results of other benches stay.
     Beside(PathBuf),
 }
 
@@ -72,7 +72,7 @@ impl Keep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Storage {
     Memory,
-    /// It waits until what it wrote is there.
+    /// The member waits until its writes are on the disk.
     Disk,
 }
 

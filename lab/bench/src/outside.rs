@@ -16,7 +16,7 @@ pub(crate) const USERS: &str = "users";
 /// The command `eldest`.
 pub(crate) const COMMAND: &str = "command";
 
-/// Those that a peer's name stands for.
+/// The programs that also are names of peers.
 pub(crate) const PEERS: [&str; 3] = [GO, ETCDCTL, KAZOO];
 
 /// Where it is, or why it is not there.

@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// So long a peer may take to end by itself.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// What a peer is started with.
+/// The arguments with which a peer is started.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     /// Whose calls are measured.
     pub(crate) peer: String,
     pub(crate) endpoints: Vec<String>,
-    /// Of the leases of sessions.
+    /// The TTL of the sessions' leases.
     pub(crate) ttl: Duration,
 }
 

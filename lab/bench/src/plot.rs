@@ -12,7 +12,7 @@ use crate::tables;
 
 /// Pixels of one panel.
 const PANEL: (u32, u32) = (560, 380);
-/// What of the benches is shown for each kind of etcd.
+/// The benches that are shown for each kind of etcd.
 const OF_MEMBERS: [(&str, usize, &str); 3] = [
     ("handover", 10, "hand-over, 10 candidates"),
     ("join", 1, "join"),
@@ -35,7 +35,7 @@ struct Panel {
 struct Curve {
     name: String,
     colour: RGBColor,
-    /// What is to be reached, rather than what was measured.
+    /// True for a target that is to be reached, false for a measurement.
     target: bool,
     points: Vec<(f64, f64)>,
 }
@@ -288,7 +288,7 @@ impl Panel {
         area: &DrawingArea<B, plotters::coord::Shift>,
     ) -> Result<(), Failed<B>> {
         const ROOM: f64 = 1.25;
-        // It stands to the right of the last place.
+        // The legend is to the right of the last place.
         const LEGEND: f64 = 1.6;
         let all = || self.curves.iter().flat_map(|curve| &curve.points);
         let least = all().map(|point| point.1).fold(f64::INFINITY, f64::min) / ROOM;

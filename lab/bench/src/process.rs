@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// What a process has and has used; zero where the system does not tell.
+/// A process' memory and processor time; zero where the system does not report them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
     /// Bytes of memory that are there for it now.
     pub(crate) resident: f64,
-    /// Of these, what it has written to: without the pages of its code, of which each is there once it is first needed.
+    /// The part of `resident` that the process has written to. Pages of code, which are loaded when first needed, do not count.
     pub(crate) written: f64,
     /// Seconds of processor time until now.
     pub(crate) processor: f64,

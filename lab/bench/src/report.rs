@@ -15,11 +15,11 @@ pub(crate) struct Row {
     pub(crate) samples: Samples,
 }
 
-/// What one group of rows has in common; its rows are compared with one another.
+/// The common properties of one group of rows, which are compared with one another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group<'a> {
     pub(crate) bench: &'a str,
-    /// What was measured, where a bench measures more than one thing; else empty.
+    /// The measured operation, if a bench measures more than one; else empty.
     pub(crate) what: &'a str,
     pub(crate) n: usize,
     pub(crate) unit: &'a str,
@@ -45,7 +45,7 @@ pub(crate) struct Report {
     failed: usize,
 }
 
-/// What came of all benches.
+/// The result of all benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// No bench failed.
@@ -155,7 +155,7 @@ impl Report {
             (Some(one), Some(other)) => {
                 let figure = one.samples.p50() / other.samples.p50();
                 self.target(group, &what, figure, most);
-                // What nobody can reach is said at once.
+                // A target that the bare calls miss too is reported as unreachable.
                 let limit = median("limit").map(|row| row.samples.p50() / other.samples.p50());
                 if let Some(limit) = limit.filter(|limit| figure > most && *limit > most) {
                     self.say(format_args!("    the limit itself: {limit:.2} x {}", of.1));

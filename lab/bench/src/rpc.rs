@@ -67,7 +67,7 @@ impl Stands for Standing {
     }
 }
 
-/// Who waits for a lock of etcd's lock service, v3lock, or holds it.
+/// A process that waits for a lock of etcd's lock service, v3lock, or holds it.
 pub(crate) struct Holding {
     client: Client,
     lease: i64,

@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
         Ok(Some(picture))
     }
 
-    /// What the environment of a peer's process has beside our own.
+    /// Returns the environment variables that a peer's process has beside our own.
     fn environment(&self, name: &str) -> Vec<(&'static str, OsString)> {
         match (&self.samples, name) {
             (Some(samples), "eldest") => vec![(SAMPLES, samples.into())],
@@ -328,7 +328,7 @@ impl<'a> Run<'a> {
                     Ok(_) => {}
                     Err(error) => failed.push((at, error)),
                 }
-                // What the others still have to hear shall not meet the next sample.
+                // Notifications that are still on their way to other peers must not disturb the next sample.
                 asked += 1;
                 tokio::time::sleep(pause.after(asked)).await;
             }

@@ -15,7 +15,7 @@ const TARGET: &str = "eldest::election";
 const ENDED: &str = "term ended";
 const ELECTED: &str = "elected";
 
-/// What was said since the last time that somebody listened.
+/// Messages since the last time that a listener took them.
 static HEARD: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
 static LISTENER: OnceLock<()> = OnceLock::new();
 
@@ -72,7 +72,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// What an event says.
+/// The message of an event.
 struct Message(String);
 
 impl Visit for Message {

@@ -16,7 +16,7 @@ use crate::stages;
 
 /// How long ago a fresh successor joined.
 const FRESH: Duration = Duration::from_millis(20);
-/// What others write meanwhile.
+/// The number of writes by other clients meanwhile.
 const WRITES: u32 = 10;
 
 /// A candidate with a connection and a lease of its own.

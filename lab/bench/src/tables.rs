@@ -267,7 +267,7 @@ fn of_peers(lines: &[&Line]) -> [String; PEERS.len()] {
     })
 }
 
-/// What was measured, in the order in which that began.
+/// Returns the measured groups, in the order in which they began.
 fn measured(lines: &[Line]) -> Vec<Measured<'_>> {
     let mut groups: Vec<Measured> = Vec::new();
     for line in lines {
@@ -321,7 +321,7 @@ struct Verdict<'a> {
     measured: &'a str,
     most: &'a str,
     reached: bool,
-    /// What the bare calls need, where that is more than the target.
+    /// The figure of the bare calls, if it is above the target.
     limit: Option<&'a str>,
 }
 

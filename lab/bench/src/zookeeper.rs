@@ -93,7 +93,7 @@ impl ZooKeeper {
 impl Server {
     async fn serves(&self, log: &Path) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        // It refuses to tell its mode until it has one.
+        // The server does not report its mode until it has one.
         while !self.mode().await.unwrap_or_default().contains("Mode: ") {
             if Instant::now() > deadline {
                 let log = fs::read_to_string(log).unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::lab::Lab;
 
 /// A fault with a name and an inverse. Two of different realms go together.
 pub trait Action: Send + Sync {
-    /// What there is to know of it.
+    /// Describes the action.
     fn card(&self) -> Card;
 
     /// Makes it, and records it: before it is broken, and when it surely is.
@@ -19,7 +19,7 @@ pub trait Action: Send + Sync {
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
 }
 
-/// What there is to know of an action.
+/// The description of an action.
 #[derive(Debug, Clone)]
 pub struct Card {
     /// By which it is asked for.
@@ -28,9 +28,9 @@ pub struct Card {
     pub about: &'static str,
     /// Whom it hits.
     pub side: Side,
-    /// What it touches.
+    /// The part of the system that it touches.
     pub realm: Realm,
-    /// What must come of it, alone.
+    /// The effect that it must have, alone.
     pub effect: Effect,
     /// How long it lasts, if nothing is awaited.
     pub lasts: Lasts,
@@ -43,7 +43,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// Of an action that needs nothing of etcd, lets nothing be refused, and is done with all others.
+    /// Describes an action that needs nothing of etcd, expects no refused write, and is done with all others.
     pub(crate) fn new(
         realm: Realm,
         [name, about]: [&'static str; 2],
@@ -74,7 +74,7 @@ pub enum Side {
     Everybody,
 }
 
-/// What an action touches. Two on the same of the same side would undo each other.
+/// The part of the system that an action touches. Two actions on the same part of the same side would undo each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Realm {
     /// The process of a node.
@@ -85,7 +85,7 @@ pub enum Realm {
     Agent,
     /// The servers of etcd.
     Servers,
-    /// What etcd holds.
+    /// The keys and leases in etcd.
     Store,
     /// The certificates of etcd or of a node.
     Certificates,
@@ -95,7 +95,7 @@ pub enum Realm {
     Clock,
 }
 
-/// What must come of an action, and by when.
+/// The effect that an action must have, and by when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// The term goes on.

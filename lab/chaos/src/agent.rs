@@ -25,7 +25,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Set in its environment, the agent asks as its user.
 const WITH_USER: &str = "ELDEST_CHAOS_USER";
 
-/// What the agent logs when it has deleted the keys of a lease.
+/// The message that the agent logs when it has deleted the keys of a lease.
 const RELEASED: &str = "the process of a session is dead: its keys are deleted";
 
 /// The agent of this machine, running or not.

@@ -14,7 +14,7 @@ use crate::wide::Wide;
 use crate::wire::{CLIENTS, Traffic};
 use crate::{Result, Settings};
 
-/// What came of it, beside what every run tells.
+/// Results of a run across distant data centres, beside those of every run.
 #[derive(Debug)]
 pub(crate) struct Seen {
     wide: Wide,
@@ -68,7 +68,7 @@ impl Seen {
         problems
     }
 
-    /// What has to have happened, how often it did, and how often it must.
+    /// Returns each event that must have happened, how often it did, and how often it must.
     pub(crate) fn wanted(&self, steps: &[Step]) -> Vec<(&'static str, usize, usize)> {
         let of = |fault: &str| {
             let changes = steps

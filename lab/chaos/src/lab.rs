@@ -45,7 +45,7 @@ pub struct Lab {
     /// There are none among data centres.
     certificates: Option<Certificates>,
     ledger: RefCell<Ledger>,
-    /// Whether the faults of this step are one.
+    /// True if this step has only one fault.
     pub(crate) alone: Cell<bool>,
     /// Faults that found nothing to hit since the last time that somebody asked.
     misses: RefCell<Vec<&'static str>>,
@@ -66,7 +66,7 @@ pub(crate) struct Key {
     pub(crate) lease: i64,
 }
 
-/// Who leads.
+/// A leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leads {
     pub(crate) node: usize,
@@ -277,7 +277,7 @@ impl Lab {
         Ok(self.ledger.borrow())
     }
 
-    /// Who believes to lead, of those that run.
+    /// Returns the running nodes that believe that they lead.
     pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
         // Its sampler looks every 10 ms.
         const FRESH: Duration = Duration::from_secs(1);
@@ -509,7 +509,7 @@ impl Lab {
     pub(crate) async fn finish(self) -> Result<(History, Vec<String>, TempDir)> {
         let mut problems = Vec::new();
         let patience = self.settings.patience();
-        // Those that wait before the one that leads: nobody is elected only to leave.
+        // Waiting nodes stop before the leader, so that none is elected only to leave.
         let leader = self.believers()?.first().map(|leads| leads.node);
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.sort_by_key(|node| Some(*node) == leader);

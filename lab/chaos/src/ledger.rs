@@ -39,7 +39,7 @@ pub(crate) enum Writes {
     NoMore,
 }
 
-/// What a node said of one term.
+/// The reports of a node about one term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
     pub(crate) elected: Duration,
@@ -276,7 +276,7 @@ mod tests {
         );
         assert!(ledger.elected_after(nanos(1)).is_none());
 
-        // It dies while it leads, and what it wrote last is read later.
+        // The node dies while it leads, and its last lines are read later.
         let again = line(6, "elected").replace('7', "8");
         writeln!(file, "{again}")?;
         ledger.died("n", nanos(7))?;

@@ -36,7 +36,7 @@ pub use site::{Site, apart};
 pub use wide::Wide;
 pub use wire::{Way, Wire};
 
-/// What is told where something could not be done at all; what was done and went wrong is part of the [`Outcome`].
+/// An error means that something could not be done at all; faults that were made and went wrong are part of the [`Outcome`].
 pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;
 
 /// Set in the environment, this program is a node.

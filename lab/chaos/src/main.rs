@@ -74,7 +74,7 @@ struct Args {
     picture: Option<PathBuf>,
 }
 
-/// What etcd holds, apart from the nodes' keys.
+/// Options about etcd's content, apart from the nodes' keys.
 #[derive(Debug, clap::Args)]
 struct Store {
     /// Gives etcd users, and lets their passwords and roles change too
@@ -187,7 +187,7 @@ fn list() {
     }
 }
 
-/// Those that were named.
+/// Returns the faults that were named.
 #[cfg(unix)]
 fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
     let found = args.faults.iter().map(|name| {

@@ -23,7 +23,7 @@ const PACE: &str = "0.1";
 /// A node, running or not.
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// What it records.
+    /// The file of its history.
     pub(crate) history: PathBuf,
     /// Everything of its own.
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Member {
     /// As whom it stands.
     identity: String,
     endpoints: String,
-    /// What stands before the program when it is started.
+    /// Words before the program's name when it is started.
     through: Vec<OsString>,
     /// How far away the servers are, if it is to be set up for that.
     round_trip: Option<Duration>,
@@ -50,7 +50,7 @@ pub(crate) struct Member {
     ended: Cell<usize>,
 }
 
-/// What nodes have in common.
+/// Settings that all nodes have in common.
 pub(crate) struct Common<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) register: &'a Path,
@@ -168,7 +168,7 @@ impl Member {
         Ok(())
     }
 
-    /// It runs, and nobody stopped it.
+    /// Returns true if the node runs and is not paused.
     pub(crate) fn is_up(&self) -> bool {
         self.runs() && !self.paused.get()
     }
@@ -283,7 +283,7 @@ impl Member {
         &self.identity
     }
 
-    /// What the library has logged so far.
+    /// Returns the library's log so far.
     pub(crate) fn log(&self) -> String {
         let log = std::fs::read(self.folder.join("log.txt")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()

@@ -15,20 +15,20 @@ use crate::picture;
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// What came of a run.
+/// The results of a run.
 pub struct Outcome {
     pub(crate) settings: Settings,
     pub(crate) seed: u64,
     pub(crate) version: String,
     pub(crate) steps: Vec<Step>,
-    /// What distance did, if there was any.
+    /// Results of distance, if the run had any.
     pub(crate) wide: Option<Seen>,
-    /// What went wrong apart from single steps.
+    /// Problems apart from single steps.
     pub(crate) problems: Vec<String>,
     pub(crate) history: History,
     /// The checker's.
     pub report: Report,
-    /// What everybody wrote; it goes with this value.
+    /// The folder of all nodes' files; dropping this value deletes it.
     pub(crate) folder: TempDir,
 }
 
@@ -38,7 +38,7 @@ impl Outcome {
         self.report.is_ok() && self.problems().is_empty() && self.missing().is_empty()
     }
 
-    /// What went wrong, apart from invariants.
+    /// Returns the problems, apart from broken invariants.
     pub fn problems(&self) -> Vec<String> {
         let of_steps = self.steps.iter().flat_map(|step| {
             let told = |problem: &String| format!("{}: {problem}", step.name());
@@ -49,7 +49,7 @@ impl Outcome {
         problems.chain(of_distance).collect()
     }
 
-    /// What did not happen although it had to: a run without it shows nothing.
+    /// Returns the required events that did not happen: a run without them shows nothing.
     pub fn missing(&self) -> Vec<String> {
         let wide = self.wide.iter().flat_map(|seen| seen.wanted(&self.steps));
         let (counts, fenced) = (&self.report.counts, self.settings.fenced);

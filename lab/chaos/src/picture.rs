@@ -62,7 +62,7 @@ pub(crate) fn draw(history: &History) -> String {
     sketch(&bars, &rows, first.at, last.at)
 }
 
-/// Who believed to lead.
+/// Bars of the times in which each node believed that it led.
 fn beliefs(events: &[Event]) -> Vec<Bar> {
     let mut open: BTreeMap<(&str, i64), Bar> = BTreeMap::new();
     let mut bars = Vec::new();
@@ -151,7 +151,7 @@ fn by_etcd(events: &[Event], end: Duration) -> Vec<Bar> {
     bars
 }
 
-/// What was broken, stopped and killed.
+/// Bars of the faults, the stopped processes and the killed ones.
 fn faults(events: &[Event], end: Duration) -> Vec<Bar> {
     let mut open: BTreeMap<(String, Option<String>), Bar> = BTreeMap::new();
     let mut bars = Vec::new();
@@ -231,7 +231,7 @@ fn sketch(bars: &[Bar], rows: &[String], from: Duration, to: Duration) -> String
                 Kind::Fault => ("#ffa94d".to_owned(), 2.0),
             };
             let (begin, y) = (x(bar.from), y + 4.0 + place * (BAR + 2.0));
-            // What took no time is seen all the same.
+            // A bar of no duration is visible all the same.
             let length = (x(bar.to) - begin).max(2.0);
             let told = Title::new(format!(
                 "{}, from {:.2} s to {:.2} s",

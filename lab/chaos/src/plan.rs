@@ -10,9 +10,9 @@ use crate::wide::Wide;
 pub(crate) const HAND_OVER: &str = "terminate-leader";
 pub(crate) const CRASH: &str = "kill-leader";
 
-/// What a run does.
+/// The faults of a run, their order and their time.
 pub struct Plan {
-    /// What may be made.
+    /// The faults that may be made.
     pub faults: Vec<Box<dyn Action>>,
     /// Each by itself first, once.
     pub alone: bool,
@@ -46,7 +46,7 @@ impl Plan {
         }
     }
 
-    /// Those alone, once.
+    /// Makes each of these faults alone, once.
     pub fn only(faults: Vec<Box<dyn Action>>) -> Self {
         Self {
             faults,

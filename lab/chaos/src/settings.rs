@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What an orderly or announced change may take on a machine that is busy.
+/// Time that an orderly or announced change may take on a busy machine.
 pub(crate) const SLACK: Duration = Duration::from_millis(3500);
 
 /// etcd's own defaults.

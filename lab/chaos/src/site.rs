@@ -16,7 +16,7 @@ use tokio_tun::Tun;
 
 use crate::Result;
 
-/// What the machine lacks, or this program may not.
+/// Advice if the machine lacks something, or this program lacks a permission.
 const REMEDY: &str = "data centres are network namespaces whose packets pass through TUN devices: run this as root, on \
     Linux with /dev/net/tun (`modprobe tun`), `ip` (iproute2) and `nsenter` (util-linux)";
 const DEVICE: &str = "wire";

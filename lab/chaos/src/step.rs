@@ -42,7 +42,7 @@ impl Step {
         names.join(" + ")
     }
 
-    /// What must come of it: of several, only that no invariant breaks.
+    /// Returns the effect that the step must have: a step of several faults must only break no invariant.
     pub(crate) fn effect(&self) -> Option<Effect> {
         match &self.cards[..] {
             [card] => Some(card.effect),

@@ -8,9 +8,9 @@ use crate::Result;
 
 /// Everybody's.
 pub(crate) const PASSWORD: &str = "secret-of-the-harness";
-/// What a password is changed to.
+/// The second password, to which passwords are changed.
 pub(crate) const OTHER: &str = "another-secret";
-/// What nodes and agent may do: everything below [`FOLDERS`].
+/// The role of nodes and agent: everything below [`FOLDERS`].
 pub(crate) const ROLE: &str = "node";
 /// As whom the agent asks.
 pub(crate) const AGENT: &str = "agent";

@@ -27,14 +27,14 @@ const NETWORK: [u8; 3] = [10, 77, 0];
 /// The last octet of whoever looks on.
 const ONLOOKER: u8 = 254;
 
-/// What happens to packets between two sites, in one direction.
+/// Delay and loss of packets between two sites, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Way {
-    /// It arrives so much later.
+    /// Time by which a packet arrives later.
     pub delay: Duration,
     /// So much more or less of it.
     pub jitter: Duration,
-    /// Of how many packets, from 0 to 1.
+    /// The share of packets that are lost, from 0 to 1.
     pub loss: f64,
 }
 
@@ -59,7 +59,7 @@ struct Packet {
     arrives: Instant,
 }
 
-/// What became of the packets between data centres.
+/// Counts of the packets between data centres.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traffic {
     pub(crate) carried: u64,
@@ -147,7 +147,7 @@ impl Wire {
         })
     }
 
-    /// What a connection from the first site to the second takes, as a rule: half of several take no longer.
+    /// Returns the median time that a connection from the first site to the second takes.
     pub(crate) fn round_trip(&self, from: usize, to: usize, port: u16) -> Result<Duration> {
         const TRIES: usize = 5;
         let to = SocketAddr::from((self.shared.sites[to].address, port));
@@ -190,7 +190,7 @@ impl Shared {
                 Ok(()) => &self.carried,
                 Err(_) => &self.lost,
             };
-            // What whoever looks on sees is no part of it.
+            // Traffic of the onlooker does not count.
             if self.is_far(from) && self.is_far(to) {
                 counter.fetch_add(1, Ordering::Relaxed);
             }

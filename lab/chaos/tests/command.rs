@@ -36,7 +36,7 @@ fn what_does_not_exist_is_refused_by_name() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("bad-weather"));
 }
 
-/// What it writes, and that its exit code is 0 for a run in which all was well.
+/// The test covers all three outputs and the exit code 0 of a run in which every invariant held.
 #[test]
 fn one_fault_is_made_and_reported_as_text_as_json_and_as_a_picture() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -83,7 +83,7 @@ fn of_a_run_that_is_killed_nothing_is_left() {
     let mut lines = lines.map_while(std::result::Result::ok);
     let stands = lines.find_map(|line| Some(line.split_once(" of etcd, in ")?.1.to_owned()));
     let folder = stands.expect("it stands");
-    // What nodes are told in their environment, and servers in their names.
+    // Nodes carry the folder in their environment, and servers in their names.
     let marks = [folder.clone(), format!("eldest-{}-", run.id())];
     let ours = || {
         processes()

@@ -34,7 +34,7 @@ enum Kind {
     Clocks,
 }
 
-/// Those of the kind `Members`.
+/// Names of the faults of the kind `Members`.
 const MEMBERS: [&str; 3] = ["add-learner", "replace-member", "defrag-etcd-leader"];
 
 fn kind(card: &Card) -> Kind {

@@ -69,7 +69,7 @@ fn page_names_only_tests_that_exist() {
     }
 }
 
-/// What docs/ttl.md says that etcd needs for a distance is what the harness gives it for that distance.
+/// The harness sets etcd up for a distance as docs/ttl.md says that it must be.
 #[test]
 #[cfg(unix)]
 fn etcd_is_set_up_for_a_distance_as_documented() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What nodes are called.
+/// The names of nodes.
 pub(crate) const NODES: [char; 3] = ['a', 'b', 'c'];
 
 /// Something that happens. Nodes are numbered.
@@ -32,7 +32,7 @@ pub enum Action {
     Acknowledged(usize),
     /// The verifying read was answered in the same term.
     Accept(usize),
-    /// It was answered in another one.
+    /// The verifying read was answered in another term.
     Refuse(usize),
     /// Request or answer was lost, or takes too long.
     LoseRenewal(usize),

@@ -142,7 +142,7 @@ impl Model {
         );
     }
 
-    /// What may become of a renewal.
+    /// Lists the actions that may happen to a renewal.
     fn link_actions(&self, n: usize, node: &Node, actions: &mut Vec<Action>) {
         let due = node.lives() && node.lease.is_some() && node.belief < self.trust();
         match node.link {
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// What must be possible.
+    /// Lists the states that must be reachable.
     fn possibilities(&self) -> Vec<Property<Self>> {
         let mut possibilities = vec![
             // Nobody has a key that stood in the first term, so whoever leads next is another leader.

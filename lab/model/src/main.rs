@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             }
         }
     };
-    // Whoever has read enough may go.
+    // The reader of the output may close it early.
     let _ = std::io::stdout().write_all(text.as_bytes());
     code
 }

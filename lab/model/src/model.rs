@@ -58,7 +58,7 @@ impl Model {
             nodes: 2,
             ttl: 3,
             named: true,
-            // That rule is needed only where leases do not get more time from a new leader.
+            // The rule `ReadAfterAck` is needed only where a new leader of etcd does not extend leases.
             extends: rule != Rule::ReadAfterAck,
             recovery: rule == Rule::Sweep,
             without: Some(rule),
@@ -145,7 +145,7 @@ impl Model {
         self.without != Some(rule)
     }
 
-    /// What is believed when a renewal is sent now.
+    /// Returns the trust that a renewal grants if it is sent now.
     pub(crate) fn trust(&self) -> u8 {
         self.ttl - u8::from(self.obeys(Rule::Margin))
     }

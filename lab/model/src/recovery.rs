@@ -6,7 +6,7 @@ use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
 use crate::state::{Link, Node, Phase, Removal, State};
 
-/// What becomes of each node.
+/// The fate of each node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Stands, now or soon.
@@ -80,7 +80,7 @@ fn is_ending(node: &Node) -> bool {
     matches!(node.phase, Phase::Ending { .. })
 }
 
-/// What the node, or etcd for it, does next without any time passing.
+/// Returns the next action of the node, or of etcd for it, that takes no time.
 fn next(node: &Node, n: usize, fate: Fate, model: &Model) -> Option<Action> {
     if fate == Fate::Dead {
         return None;

@@ -12,7 +12,7 @@ pub enum Rule {
     SendInstant,
     /// A renewal counts only after a linearizable read of the same raft term.
     Verification,
-    /// That read is begun after the acknowledgement has arrived.
+    /// The verifying read begins after the acknowledgement has arrived.
     ReadAfterAck,
     /// The key is released only when the term's work has ended, or at the term's deadline.
     WorkFirst,

@@ -22,7 +22,7 @@ where
     }
 }
 
-/// What was found in all the states there are.
+/// The result of a search through all states.
 #[derive(Debug)]
 pub struct Report {
     states: usize,

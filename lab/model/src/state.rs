@@ -10,7 +10,7 @@ use crate::rules::Rule;
 /// A create revision, by its place among those that still matter.
 pub(crate) type Rev = u8;
 
-/// What a candidate is doing; as `core/candidate/phase.rs` has it.
+/// The phase of a candidate, as `core/candidate/phase.rs` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Phase {
     /// No lease.
@@ -54,13 +54,13 @@ pub(crate) enum Link {
     Stale,
 }
 
-/// What was asked to go from etcd.
+/// The key that etcd was asked to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Removal {
     None,
     /// The key that stands.
     Asked,
-    /// That key is gone, and nobody knows.
+    /// The key is deleted, and nobody knows yet.
     Done,
 }
 
@@ -141,7 +141,7 @@ impl Node {
     /// Forgets what can make no difference any more.
     fn forget(&mut self, model: &Model) {
         if self.lease.is_none() {
-            // What names the lease is refused, and a new lease has another key.
+            // Requests that name the old lease are refused, and a new lease has another key.
             self.removal = Removal::None;
             self.late_delete = false;
             self.link = Link::Idle;
@@ -158,7 +158,7 @@ impl Node {
             && self.removal == Removal::Asked
             && self.key.is_some()
         {
-            // It can do as little as a term at its end whose key is still to be released.
+            // This node can do as little as a term at its end whose key is still to be released.
             self.phase = Phase::Ending {
                 rev: self.key,
                 cutoff: 0,
@@ -262,7 +262,7 @@ impl State {
         highest.map_or(0, |rev| rev + 1)
     }
 
-    /// What follows at once from what happened; and whatever can make no difference is forgotten.
+    /// Applies the immediate consequences of the last action, and forgets whatever makes no difference.
     pub(crate) fn settle(&mut self, model: &Model) {
         let eldest = self.nodes.iter().filter_map(|node| node.key).min();
         for node in &mut self.nodes[..model.nodes] {

@@ -6,7 +6,7 @@ use crate::rules::Rule;
 use crate::state::{Link, Node, Phase, Removal, State};
 
 impl Model {
-    /// What comes of it. Nodes keep their numbers.
+    /// Returns the next state. Nodes keep their numbers.
     pub(crate) fn apply(&self, state: &State, action: Action) -> State {
         let mut state = *state;
         let next_rev = state.next_rev();
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// Who has answered is etcd's leader no more.
+    /// The member that answered is etcd's leader no more.
     fn deposed(&self, link: Link) -> Link {
         match link {
             Link::Asked { until, changes } if !self.obeys(Rule::ReadAfterAck) => Link::Asked {

@@ -170,7 +170,7 @@ fn reachable(model: &Model) -> HashSet<State> {
     known
 }
 
-/// What can be seen of a state, that is all but messages on their way; and apart from it what is left of the leases.
+/// Returns the visible part of a state, all but messages in flight; and apart from it the remaining time of each lease.
 fn visible(state: &State) -> (State, [Option<u8>; MOST_NODES]) {
     let node = |node: &Node| {
         let released = node.phase == Phase::Joining && node.removal == Removal::Asked;

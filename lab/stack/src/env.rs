@@ -14,7 +14,7 @@ use crate::net;
 /// A host's clock. Clones show the same.
 #[derive(Debug, Clone)]
 struct Clock {
-    /// What it shows at the simulation's beginning.
+    /// The time that it shows at the simulation's beginning.
     offset: Duration,
     /// Its seconds in one of the simulation's.
     rate: f64,

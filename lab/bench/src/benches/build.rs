@@ -26,7 +26,7 @@ pub(super) const BENCH: Bench = Bench {
 
 /// The package of each peer: the least that anybody needs is the client.
 const PACKAGES: [(&str, &str); 2] = [("limit", "without"), ("eldest", "with")];
-/// What a program needs when it runs, and what it needs to be built.
+/// Kinds of dependencies that a program needs when it runs, and when it is built.
 const CRATES: [(&str, &str); 2] = [("crates", "normal"), ("crates to build", "normal,build")];
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -79,7 +79,7 @@ fn tell(run: &mut Run<'_>, what: &str, unit: &'static str, rows: &[Row]) {
     run.report.rows(group, rows);
 }
 
-/// What cargo says in that folder.
+/// Returns the output of cargo in that folder.
 async fn cargo(folder: &Path, target: Option<&Path>, args: &[&str]) -> Result<String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = Command::new(program);

@@ -79,7 +79,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         // A message to each who watches the whole queue.
         let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
         let pause = match n {
-            // Whoever is next has joined in the round before: Go's would still be catching up (see `handover-fresh`).
+            // The next candidate has joined in the round before: Go's would still be catching up (see `handover-fresh`).
             2 if !run.options.check => SETTLED / u32::try_from(peers.len().max(1))?,
             _ => Duration::from_millis(2) + Duration::from_micros(30) * watchers,
         };

@@ -65,7 +65,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is read, its unit, by what a figure is multiplied, and whether it is told for each second.
+/// The figures: name, unit, factor, and true if the figure is a rate per second.
 const COLUMNS: [(&str, &str, f64, bool); 4] = [
     ("processor", "ms/s", 1e3, true),
     ("memory", "MiB", 1.0 / (1 << 20) as f64, false),

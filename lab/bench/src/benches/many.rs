@@ -81,7 +81,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for peer in peers {
             peer.end().await?;
         }
-        // What it costs to lead them.
+        // Measures the cost of leading all elections.
         let mut leaders = Vec::new();
         for name in ["eldest", "go"] {
             leaders.extend(Leader::start(run, name).await?);
@@ -96,7 +96,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is there, or happens in a second, because of one peer.
+/// The objects and the requests a second that one peer causes.
 struct Costs {
     leases: f64,
     watch_streams: f64,
@@ -105,7 +105,7 @@ struct Costs {
     requests: f64,
     /// Memory that the process has written to, for each election.
     written: f64,
-    /// What the library's allocator handed out, for each election.
+    /// Bytes that the library's allocator handed out, for each election.
     allocated: Option<f64>,
 }
 
@@ -163,7 +163,7 @@ fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
         ("watchers", "", costs.watchers),
         ("idle", "req/s", costs.requests),
     ];
-    // Of a few elections this would be mostly the process' own.
+    // With few elections, most of the memory would be the process' own.
     if n >= SOME {
         rows.push(("memory each", "B", costs.written));
         rows.extend(costs.allocated.map(|bytes| ("allocated each", "B", bytes)));
@@ -187,7 +187,7 @@ fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
     }
 }
 
-/// What etcd counts.
+/// The counters of etcd.
 struct Counts {
     leases: f64,
     watch_streams: f64,

@@ -38,7 +38,7 @@ pub(crate) struct Bench {
     pub(crate) others: &'static [&'static str],
     /// Measures.
     pub(crate) run: for<'a> fn(&'a mut Run<'_>) -> BoxFuture<'a, Result<()>>,
-    /// What a process of it does that was started as a peer.
+    /// The work of a process of this bench that was started as a peer.
     pub(crate) peer: fn(Context, Asked) -> BoxFuture<'static, Result<()>>,
 }
 

@@ -43,7 +43,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What each observer says: whom it sees lead, by the create revision.
+/// The reports of an observer: the create revision of each leader that it sees.
 type Seen = mpsc::UnboundedReceiver<i64>;
 
 async fn peer(context: Context, asked: Asked) -> Result<()> {

@@ -88,7 +88,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Until the members own all partitions; `evenly`: each its share.
+/// Waits until the members own all partitions; `evenly`: each its share.
 async fn all_owned(members: &mut [Peer], evenly: bool) -> Result<Duration> {
     let start = Instant::now();
     loop {

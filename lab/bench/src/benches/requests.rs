@@ -20,7 +20,7 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| handover::peer(context, asked),
 };
 
-/// What is counted, and how much of it there may be for one.
+/// A kind of operation whose requests and allocations are counted, and the limits for one.
 struct Counted {
     what: &'static str,
     /// The bench whose processes do it.
@@ -123,7 +123,7 @@ async fn count(
         1 => format!("alone {what}-{name}-{number}"),
         _ => "handover".to_owned(),
     };
-    // What is made once is not counted.
+    // Connections and other things that are made once are not counted.
     peer.ask(&ask(TIMES)).await?;
     let (sent, allocated) = (received(run).await?, allocations(&mut peer).await?);
     for number in 0..TIMES {

@@ -74,7 +74,7 @@ async fn until(node: &mut Peer, question: &str) -> Result<()> {
     Ok(())
 }
 
-/// What one request takes: each caller has one under way at a time.
+/// Measures one request: each caller has one in flight at a time.
 async fn requests(run: &mut Run<'_>, leader: f64, other: f64) -> Result<()> {
     let mut callers = run.peers(&[DIRECT, ROUTED, FORWARDED]).await?;
     for caller in &mut callers {
@@ -115,7 +115,7 @@ async fn requests(run: &mut Run<'_>, leader: f64, other: f64) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of the requests of several callers while the two nodes take turns to lead.
+/// Counts the outcomes of several callers' requests while the two nodes take turns to lead.
 async fn hand_overs(run: &mut Run<'_>, mut nodes: [Peer; 2], at: [f64; 2]) -> Result<()> {
     let Some(mut callers) = run.peer(ROUTED).await? else {
         return Ok(());

@@ -57,7 +57,7 @@ fn tell(run: &mut Run<'_>, what: &str, n: usize, unit: &'static str, samples: Sa
     run.report.rows(group, &[Row { peer, samples }]);
 }
 
-/// What etcd has used, all its members together.
+/// Returns the resources that all members of etcd have used together.
 async fn usage(run: &mut Run<'_>) -> Result<Usage> {
     let mut sum = Usage::default();
     for member in run.etcd().await?.members() {

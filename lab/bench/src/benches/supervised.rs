@@ -68,7 +68,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         program = nodes.begun().await?;
         own.add((program.at - killed) / 1e6);
         std::mem::swap(&mut old, &mut next);
-        // It was the leader, and ends as its program did.
+        // The old leader's supervisor ends as its program did.
         let ended = tokio::time::timeout(PATIENCE, next.wait()).await?;
         ended.context("the old leader")?;
         alone.add(nodes.start_alone().await?);

@@ -42,7 +42,7 @@ const UNGUARDED: u64 = 5;
 const MANY: usize = 1_000;
 const NAMESPACE: &str = "eldest";
 
-/// Who guards a leader.
+/// The guard of a leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     /// Bare calls.
@@ -96,7 +96,7 @@ fn report(run: &mut Run<'_>, n: usize, rows: &[Row]) {
     for row in rows.iter().filter(|row| row.peer != "limit") {
         let what = format!("p99 of {}, ms", row.peer);
         run.report.target(group, &what, p99(row), P99);
-        // What nobody can reach is said at once.
+        // A target that the bare calls miss too is reported as unreachable.
         if let Some(limit) = limit.filter(|limit| p99(row) > P99 && *limit > P99) {
             let text = format_args!("    the limit itself: {limit:.1} ms");
             run.report.say(text);
@@ -209,7 +209,7 @@ async fn bare_guard(mut client: Client, process: OwnedFd, n: usize) -> Result<f6
     bail!("the watch has ended")
 }
 
-/// Those who wait for the lease, in the same run: this library without a guard, Go's, and kazoo, whose recipe is Curator's.
+/// Takeovers that wait for the lease, in the same run: eldest without a guard, Go's, and kazoo, whose recipe is Curator's.
 async fn unguarded(run: &mut Run<'_>) -> Result<()> {
     let rounds = run.samples(2, 1);
     let mut rows = takeover::killed(run, UNGUARDED, rounds).await?;
@@ -252,7 +252,7 @@ async fn kazoo(run: &mut Run<'_>, rounds: usize) -> Result<Option<Row>> {
     }))
 }
 
-/// What an agent has and uses while it guards a thousand sessions that do nothing.
+/// Measures an agent's resources while it guards a thousand idle sessions.
 async fn idle(run: &mut Run<'_>, agent: &Peer, socket: &str) -> Result<()> {
     let window = Duration::from_secs(if run.options.quick { 10 } else { 60 });
     let empty = Usage::of(agent.pid()).context("no agent")?;

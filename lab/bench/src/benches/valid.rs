@@ -39,7 +39,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     for threads in threads {
         let mut peers = run.peers(&["limit", "eldest"]).await?;
         let ask = |_: &str| format!("calls {threads}");
-        // What one call took is told as nanoseconds of it; kept as such.
+        // The peer reports nanoseconds for one call; they are kept as such.
         let part = Part::nanoseconds(0);
         let rows = run
             .interleave_part(&mut peers, samples, Duration::ZERO, part, ask)

@@ -11,7 +11,7 @@ use crate::lab::Lab;
 
 /// Further than any timeout, deadline or TTL.
 const JUMP: Duration = Duration::from_secs(3_600);
-/// What two looks at a clock may be apart on a machine that is busy.
+/// Largest difference between two readings of a clock on a busy machine.
 const CLOSE: u64 = 300;
 
 const FORWARD: [&str; 2] = [

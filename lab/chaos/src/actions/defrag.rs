@@ -15,7 +15,7 @@ use crate::lab::Lab;
 const DATA: &str = "chaos-data/";
 /// A value; etcd takes 1.5 MiB in a request.
 const MIB: usize = 1 << 20;
-/// What the node logs when it turns to another endpoint.
+/// The message that the node logs when it turns to another endpoint.
 const SWITCHED: &str = "endpoint switched";
 
 const FEW: [&str; 2] = [

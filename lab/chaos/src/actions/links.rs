@@ -136,7 +136,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
     all
 }
 
-/// What a node missed while it was away is gone when it comes back.
+/// Compacts the events that a node missed while it was away, so they are gone when it comes back.
 struct Compaction;
 
 impl Action for Compaction {
@@ -180,7 +180,7 @@ impl Action for Compaction {
 
 /// Which links of the node.
 enum Reach {
-    /// Those to the server that it uses.
+    /// Links to the server that the node uses.
     InUse,
     All,
 }

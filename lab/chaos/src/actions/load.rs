@@ -13,15 +13,15 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{Lab, PREFIX};
 
-/// What etcd takes in one transaction.
+/// Keys that etcd takes in one transaction.
 const BATCH: usize = 100;
 const CANDIDATES: usize = 5_000;
 const ELECTIONS: usize = 10_000;
-/// Of each kind, that share the elections.
+/// Sessions of each kind, which share the elections.
 const SESSIONS: usize = 10;
-/// Of all strangers: one, so that they go at once.
+/// The one lease of all strangers' keys, so that all keys go at once.
 const LEASE: i64 = 0x000c_0de5;
-/// Until nobody can mistake it for a takeover that is slow.
+/// Long enough that nobody mistakes it for a slow takeover.
 const LONG: i64 = 600;
 
 pub(super) fn all() -> Vec<Box<dyn Action>> {
@@ -170,7 +170,7 @@ impl Action for Elections {
     }
 }
 
-/// Those that lead close, and those that wait lead everything; then nobody does.
+/// The leading sessions close, and the waiting ones lead everything; then nobody leads.
 async fn change_hands(lab: &Lab, held: Held) -> Result {
     let mut all = held.leads.iter().flat_map(|(_, leads)| leads);
     if let Some(lost) = all.find(|leadership| !leadership.is_valid()) {

@@ -138,7 +138,7 @@ impl Action for Program {
     }
 }
 
-/// Whether the work came to an end of its own, and was not dropped.
+/// Returns true if the work ended by itself, and was not dropped.
 fn ended_itself(lab: &Lab, victim: &Victim, since: Duration) -> Result<bool> {
     let token = victim.token.unwrap_or_default();
     let released = What::Released { token };

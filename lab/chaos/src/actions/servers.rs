@@ -143,7 +143,7 @@ impl Action for Servers {
                 // The nodes go on for a while: something is there to be lost.
                 lab.pass(self.card.lasts.of(lab.settings.ttl)).await?;
                 cluster.member(leader).resume();
-                // It hears of its successor, and passes on to it what it had received.
+                // The old leader learns of its successor, and forwards to it the requests that it had received.
                 lab.answers(leader).await?;
                 cluster.member(next).pause();
             }

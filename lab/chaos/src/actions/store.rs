@@ -150,7 +150,7 @@ impl Action for Meddles {
             let done = done.await;
             lab.healed(node, self.card.name);
             match done {
-                // It had just run out, by the other fault of a pair or the end of the one before.
+                // The lease had just expired, through the other fault of a pair or the end of the previous one.
                 Err(error) if error.to_string().contains("requested lease not found") => Ok(()),
                 done => done,
             }

@@ -28,7 +28,7 @@ pub enum Rule {
     PromotionReads,
     /// A session that announced an anchor keeps it for as long as its candidates stand.
     AnchorStays,
-    /// Whoever finds no anchor where one was announced deletes that session's key in its own election.
+    /// A session that finds an announced anchor missing deletes that session's key in its own election.
     AbsenceDeletes,
     /// An anchor with another create revision than the announced one counts as none.
     AbsenceCompares,

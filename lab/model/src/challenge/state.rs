@@ -15,14 +15,14 @@ pub(crate) const ELECTIONS: usize = 2;
 /// The suspect's anchor in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Anchor {
-    /// It has the create revision that the suspect announced.
+    /// The anchor has the create revision that the suspect announced.
     Announced,
     /// The suspect's put was sent twice, and the second one was applied after the anchor had gone.
     PutAgain,
     None,
 }
 
-/// What a read or an answer showed when etcd served it.
+/// The content of a read or an answer at the time when etcd served it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Shown {
     Clean,
@@ -73,7 +73,7 @@ pub(crate) struct Challenger {
     pub(crate) since_sending: u8,
     /// A request is under way whose answer nobody awaits any more.
     pub(crate) late_ask: bool,
-    /// It counts: the challenge that it saw, and for how long it still waits.
+    /// The challenger counts: the challenge that it saw, and for how long it still waits.
     pub(crate) counts: Option<(Revision, u8)>,
     pub(crate) condemnation: Condemnation,
     /// A revocation of the suspect's lease is under way.
@@ -94,7 +94,7 @@ pub struct State {
     /// For how long clean reads let it lead.
     pub(crate) belief: u8,
     pub(crate) leads: [bool; ELECTIONS],
-    /// It has given up its lease.
+    /// The suspect has given up its lease.
     pub(crate) over: bool,
     pub(crate) requests: [Request; MOST],
     /// An answer to challenges is under way that the suspect no longer awaits.

@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::world::{MEMBERS, PREFIX, TTL, World, member, millis, seconds};
 
-/// What is broken for a while.
+/// A fault that lasts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// A node does not reach one member.
@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     CutFromAll,
     /// A node's requests do not arrive.
     RequestsLost,
-    /// What a node is answered does not arrive.
+    /// Answers to a node do not arrive.
     AnswersLost,
     /// Everything between a node and etcd is held, and arrives in the end.
     Held,
@@ -40,7 +40,7 @@ pub(crate) enum Fault {
     NodeDies,
     /// The leading node dies and is restarted.
     LeaderDies,
-    /// What was written is answered by a timeout.
+    /// Writes are applied and answered by a timeout.
     AnswersTimeOut,
     /// A member's watches say nothing.
     WatchesStall,

@@ -11,13 +11,13 @@ use crate::faults::{ALL, Fault, quiet};
 use crate::node::Habits;
 use crate::world::{Plan, World, seconds};
 
-/// Of one world.
+/// The duration of one world.
 const LIFE: Duration = Duration::from_secs(15 * 60);
-/// What a takeover may take beyond TTL and election timeout. A connection that a partition has cut is dead in turmoil, as
+/// Time that a takeover may take beyond TTL and election timeout. A connection that a partition has cut is dead in turmoil, as
 /// nothing is sent again: the next one is made after a request has timed out on each of the old ones.
 const SLACK: Duration = Duration::from_secs(8);
 
-/// What worlds have tally together.
+/// The tally of all worlds together.
 #[derive(Debug, Default)]
 struct Seen {
     faults: BTreeMap<Fault, usize>,

@@ -17,7 +17,7 @@ pub(crate) const COUNTER: &str = "count/jobs";
 /// The time between two fenced writes.
 const PACE: Duration = Duration::from_secs(2);
 
-/// What the nodes do.
+/// The behaviour of the nodes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Habits {
     /// They work for as long as their term is valid, whatever their token says.

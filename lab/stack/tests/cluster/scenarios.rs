@@ -94,7 +94,7 @@ fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
     for seed in 0..5 {
         let plan = Plan {
             ttl,
-            // Until it is told.
+            // The replaced leader goes on until it hears of its successor.
             stale: seconds(10_000),
             ..stubborn(seed, 2)
         };

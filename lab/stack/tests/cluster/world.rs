@@ -47,7 +47,7 @@ pub(crate) struct World {
     created: BTreeMap<Vec<u8>, i64>,
 }
 
-/// What the hosts share, besides the network.
+/// The state that the hosts share, besides the network.
 pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     terms: Mutex<Vec<(String, Term)>>,
@@ -80,7 +80,7 @@ impl Shared {
         self.terms().retain(|(of, _)| of != node);
     }
 
-    /// Who believed to lead when last asked.
+    /// Returns the nodes that believed that they led when last asked.
     pub(crate) fn leading(&self) -> Vec<String> {
         self.terms().iter().map(|(node, _)| node.clone()).collect()
     }
@@ -243,7 +243,7 @@ impl World {
         self.write_down();
     }
 
-    /// What the store has seen meanwhile.
+    /// Records the changes that the store has seen meanwhile.
     fn write_down(&mut self) {
         let recorder = &self.shared.recorder;
         // They are deleted by nobody of us.
@@ -310,7 +310,7 @@ impl World {
         longest
     }
 
-    /// Who leads, by the store.
+    /// Returns the leader according to the store.
     pub(crate) fn eldest(&self) -> Option<String> {
         let keys = self.cluster.keys(PREFIX.as_bytes());
         let (_, value, _, _) = keys.first()?;
@@ -363,7 +363,7 @@ impl World {
     }
 }
 
-/// Who announces itself by that value.
+/// Returns the identity in that announcement.
 fn identity(value: Vec<u8>) -> String {
     eldest::Announcement::from(value).identity().to_owned()
 }

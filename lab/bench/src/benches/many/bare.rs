@@ -119,7 +119,7 @@ struct Watches {
     sender: WatchRequestSender,
     /// The numbers of those that etcd has begun.
     begun: mpsc::UnboundedReceiver<i64>,
-    /// What has been begun and not cancelled.
+    /// The watches that were created and not cancelled.
     there: Vec<i64>,
 }
 

@@ -35,7 +35,7 @@ const AGAIN: &str = "near back, used again";
 /// In seconds; the page says: usually within a minute.
 const BACK: f64 = 60.0;
 
-/// What one phase needed.
+/// The times measured in one phase.
 #[derive(Default)]
 struct Phase {
     /// In milliseconds.
@@ -58,7 +58,7 @@ pub(super) fn measure(run: &mut Run<'_>, milliseconds: usize) -> Result<()> {
     if !run.options.wants("eldest") {
         return Ok(());
     }
-    // What is needed is said once, and the others are measured.
+    // A machine that lacks the requirements says so once, and the other benches run.
     if let Err(error) = tokio::task::block_in_place(|| apart(|| Ok(()))) {
         run.report.say(format_args!("  skipped near: {error}"));
         return Ok(());

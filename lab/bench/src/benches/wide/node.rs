@@ -55,7 +55,7 @@ pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
 struct Node {
     near: String,
     sessions: [Session; 2],
-    /// It must not end.
+    /// The term that must not end.
     held: Leadership,
     _holds: Candidate,
     /// The candidate of the session that leads is the first.
@@ -136,7 +136,7 @@ impl Node {
         Ok(took)
     }
 
-    /// Whether renewals and requests of that session use the near endpoint, or whether both use another one.
+    /// Returns true if renewals and requests of that session both use the near endpoint; without `near`, if both use another one.
     fn uses(&self, session: &Session, near: bool) -> bool {
         let all = session.endpoints();
         let all = all.borrow();
@@ -188,7 +188,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// What an event says of a renewal.
+/// The fields of an event about a renewal.
 #[derive(Default)]
 struct Took {
     renewed: bool,
