@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What the user may say.
+/// The help text: every option of the demo.
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask demo [--plain] [--endpoints URL,URL,...]
 
@@ -18,7 +18,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(2);
 /// The election's name.
 pub(crate) const ELECTION: &str = "demo";
 
-/// What this process is to do.
+/// The task of this process.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Task {
     Help,
@@ -26,7 +26,7 @@ pub(crate) enum Task {
     Node(Setup),
 }
 
-/// What the user wants.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Default)]
 pub(crate) struct Options {
     pub(crate) plain: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 pub(crate) struct Setup {
     pub(crate) name: String,
     pub(crate) namespace: String,
-    /// Of the key that fenced writes go to, so that a demo that was killed leaves nothing in etcd.
+    /// The lease of the key for fenced writes, so that a killed demo leaves nothing in etcd.
     pub(crate) lease: i64,
     pub(crate) endpoints: Vec<String>,
 }

@@ -22,7 +22,7 @@ use crate::table::{Row, summary};
 use crate::view::{View, out};
 use crate::world::World;
 
-/// Of the key that fenced writes go to; longer than the demo takes.
+/// TTL in seconds of the key for fenced writes; longer than the demo takes.
 const WRITES_TTL: i64 = 120;
 /// Patience with etcd when setting up and cleaning up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// What the script needs before it begins.
+/// The servers, nodes and clients that the script needs before it begins.
 struct Stage {
     /// Unless the endpoints were given.
     etcd: Option<Etcd>,

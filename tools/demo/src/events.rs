@@ -14,25 +14,25 @@ pub(crate) struct Event {
     pub(crate) said: Said,
 }
 
-/// What happened.
+/// An event that a node reports.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Said {
     /// Its key stands in etcd; so many older candidates stand before it.
     Queued { ahead: usize },
-    /// It leads.
+    /// The node leads.
     Elected { token: i64 },
-    /// It asked its term whether it may act as leader. A yes is stamped before the check, a no after it.
+    /// The node asked its term whether it may act as leader. A yes is stamped before the check, a no after it.
     Checked {
         token: i64,
         valid: bool,
-        /// Until when the term was valid if nothing else happened, as time since boot.
+        /// The deadline of the term at that time, as time since boot.
         until: Duration,
     },
-    /// It was told that its term ends.
+    /// The library reported that the node's term ends.
     Lost { token: i64, reason: String },
-    /// It is about to give its term up.
+    /// The node is about to resign.
     Resigns { token: i64 },
-    /// It wrote on condition that its term's key stands. `late`: although its term had ended.
+    /// The node wrote on condition that its term's key exists. `late`: although its term had ended.
     Wrote {
         token: i64,
         outcome: Outcome,
@@ -127,7 +127,7 @@ impl Event {
         })
     }
 
-    /// What the history checker has to know of it.
+    /// Converts to an event for the history checker.
     pub(crate) fn to_history(&self) -> Option<What> {
         Some(match &self.said {
             Said::Elected { token } => What::Elected { token: *token },

@@ -32,7 +32,7 @@ struct Node {
 }
 
 impl Fleet {
-    /// What the nodes tell is sent to `news`.
+    /// Creates the fleet. Reports of the nodes go to `news`.
     pub(crate) fn new(template: Setup, news: UnboundedSender<News>) -> Self {
         Self {
             template,
@@ -150,7 +150,7 @@ impl Fleet {
                 let _ = child.wait().await;
             }
         };
-        // Whoever is left is killed when `ending` is dropped.
+        // Dropping `ending` kills the nodes that are left.
         let _ = timeout(PATIENCE, all).await;
     }
 }

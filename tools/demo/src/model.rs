@@ -8,7 +8,7 @@ use eldest_testing::history::Outcome;
 
 use crate::events::{Event, Said};
 
-/// What reaches the demo.
+/// An input of the demo's model.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A node says something.
@@ -25,7 +25,7 @@ pub(crate) enum News {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Line {
     pub(crate) at: Duration,
-    /// Who; empty: the demo itself.
+    /// The node; empty for the demo itself.
     pub(crate) who: String,
     pub(crate) text: String,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Model {
     pub(crate) candidates: Vec<Candidate>,
     /// Everything that was said, in the order in which it was heard.
     pub(crate) events: Vec<Event>,
-    /// What made the last leader go: when, and in words.
+    /// The time and the reason of the last leader's departure.
     pub(crate) cause: Option<(Duration, String)>,
     /// Processes of which everything was heard.
     pub(crate) ended: Vec<u32>,
@@ -122,7 +122,7 @@ impl Model {
         own.find_map(wanted)
     }
 
-    /// Who was elected since a point: when, whom, with which token.
+    /// Returns the first election since that point: time, node and token.
     pub(crate) fn elected(&self, from: usize) -> Option<(Duration, &str, i64)> {
         let events = self.events.get(from..).unwrap_or_default();
         events.iter().find_map(|event| match event.said {
@@ -223,7 +223,7 @@ fn candidates(before: &[Candidate], roster: &Roster, now: Duration) -> Vec<Candi
     candidates.collect()
 }
 
-/// What is worth telling, in words.
+/// Describes an event for people, if it is worth a line.
 fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Option<String> {
     Some(match &event.said {
         Said::Queued { ahead: 0 } => "is first in line".to_owned(),

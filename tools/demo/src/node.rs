@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::args::{ELECTION, Setup, TTL};
 use crate::events::{Event, Said};
 
-/// What the demo may write to a node's input, one a line. The end of the input ends the node.
+/// The commands that the demo may write to a node's input, one a line. The end of the input ends the node.
 pub(crate) const RESIGN: &str = "resign";
 /// To write with the guard of the last term, without asking whether it is still valid.
 pub(crate) const WRITE_LATE: &str = "write late";
@@ -68,7 +68,7 @@ impl Node {
             if self.candidacy(candidate, &mut commands).await?.is_none() {
                 return Ok(());
             }
-            // It resigned, and stands again.
+            // The node resigned, and campaigns again.
         }
     }
 
@@ -179,7 +179,7 @@ impl Node {
         })
     }
 
-    /// What a careless leader would do: writes with its last term's guard, whatever `is_valid` says.
+    /// Acts like a careless leader: it writes with its last term's guard, whatever `is_valid` says.
     async fn write_late(&mut self) -> Result<()> {
         let Some(term) = self.term.clone() else {
             let text = "it never led, so it has nothing to write with".to_owned();

@@ -144,7 +144,7 @@ async fn hand_over(world: &mut World) -> Result<String> {
     });
     let took = led.saturating_sub(resigned.context("nobody resigned")?);
     ensure!(took < HAND_OVER, "{next} led only after {}", brief(took));
-    // Who resigned stands again, behind the others.
+    // The node that resigned is a candidate again, behind the others.
     in_line(world, [next, third, old]).await?;
     written(world, mark, next).await?;
     Ok(format!("{next} after {}", brief(took)))
@@ -201,7 +201,7 @@ async fn frozen(world: &mut World) -> Result<String> {
     let took = takeover(world, mark, at, old, next).await?;
     written(world, mark, next).await?;
     world.watch_for(LOOK).await;
-    // It finds this order when it wakes up: check, then write whatever the check says.
+    // The node finds this order when it wakes up: check, then write whatever the check says.
     let woken = world.mark();
     world.fleet.tell(old, WRITE_LATE).await?;
     world.model.set(old, Condition::Running);
@@ -360,7 +360,7 @@ async fn written(world: &mut World, mark: usize, node: &str) -> Result<()> {
     admitted.await
 }
 
-/// What the leaders' writes have come to.
+/// Returns the counter that the leaders raise.
 async fn value(world: &mut World) -> Result<u64> {
     let answer = world.client.get(world.setup.written_key(), None).await?;
     let kv = answer.kvs().first().context("nothing was ever written")?;

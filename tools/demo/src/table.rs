@@ -5,7 +5,7 @@
 pub(crate) struct Row {
     pub(crate) step: String,
     pub(crate) expected: String,
-    /// What was measured, or why it failed.
+    /// The measured result, or the reason why it failed.
     pub(crate) outcome: Result<String, String>,
 }
 

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Demo {
     child: Child,
     output: BufReader<ChildStdout>,
-    /// What was printed up to now.
+    /// The output so far.
     text: String,
     /// The processes of the nodes it told of.
     nodes: Vec<u32>,
@@ -80,7 +80,7 @@ impl Demo {
 fn nothing_is_left(nodes: &[u32], etcd: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // Whoever adopts them may take its time to bury them: a zombie is dead.
+        // The process that adopts the nodes may reap them late: a zombie is dead.
         let running = |pid: &&u32| {
             let stat =
                 std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));

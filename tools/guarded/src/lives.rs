@@ -52,7 +52,7 @@ pub(crate) fn add(order: &str, session: &Session) -> Result<()> {
             events: read("cgroup.events")?.into(),
             kill: None,
         },
-        // What a guard must refuse.
+        // A guard must refuse this life.
         "other-kill" => Life::Cgroup {
             events: read("cgroup.events")?.into(),
             kill: Some(write("cgroup.max.depth")?.into()),

@@ -13,7 +13,7 @@ use crate::orders;
 /// Far longer than any test: a key that goes was deleted, and did not expire.
 const TTL: Duration = Duration::from_secs(300);
 
-/// What tests set by variables of the environment.
+/// Reads the options that tests set through environment variables.
 fn options(identity: &str) -> Result<SessionOptions> {
     let mut options = SessionOptions::new(identity).ttl(millis("TTL_MS")?.unwrap_or(TTL));
     if let Some(timeout) = millis("CONNECT_TIMEOUT_MS")? {

@@ -76,7 +76,7 @@ async fn node(config: Config) -> Result<()> {
         session: session.state(),
         shutdown: shutdown.clone(),
     };
-    // It answers for as long as the node is leaving, too.
+    // The server answers while the node is leaving, too.
     let gone = CancellationToken::new();
     let server = tokio::spawn(web.serve(listener, gone.clone()));
 
@@ -157,7 +157,7 @@ fn options(config: &Config) -> Result<SessionOptions> {
     Ok(options)
 }
 
-/// What the others are told from the beginning; a leader adds since when it leads.
+/// Returns the announcement from the start on; a leader adds since when it leads.
 fn announcement(config: &Config) -> Announcement {
     let me = Announcement::default().with_address(&config.advertise);
     match &config.data_center {
@@ -170,7 +170,7 @@ fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) {
     tokio::spawn(async move {
         tokio::select! {
             () = eldest::shutdown_signal() => {}
-            // It ends by itself.
+            // The node shuts down by itself.
             () = shutdown.cancelled() => return,
         }
         voice.say("I was told to stop");

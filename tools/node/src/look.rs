@@ -15,10 +15,10 @@ use crate::seen::{Leader, Seen};
 use crate::voice::Voice;
 use crate::work::Leading;
 
-/// What passes by sooner is not said.
+/// States that last for less than this are not logged.
 const PASSING: Duration = Duration::from_secs(1);
 
-/// What there is to look at, and who is told.
+/// Follows the session and the election, and reports each change.
 pub(crate) struct Look {
     pub(crate) me: Config,
     pub(crate) session: Session,
@@ -70,7 +70,7 @@ impl Look {
                     None => return Ok(()),
                 },
                 () = async { sleep_until(passing.as_ref().expect("it passes").1).await }, if passing.is_some() => {
-                    // It stayed.
+                    // The state lasted.
                     if let Some((seen, _)) = passing.take() {
                         self.voice.say(&seen.to_string());
                         said = Some(seen);

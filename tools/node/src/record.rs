@@ -17,14 +17,14 @@ pub fn register_name(election: &str) -> String {
     format!("{election}, in the register")
 }
 
-/// What is worth writing down.
+/// An event that the history keeps.
 #[cfg_attr(
     not(feature = "history"),
     expect(dead_code, reason = "nobody reads what is not written down")
 )]
 #[derive(Clone, Copy)]
 pub(crate) enum Event<'a> {
-    /// What the process holds, before it has anything to do with etcd.
+    /// The resources that the process holds, before it connects to etcd.
     Baseline,
     /// Its own key, as the roster shows it.
     Joined(&'a Member),
@@ -35,7 +35,7 @@ pub(crate) enum Event<'a> {
     Released(&'a Term),
     /// To which counter, with which token, and how that ended.
     Wrote(Counter, i64, Write),
-    /// It is about to leave.
+    /// The node is about to leave.
     Left,
 }
 
@@ -52,14 +52,14 @@ pub(crate) enum Counter {
     Register,
 }
 
-/// What became of a fenced write.
+/// The outcome of a fenced write.
 #[cfg_attr(
     not(feature = "history"),
     expect(dead_code, reason = "nobody reads what is not written down")
 )]
 #[derive(Clone, Copy)]
 pub(crate) enum Write {
-    /// It goes out now: if the process is killed, nobody writes down what became of it.
+    /// The node is about to send it: a killed process never records the outcome.
     Sent,
     /// The count is this now.
     Admitted(u64),

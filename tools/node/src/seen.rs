@@ -9,7 +9,7 @@ use eldest::{LostReason, Member};
 pub(crate) const LEADS_SINCE: &str = "leads_since";
 pub(crate) const LEADS_WITH: &str = "leads_with";
 
-/// Who leads, as everybody tells it.
+/// The leader, as every node reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Leader {
     pub(crate) name: String,
@@ -40,7 +40,7 @@ impl Leader {
     }
 }
 
-/// What a node sees of the election, and its own place in it.
+/// A node's view of the election, and of its own place in it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
     /// etcd has not answered yet.
@@ -63,7 +63,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    /// It is likely to be another in a moment; worth a line only if it stays.
+    /// Returns true if the state is likely to change in a moment, so it is worth a line only if it stays.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Seen::Nothing | Seen::First { .. } | Seen::Nobody => true,
@@ -80,7 +80,7 @@ impl Seen {
         )
     }
 
-    /// Who leads, if that is known.
+    /// Returns the leader, if it is known.
     pub(crate) fn leader(&self) -> Option<&Leader> {
         match self {
             Seen::Mine(leader) | Seen::Theirs(leader, _) => Some(leader),

@@ -24,7 +24,7 @@ impl Voice {
 
     pub(crate) fn say(&self, what: &str) {
         let mut out = std::io::stdout().lock();
-        // Whoever listened may be gone; the node leads or follows all the same.
+        // The reader of the output may be gone; the node leads or follows all the same.
         let _ = writeln!(out, "{} {}: {what}", now(), self.who).and_then(|()| out.flush());
     }
 }

@@ -13,7 +13,7 @@ use crate::work::Leading;
 
 type Answer = (StatusCode, String);
 
-/// What the answers are made of.
+/// The sources of the answers.
 #[derive(Clone)]
 pub(crate) struct Web {
     pub(crate) leads: watch::Receiver<Option<Leading>>,
@@ -39,7 +39,7 @@ impl Web {
             .await
     }
 
-    /// Whether it stands in the queue, or leads, with a lease that it believes in.
+    /// Answers 200 if the node is in the queue, or leads, with a lease that it trusts.
     fn ready(&self) -> Answer {
         if self.shutdown.is_cancelled() {
             return answer(false, &"I was told to stop");
@@ -52,7 +52,7 @@ impl Web {
         answer(lives && seen.stands(), &*seen)
     }
 
-    /// Whether it leads: asked at every request, so that a node that was stopped for a while does not say so.
+    /// Answers 200 if the node leads. Each request checks this, so a node that was stopped for a while does not claim to lead.
     fn leader(&self) -> Answer {
         let leads = self.leads.borrow();
         let valid = leads

@@ -23,7 +23,7 @@ pub(crate) struct Leading {
     pub(crate) since: String,
 }
 
-/// What the work needs.
+/// The inputs of the work.
 pub(crate) struct Work {
     pub(crate) me: Config,
     pub(crate) leading: watch::Sender<Option<Leading>>,
@@ -109,7 +109,7 @@ impl Work {
 /// that the counter is as it was read.
 struct Count {
     key: String,
-    /// What it is, if that is certain.
+    /// The value and revision of the counter, if they are certain.
     known: Option<Known>,
     /// Writes of this term.
     written: u64,
@@ -118,7 +118,7 @@ struct Count {
 #[derive(Clone, Copy, Default)]
 struct Known {
     value: u64,
-    /// Of its last change; 0 if there was none yet.
+    /// The revision of its last change; 0 if there was none yet.
     revision: i64,
 }
 

@@ -190,7 +190,7 @@ async fn every_node_says_who_leads_with_which_token_and_since_when() -> Result {
     assert_eq!(second.get("/live")?.0, 200);
     assert_eq!(second.get("/")?.0, 404);
 
-    // Who waited longest, by its own account, is next.
+    // The node that has waited longest, by its own account, is next.
     let (next, last) = if third
         .lines()
         .iter()

@@ -20,7 +20,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Patience with what ought to happen at once.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What the node beside the worker answers, and how late.
+/// The answer of the node beside the worker, and its delay.
 #[derive(Clone)]
 struct Says {
     status: u16,
@@ -96,7 +96,7 @@ impl Stage {
         Ok(text)
     }
 
-    /// What it answers while its node says that.
+    /// Returns the worker's answer while its node answers like this.
     async fn asked_while(
         &self,
         status: u16,

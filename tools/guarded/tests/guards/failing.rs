@@ -86,7 +86,7 @@ async fn an_agent_that_dies_at_any_step_of_a_registration_changes_nothing() -> R
         if answered == 4 {
             leader.says("guarded").await?;
         } else {
-            // It dies with the next message unanswered.
+            // The fake guard dies without answering the next message.
             raw.receive()?;
         }
         drop(raw);
@@ -340,7 +340,7 @@ async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
     let [guard] = guards[..] else {
         return Err(format!("its guards are {guards:?}").into());
     };
-    // It cannot start another one.
+    // A stopped leader cannot start another guard.
     leader.stop().await?;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         kill_process(guard, signal)?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::process::{Process, spawned_guards};
 use crate::stage::{Result, Stage, has, until};
 
-/// What a C program does to its own process that no safe Rust can. `argv[1]` says what.
+/// A C program that does to its own process what safe Rust cannot; `argv[1]` names the trick.
 const TRICKS: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -112,7 +112,7 @@ async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -
     let files = format!("/proc/{}/fd", guard.as_raw_nonzero());
     let before = std::fs::read_dir(&files)?.count();
     leader.obey("exec sleep 600").await?;
-    // It has read the end of the stream.
+    // The guard has read the end of the stream.
     until("the guard closes its socket", async || {
         Ok((std::fs::read_dir(&files)?.count() < before).then_some(()))
     })

@@ -1,4 +1,4 @@
-//! What no session would say: the agent refuses it with the reason, and guards the others as before.
+//! Messages that no session sends: the agent refuses each with a reason, and guards the other sessions as before.
 
 use serde_json::{Value, json};
 
@@ -121,7 +121,7 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
         refused.contains("no proof was asked for lease"),
         "{refused}"
     );
-    // That answer used the key up.
+    // The last answer used the key up.
     assert!(peer.prove(own).await?.is_some());
     let former = peer.ask_to_guard(own).await?;
     stage.put(&former, own).await?;
@@ -142,7 +142,7 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
     agent.guards(0).await
 }
 
-/// What cannot be read may have named a life, so the lease must not be revoked for the death of the others.
+/// An unreadable message may have named a life, so the lease must not be revoked when the other lives end.
 #[tokio::test]
 async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
     for (nonsense, why) in [

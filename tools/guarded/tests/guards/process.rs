@@ -257,7 +257,7 @@ pub(crate) fn spawned_guards(of: u32) -> Vec<Pid> {
     processes.filter_map(guard).collect()
 }
 
-/// What a session of this version says first.
+/// The first message of a session of this version.
 pub(crate) fn hello() -> Value {
     serde_json::json!({"hello": {"version": 2, "identity": "peer", "namespace": "eldest/", "linger_ms": 0}})
 }

@@ -206,7 +206,7 @@ async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_
     agent.socket.clone_from(&socket);
     assert_eq!(std::fs::metadata(&socket)?.uid(), 65_534);
 
-    // Whoever may write the directory of another user may have put a socket of its own there.
+    // A user who may write to another user's directory may have put a socket of their own there.
     let limit = [("CONNECT_TIMEOUT_MS", "1000")];
     let mut wary = stage.subject_with(&agent.guard(), "wary", 1, &[], &limit)?;
     let why = wary.says("error Unguarded").await?;

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// More than a node says about itself.
 const LONGEST: usize = 64 << 10;
 
-/// What it answers by.
+/// The data from which the worker answers.
 struct Worker {
     /// `ELDEST_ID`, by `eldest run`.
     name: String,
@@ -86,7 +86,7 @@ impl Worker {
         println!("{:.3} {}: {what}", Timestamp::now(), self.name);
     }
 
-    /// Until when it may act, by our own clock, as the node beside us says.
+    /// Returns the deadline by our own clock until which the worker may act, as the node beside us states.
     async fn permission(&self) -> Result<Duration> {
         // Whatever the node knows, it knows later than this.
         let asked = now();

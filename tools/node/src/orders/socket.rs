@@ -31,7 +31,7 @@ struct Desk {
     fed: Condvar,
 }
 
-/// What only the work of a leader can carry out.
+/// An order that only the work of a leader can carry out.
 enum Order {
     Deaf,
     Panic,
@@ -52,14 +52,14 @@ impl Orders {
         let thread = std::thread::Builder::new().name("orders".to_owned());
         thread.spawn(move || {
             for caller in listener.incoming().flatten() {
-                // Whoever gave the order may be gone.
+                // The caller may be gone by now.
                 let _ = given.serve(&caller, &runtime);
             }
         })?;
         Ok(Self(Some(desk)))
     }
 
-    /// Whether the work is to go on as if its term had not ended.
+    /// Returns true if the work is to go on as if its term had not ended.
     pub(crate) fn is_deaf(&self) -> bool {
         let desk = self.0.as_ref();
         desk.is_some_and(|desk| desk.deaf.load(Ordering::Relaxed))

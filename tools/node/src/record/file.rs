@@ -179,7 +179,7 @@ fn sample(book: &Weak<Book>) {
     }
 }
 
-/// What this process holds; zero for what this system does not tell.
+/// Counts the resources that this process holds; zero for those that this system does not report.
 fn held() -> Resources {
     let entries =
         |folder: &str| std::fs::read_dir(Path::new(folder)).map_or(0, |found| found.count() as u64);

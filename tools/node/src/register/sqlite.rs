@@ -100,7 +100,7 @@ fn connect(file: &Path) -> Result<Connection> {
     let connect = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(file)?;
         connection.busy_timeout(BUSY)?;
-        // What is tested is never the loss of power.
+        // No test covers the loss of power.
         connection.pragma_update(None, "synchronous", "OFF")?;
         Ok(connection)
     };
@@ -117,7 +117,7 @@ fn prepare(connection: &Connection, name: &str) -> Result<()> {
 fn write(connection: &Connection, name: &str, token: i64, fenced: bool) -> Write {
     let update = if fenced { FENCED } else { UNFENCED };
     let write = || -> rusqlite::Result<Option<u64>> {
-        // It takes the lock at once: two that read first would refuse each other.
+        // The transaction locks at once: two transactions that both read first would refuse each other.
         let write = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
         let value = write.query_row(update, params![name, token], |row| row.get(0));
         let value = value.optional()?;
@@ -134,7 +134,7 @@ fn write(connection: &Connection, name: &str, token: i64, fenced: bool) -> Write
 mod tests {
     use super::*;
 
-    /// What became of writes with these tokens.
+    /// Returns the outcomes of writes with these tokens.
     fn written(tokens: &[i64], fenced: bool) -> Result<Vec<Option<u64>>> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("register");
