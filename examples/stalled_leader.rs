@@ -54,7 +54,7 @@ async fn work(me: &str, leadership: Leadership) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Whether this node is fit to lead; here, whether it can write.
+/// Fails if this node is not fit to lead; here, if it cannot write.
 async fn healthy() -> Result<(), BoxError> {
     let file = std::env::temp_dir().join(format!("stalled_leader-{}", std::process::id()));
     tokio::fs::write(&file, "fit").await?;

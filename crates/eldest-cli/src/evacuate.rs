@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Who gives the order [default: this user at this machine]
+    /// Name of the person or program that gives the order [default: this user at this machine]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     wait: Duration,
 
-    /// Who gives the order, for the log of the leader [default: this user at this machine]
+    /// Name of the person or program that gives the order, for the leader's log [default: this user at this machine]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }

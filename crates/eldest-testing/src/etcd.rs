@@ -27,7 +27,7 @@ const START_DEADLINE: Duration = Duration::from_secs(20);
 /// How long to wait for a page.
 const PAGE: Duration = Duration::from_secs(5);
 
-/// What etcd logs when another process has its port.
+/// The text that etcd logs when another process has its port.
 const PORT_TAKEN: &str = "address already in use";
 
 /// etcd's own ports for clients and for peers, at addresses where no other process uses them.
@@ -484,7 +484,7 @@ mod tests {
         Ok(())
     }
 
-    /// Of the loopback interface there are many addresses, and nobody else has these.
+    /// The loopback interface has many addresses, and no other process uses these.
     #[tokio::test]
     #[cfg(target_os = "linux")]
     async fn members_run_where_they_are_told_to_through_their_command()

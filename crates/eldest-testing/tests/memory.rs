@@ -15,7 +15,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const TTL: Duration = Duration::from_secs(10);
 /// etcd looks for expired leases so often.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// What must happen happens within so much of the paused clock.
+/// The limit of the paused clock within which every awaited event must happen.
 const SOON: Duration = Duration::from_secs(60);
 
 fn options(identity: &str) -> SessionOptions {

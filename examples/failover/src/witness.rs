@@ -1,4 +1,4 @@
-//! What the tests of the failover want to know: with the feature `failover-test` it is recorded, without it nothing is.
+//! Records events for the tests of the failover if the feature `failover-test` is on; otherwise it does nothing.
 
 pub use with::Witness;
 
@@ -20,7 +20,7 @@ mod with {
             Write
         }
 
-        /// It is about to shut down.
+        /// The node is about to shut down.
         pub fn leaves(&self) {}
     }
 
@@ -78,7 +78,7 @@ mod with {
             self.recorder.record(&*self.name, ELECTION, what);
         }
 
-        /// It is about to shut down.
+        /// The node is about to shut down.
         pub fn leaves(&self) {
             self.recorder.record(&*self.name, ELECTION, What::Left);
         }

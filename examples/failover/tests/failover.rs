@@ -29,7 +29,7 @@ const ETCD: (&str, &str) = ("quay.io/coreos/etcd", "v3.7.2");
 const TTL: Duration = Duration::from_secs(5);
 /// The TTL, half a second in which etcd looks for expired leases, and room for a busy machine.
 const TAKEOVER: Duration = Duration::from_secs(5 + 4);
-/// What ought to happen at once.
+/// Limit for events that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]

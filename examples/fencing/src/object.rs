@@ -102,7 +102,7 @@ impl Object {
 }
 
 impl Claimed {
-    /// What the object contains, without the token.
+    /// The content of the object, without the token.
     pub fn data(&self) -> &str {
         &self.data
     }

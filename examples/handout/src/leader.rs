@@ -15,7 +15,7 @@ use crate::{JOB, PIECES, Piece, Sum};
 /// The job as a leader has read it.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What was counted.
+    /// The sum of all results so far.
     pub sum: Sum,
     /// The pieces that are left, each with its key and the revision of its last change.
     pub pieces: Vec<(String, i64, Piece)>,

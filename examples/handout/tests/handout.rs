@@ -173,7 +173,7 @@ async fn a_dead_workers_piece_is_handed_out_again() -> Result {
     Ok(())
 }
 
-/// It was taken for dead, and is not: both have done the piece.
+/// The first worker was wrongly taken for dead, so both have done the piece.
 #[tokio::test]
 async fn of_two_workers_with_the_same_piece_only_the_last_one_writes_a_result() -> Result {
     let etcd = Etcd::start().await?;

@@ -34,7 +34,7 @@ async fn main() -> Result<()> {
         .run(shutdown, write_reports)
         .await?;
     session.close().await?;
-    // It waits for the collector, so it needs a thread of its own.
+    // Shutdown blocks until the collector has answered, so it needs a thread of its own.
     tokio::task::spawn_blocking(move || exporter.shutdown()).await??;
     Ok(())
 }

@@ -64,7 +64,7 @@ impl Node {
     }
 }
 
-/// It has these attributes.
+/// Asserts that the span has these attributes.
 fn says(received: &Received, attributes: &[(&str, &str)]) {
     for (name, value) in attributes {
         let is = received.attributes.get(*name).map(String::as_str);
@@ -80,12 +80,12 @@ fn is_child(child: &Received, parent: &Received) {
     assert!(child.end_time_unix_nano <= parent.end_time_unix_nano);
 }
 
-/// It begins a trace.
+/// Asserts that the span begins a trace.
 fn is_root(received: &Received) {
     assert_eq!(received.span.parent_span_id, [0; 0], "{received:?}");
 }
 
-/// What every node exports that led once. Returns its campaign and its term.
+/// Checks the spans of a node that led once. Returns its campaign and its term.
 fn led_once(collector: &Collector, node: &str) -> (Received, Received) {
     let who = [("identity", node), ("election", "reports")];
     let campaign = collector.span(node, "campaign");

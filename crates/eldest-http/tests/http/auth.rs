@@ -143,7 +143,7 @@ async fn beyond_loopback_nothing_is_changed_unless_there_is_a_token() -> Result 
 #[tokio::test]
 async fn a_page_of_another_origin_changes_nothing() -> Result {
     let server = Server::plain(node()?).await?;
-    // Who listens at another port of this machine may be anybody.
+    // Any program may listen at another port of this machine.
     let port = server.at.port();
     let neighbour = format!("http://{}:{}", server.at.ip(), port ^ 1);
     let other_name = format!("http://localhost:{port}");

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::contract;
 use crate::stage::{Result, SOON};
 
-/// What came back until the connection was closed.
+/// The answer that the server sent before it closed the connection.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -112,7 +112,7 @@ pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
 /// A stream of server-sent events.
 pub(crate) struct Events {
     stream: BufReader<TcpStream>,
-    /// What the data of each event is.
+    /// The schema of each event's data.
     schema: &'static str,
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
         .iter()
         .find_map(|operations| operations.get(&method));
     let Some(operation) = operation else {
-        // Who calls is checked first.
+        // The router checks the caller's access before the method.
         assert!(
             [400, 401, 403, 404, 405, 421].contains(&answer.status),
             "not described: {told}"
@@ -97,7 +97,7 @@ fn allowed(answer: &Answer) -> BTreeSet<String> {
     allow.split(',').map(str::to_ascii_uppercase).collect()
 }
 
-/// Those that are described, with the two that all that is described takes as well.
+/// Returns the described methods, with `OPTIONS` and `HEAD`, which the router adds.
 fn methods(operations: &[&Map<String, Value>]) -> BTreeSet<String> {
     let described = operations.iter().copied().flatten();
     let mut all: BTreeSet<String> = described
@@ -224,7 +224,7 @@ async fn the_description_is_served_and_every_path_of_it_answers() -> Result {
             .replace("{lock}", "l");
         // Which methods it takes, `check` compares with the description.
         assert_eq!(ask(server.at, "OPTIONS", &path, "").await?.status, 204);
-        // It does not end by itself.
+        // The stream of events does not end by itself.
         if path.ends_with("/events") {
             continue;
         }

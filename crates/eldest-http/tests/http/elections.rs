@@ -68,7 +68,7 @@ async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Resul
     b.stop().await
 }
 
-/// Whoever writes its name plainly would be refused otherwise, as by most others.
+/// Most HTTP clients leave the slashes of a name unescaped, so the router accepts both forms.
 #[tokio::test]
 async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
     let etcd = Etcd::start().await?;

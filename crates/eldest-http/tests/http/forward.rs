@@ -284,7 +284,7 @@ async fn while_nobody_leads_a_request_waits_and_is_then_refused() -> Result {
 #[tokio::test]
 async fn a_request_never_goes_in_circles() -> Result {
     let etcd = Etcd::start().await?;
-    // It says that the leader is where it is itself, and it never leads.
+    // This node claims that the leader is at its own address, and never leads.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;
     let me = Announcement::default().with_address(at.to_string());

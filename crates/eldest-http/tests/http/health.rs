@@ -140,7 +140,7 @@ async fn a_node_whose_check_fails_gives_way_after_the_time_that_it_promised() ->
     let term = beside.own.term().expect("it leads");
     let mut rival = beside.election.campaign().await?;
     well.store(false, Ordering::Relaxed);
-    // Whoever asked may act for so long.
+    // The time of the last 200, whose caller may act for the grace period.
     let mut told = Instant::now();
     let leads = async {
         loop {

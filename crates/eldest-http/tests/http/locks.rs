@@ -308,7 +308,7 @@ async fn a_lock_whose_owner_vanished_is_free_when_its_time_is_over_and_not_befor
     let at = stage.at();
     let mut told = acquire(at, Duration::ZERO).await?;
     let begun = told.asked;
-    // It lives for longer than it would have without a sign of life.
+    // Renewals keep the lock for longer than one TTL.
     while begun.elapsed() < TTL * 2 {
         let asked = Instant::now();
         let answer = renew(at, &told.id).await?;
@@ -354,7 +354,7 @@ struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     async fn open(at: SocketAddr) -> Result<Self> {
-        // It waits: the node may hear only a moment later than others that its own deletion of the last key is done.
+        // The request waits, because the node may learn later than others that its own delete of the last key is done.
         let body = r#"{"owner":"x","wait_ms":10000,"ttl_ms":1000,"hold":"connection"}"#;
         let request = format!(
             "POST {JOBS} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

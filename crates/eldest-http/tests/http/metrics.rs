@@ -223,7 +223,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     .collect()
 }
 
-/// Of every call in the one file that makes them.
+/// The measured names come from the one file that records metrics.
 #[test]
 fn the_table_lists_exactly_what_the_library_measures() {
     let source = include_str!("../../../../src/metrics.rs");

@@ -47,7 +47,7 @@ impl Beside {
         })
     }
 
-    /// What the program may act for.
+    /// Returns the partitions for which the program may act.
     async fn asked(&self) -> Result<Value> {
         let answer = get(self.server.at, OWN).await?;
         assert_eq!(answer.status, 200, "{answer:?}");

@@ -86,7 +86,7 @@ async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_do
     a.stop().await
 }
 
-/// Of work of its own nobody is told that it ends in time for them.
+/// The node cannot promise when work of its own ends, so `may_act_for_ms` is null.
 #[tokio::test]
 async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
     let etcd = Etcd::start().await?;

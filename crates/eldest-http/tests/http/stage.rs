@@ -15,7 +15,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// Deadline of whatever must happen; far below the TTL of [`options`].
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// What a caller is promised.
+/// The grace period that callers are promised.
 pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
 /// No expiry, and no renewal, happens within a test.

@@ -32,7 +32,7 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
         etcd.pause();
         let paused = Instant::now();
         answers(server.at, "/ready", 503).await?;
-        // What was confirmed last was asked for before the pause began.
+        // The last confirmed read was sent before the pause began.
         let took = paused.elapsed();
         assert!(took < TTL + Duration::from_secs(1), "{took:?}");
         let ready = get(server.at, "/ready").await?.json();

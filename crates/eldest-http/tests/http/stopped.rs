@@ -54,7 +54,7 @@ async fn child() -> Result {
     let election = session.election("e")?;
     let listener = TcpListener::bind(at).await?;
     let auth = Auth::at(listener.local_addr()?);
-    // Until it is killed.
+    // The node serves until it is killed.
     let never = CancellationToken::new();
     let (node, leading) = Node::new().lead_on_behalf(&election, never.clone());
     let server = serve(listener, router(node, auth), Limits::default(), never);
@@ -82,7 +82,7 @@ async fn a_node_that_was_stopped_beyond_its_deadline_says_first_that_it_does_not
     let election = session.election("e")?;
     let mut other = election.campaign().await?;
     for _ in 0..2 {
-        // Those whose connection was open before are answered first of all.
+        // Connections that were open before the pause are answered first.
         let mut kept = Vec::new();
         for _ in 0..5 {
             let mut caller = Kept::open(at).await?;

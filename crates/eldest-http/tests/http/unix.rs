@@ -108,7 +108,7 @@ async fn over_a_unix_socket_no_name_is_checked_and_a_token_is_needed_only_if_one
             .await?;
         assert_eq!(answer.status, 200, "{host:?}: {answer:?}");
     }
-    // It passed the checks of access: there is only nothing to change.
+    // The request passes the checks of access and fails only because there is nothing to change.
     let answer = server.ask("POST", "/v1/program", "{}").await?;
     assert_eq!(answer.problem(), "not_on_behalf");
     let foreign = "Host: node\r\nOrigin: http://evil.example\r\n\r\n";

@@ -14,7 +14,7 @@ fn hand_overs() -> usize {
     given.and_then(|given| given.parse().ok()).unwrap_or(12)
 }
 
-/// What became of the requests of a load.
+/// Outcomes of the requests of a load, counted.
 #[derive(Debug, Default)]
 struct Tally {
     sent: AtomicUsize,

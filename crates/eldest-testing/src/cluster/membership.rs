@@ -121,7 +121,7 @@ impl EtcdCluster {
         self.members[index].join(entries.join(",")).await
     }
 
-    /// Whether the member takes itself for a learner; none if it does not answer.
+    /// Returns true if the member reports itself as a learner; none if it does not answer.
     async fn is_learner(&self, member: &Etcd) -> Option<bool> {
         let asked = async { self.client_of(member).await?.status().await };
         let status = tokio::time::timeout(REQUEST, asked).await.ok()?.ok()?;

@@ -1,4 +1,4 @@
-//! What random requests do not reach: leases that expire, watches from the future, and requests that are too large.
+//! Cases that random requests do not reach: leases that expire, watches from the future, and requests that are too large.
 
 use std::time::{Duration, Instant};
 
@@ -144,7 +144,7 @@ fn join(election: usize, lease: i64) -> TxnOp {
     let read = TxnOp::get(prefix.clone(), Some(some));
     let put = TxnOp::put(&*key, "v", Some(PutOptions::new().with_lease(lease)));
     let absent = Compare::create_revision(key, CompareOp::Equal, 0);
-    // Of some, that nobody stands there at all.
+    // Every third join also demands that the election has no candidate.
     let empty = Compare::create_revision(&*prefix, CompareOp::Less, 1).with_prefix();
     let when = if election.is_multiple_of(3) {
         vec![absent, empty]

@@ -193,7 +193,7 @@ impl Draw {
             },
             lease: if self.rng.bool()
                 || (ignore_lease && !self.seldom())
-                // Of two reasons to refuse it, they tell the other one.
+                // If a request breaks two rules, versions before 3.7 report the other rule.
                 || (self.minor < 7 && (ignore_value || ignore_lease))
             {
                 0

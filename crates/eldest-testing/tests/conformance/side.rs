@@ -31,7 +31,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Shorter than etcd's round for watches that begin in the past.
 const AGAIN: Duration = Duration::from_millis(15);
 
-/// What a server answered, without its name, its term, and what is left of a lease to the second.
+/// A server's answer, without the server's name, its raft term, and the exact remaining time of a lease.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Answer {
     Range(PbRangeResponse),
@@ -64,7 +64,7 @@ pub(crate) enum Answer {
     Sent,
 }
 
-/// What a watch said.
+/// A message of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Said {
     Created(i64),
@@ -108,7 +108,7 @@ struct Heard {
     created: usize,
     canceled: usize,
     live: BTreeSet<i64>,
-    /// Those of them that were ended by a compaction.
+    /// The live watches that a compaction has ended.
     compacted: BTreeSet<i64>,
     /// Where watches begin that wait for a revision to come.
     ahead: i64,
@@ -245,7 +245,7 @@ impl Side {
         watches.map_or(0, |watches| watches.look(|heard| heard.ahead))
     }
 
-    /// What each watch said so far, once all of it was said.
+    /// Returns the messages of each watch so far, once all of them have arrived.
     pub(crate) async fn said(&mut self) -> Result<BTreeMap<i64, Vec<Said>>> {
         timeout(SOON, self.settle())
             .await
@@ -349,7 +349,7 @@ impl Side {
         };
         watches.send(union).await?;
         watches.until(|heard| heard.created > before).await?;
-        // What is compacted meanwhile would be told by the one and not by the other.
+        // Otherwise a compaction meanwhile could hide events from the watch on one side only.
         self.settle().await
     }
 
@@ -404,7 +404,7 @@ impl Side {
         }
     }
 
-    /// Whether a request for progress is answered in that time.
+    /// Returns true if a request for progress is answered within that time.
     pub(crate) async fn tells_progress(&mut self, within: Duration) -> Result<bool> {
         let watches = self.open().await?;
         let before = watches.look(|heard| heard.progress.len());

@@ -195,7 +195,7 @@ fn difference(etcd: &Answer, us: &Answer) -> String {
     format!("etcd answers\n{}\nand we\n{}", part(&etcd), part(&us))
 }
 
-/// What all watches were told.
+/// Compares the messages of all watches.
 async fn said(real: &mut Side, ours: &mut Side, tally: &mut Seen) -> Result<()> {
     use super::side::Said;
     let (by_etcd, by_us) = futures::future::try_join(real.said(), ours.said()).await?;

@@ -108,7 +108,7 @@ async fn a_replaced_member_serves_all_data_at_the_same_address() -> Result {
     assert!(!old.exists(), "the new member has a folder of its own");
     let read = cluster.member(leader).get("a").await?;
     assert_eq!(read.as_deref(), Some(&b"1"[..]));
-    // It starts again as itself.
+    // The killed member restarts with its own data.
     cluster.member(leader).kill();
     cluster.restart().await?;
     assert_eq!(cluster.members().len(), 3);

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{GUARD, Result, WHILE};
 
-/// Whether a process runs; one that has ended but was not yet waited for does not.
+/// Returns true if a process runs. A zombie does not run.
 #[cfg(target_os = "linux")]
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -19,7 +19,7 @@ fn seconds(clock: &WallClock) -> Result<i64> {
 #[cfg(target_os = "linux")]
 fn a_process_sees_its_moved_wall_clock() -> Result {
     const HOUR: i64 = 3_600;
-    // What the processes take on a machine that is busy.
+    // Seconds that the processes may take on a busy machine.
     const SLACK: i64 = 600;
     let clock = WallClock::new()?;
     let (by, now) = (Duration::from_secs(HOUR.unsigned_abs()), seconds(&clock)?);

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::Result;
 
 const TTL: Duration = Duration::from_secs(10);
-/// What must happen happens within so much time.
+/// The time within which every awaited event must happen.
 const SOON: Duration = Duration::from_secs(60);
 
 fn options(identity: &str) -> SessionOptions {

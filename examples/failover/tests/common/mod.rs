@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Whether the instance at that address says that it leads.
+/// Returns true if the instance at that address answers that it leads.
 pub(crate) async fn says_that_it_leads(address: SocketAddr) -> Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").await?;

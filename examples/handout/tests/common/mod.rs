@@ -78,7 +78,7 @@ pub(crate) async fn add(numbers: Range<u64>) -> u64 {
     numbers.sum()
 }
 
-/// What the judge knows after a change of the job.
+/// The judge's knowledge after a change of the job.
 #[derive(Default)]
 struct Judge {
     standing: BTreeMap<String, Piece>,

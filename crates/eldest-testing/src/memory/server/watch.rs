@@ -232,7 +232,7 @@ impl Stream {
         messages
     }
 
-    /// What the watches missed that began in the past, if it is time.
+    /// Sends the events that watches from a past revision have missed, once they are due.
     fn catch_up(&mut self, store: &Store, view: i64) -> Vec<Told> {
         let mut told = Vec::new();
         let now = now();
@@ -246,7 +246,7 @@ impl Stream {
         told
     }
 
-    /// What the other watches are told. No watch is looked at whose keys did not change.
+    /// Sends the new events to all other watches. A watch whose keys did not change is skipped.
     fn follow(&mut self, store: &Store, view: i64, told: &mut Vec<Told>) {
         for (revision, events) in store.changes(self.told, view) {
             let mut concerned: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
@@ -341,7 +341,7 @@ impl Watch {
         let mut event = event.clone();
         if self.prev_kv
             && let Some(kv) = &event.kv
-            // What was created by this had nothing before it, even if it was deleted by the same transaction.
+            // A key created by this transaction had no previous value, even if the same transaction deleted it.
             && kv.create_revision != kv.mod_revision
         {
             event.prev_kv = store.at(&kv.key, kv.mod_revision - 1).cloned();
@@ -353,9 +353,9 @@ impl Watch {
 /// The watches of a stream, found by a key that changed.
 #[derive(Debug, Default)]
 struct Interests {
-    /// Those of one key, or of all keys that begin alike, by that beginning.
+    /// Watches of one key or of one prefix, by that key or prefix.
     beginnings: HashMap<Vec<u8>, BTreeSet<i64>>,
-    /// Those of any other range.
+    /// Watches of any other range.
     ranges: BTreeSet<i64>,
 }
 
