@@ -25,6 +25,7 @@ mod matrix;
 mod metadata;
 mod model;
 mod mutants;
+mod openings;
 mod packages;
 mod packed;
 mod pages;

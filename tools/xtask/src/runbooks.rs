@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::openings;
 use crate::pages;
 use crate::setup;
 use crate::stage::Stage;
@@ -50,13 +51,8 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
 
 /// Adds all Rust sources below a folder to the text.
 pub(crate) fn gather(folder: &Path, text: &mut String) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            gather(&path, text)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text.push_str(&fs::read_to_string(&path)?);
-        }
+    for file in openings::sources(folder)? {
+        text.push_str(&fs::read_to_string(file)?);
     }
     Ok(())
 }

@@ -1,0 +1,93 @@
+//! Refuses documentation comments whose first word hides their subject, such as `What` or `Whether`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::setup;
+use crate::stage::Stage;
+
+/// The openings that no documentation comment has.
+const REFUSED: [&str; 11] = [
+    "As of", "It", "Of", "That", "These", "Those", "Until", "What", "Whether", "Who", "Whoever",
+];
+const RULE: &str = "name the subject first, or open with a verb";
+const MARKERS: [&str; 2] = ["///", "//!"];
+/// The folder of compiled files, which have comments of others.
+const TARGET: &str = "target";
+
+/// Part of the stages `source` and `check`.
+pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
+    let files = sources(setup::root())?;
+    ensure!(!files.is_empty(), "there are no sources");
+    let mut broken = Vec::new();
+    for file in &files {
+        let name = file.strip_prefix(setup::root()).unwrap_or(file).display();
+        for (line, word) in refused(&fs::read_to_string(file)?) {
+            broken.push(format!(
+                "{name}:{line}: a comment opens with {word}: {RULE}"
+            ));
+        }
+    }
+    if broken.is_empty() {
+        stage.pass(&format!(
+            "{} sources: comments name their subjects",
+            files.len()
+        ));
+    }
+    for why in broken {
+        stage.fail(why);
+    }
+    Ok(())
+}
+
+/// Returns the Rust files below that folder.
+pub(crate) fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("reading {}", folder.display()))? {
+            let entry = entry?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                folders.extend((entry.file_name() != TARGET).then_some(path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns the line and the opening of each documentation comment that must not open like that.
+fn refused(source: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut above = None;
+    for (line, text) in (1..).zip(source.lines().map(str::trim_start)) {
+        let marker = MARKERS.into_iter().find(|marker| text.starts_with(marker));
+        if let Some(marker) = marker.filter(|_| marker != above) {
+            let text = text[marker.len()..].trim_start();
+            let opens = |word: &&str| {
+                let rest = text.strip_prefix(word);
+                rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+            };
+            found.extend(REFUSED.into_iter().find(opens).map(|word| (line, word)));
+        }
+        above = marker;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused;
+
+    #[test]
+    fn opening_that_hides_the_subject_is_found_with_its_line() {
+        let source = "//! What it does.\n\n/// Returns the leader.\n/// It may be old.\nfn a() {}\n  /// As of now.\n\
+                      // Who calls.\n/// It's gone.\n/// Of two.\na,\n/// Items.\nb,\n/// `What`.\n";
+        assert_eq!(refused(source), [(1, "What"), (6, "As of"), (8, "It")]);
+    }
+}
