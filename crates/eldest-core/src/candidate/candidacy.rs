@@ -32,7 +32,7 @@ pub enum Role {
     },
 }
 
-/// One candidate of the session. Its rules are the methods of its [`Seat`](super::Seat).
+/// One candidate of the session. Its rules are the methods of its `Seat`.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent facts, each said in its own words"
