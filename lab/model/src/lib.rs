@@ -26,5 +26,5 @@ pub use explore::{
 };
 pub use model::Model;
 pub use rules::Rule;
-pub use search::{Counterexample, Report};
+pub use search::{Counterexample, Explored, Report};
 pub use state::State;

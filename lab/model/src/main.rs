@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use eldest_sim_model::challenge::{self, Challenges};
-use eldest_sim_model::{Model, Rule};
+use eldest_sim_model::{Explored, Model, Rule};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,6 @@
 //! Describes the world that is modelled: how many nodes, how long leases last, and which rules are obeyed.
 
 use crate::rules::Rule;
-use crate::search::{Counterexample, Report};
 use crate::seen::Seen;
 
 /// At most so many nodes.
@@ -128,16 +127,6 @@ impl Model {
     pub fn with_recovery(self) -> Self {
         let recovery = true;
         Self { recovery, ..self }
-    }
-
-    /// Looks at every state.
-    pub fn check(self, threads: usize) -> Report {
-        Report::of(self, threads)
-    }
-
-    /// Finds the shortest way to a state that must not be.
-    pub fn counterexample(&self) -> Option<Counterexample> {
-        Counterexample::of(self)
     }
 
     /// Returns true if the rule is obeyed.

@@ -86,10 +86,20 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|rule| rule.name() == name);
-        known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("there is no rule `{name}`; the rules are {names}")
-        })
+        named(&Self::ALL, Self::name, name)
     }
+}
+
+/// Returns the rule of that name.
+pub(crate) fn named<R: Copy>(
+    all: &[R],
+    name_of: fn(R) -> &'static str,
+    name: &str,
+) -> Result<R, String> {
+    let mut rules = all.iter().copied();
+    rules.find(|rule| name_of(*rule) == name).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|rule| name_of(*rule)).collect();
+        let names = names.join(", ");
+        format!("there is no rule `{name}`; the rules are {names}")
+    })
 }

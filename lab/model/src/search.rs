@@ -1,24 +1,35 @@
 //! Explores every state with stateright, or finds the shortest path to a bad state.
 
 use std::fmt;
-use std::time::{Duration, Instant};
-
 use std::hash::Hash;
+use std::time::{Duration, Instant};
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
+type PathOf<M> = Path<<M as Model>::State, <M as Model>::Action>;
+
 /// A model whose states are explored.
-pub(crate) trait Explored: Clone + Send + Sync + 'static
+pub trait Explored: Clone + Send + Sync + 'static
 where
     Self: Model<State: Clone + fmt::Debug + PartialEq + Hash + Send + Sync>,
     Self: Model<Action: Clone + fmt::Debug + PartialEq + Send + Sync>,
 {
     /// Describes a path step by step.
-    fn tell(&self, path: Path<Self::State, Self::Action>) -> String;
+    fn tell(&self, path: PathOf<Self>) -> String;
 
     /// Returns the kinds of steps that were taken at all.
     fn happened(&self) -> Vec<&'static str> {
         Vec::new()
+    }
+
+    /// Looks at every state.
+    fn check(self, threads: usize) -> Report {
+        Report::of(self, threads)
+    }
+
+    /// Finds the shortest way to a state that must not be.
+    fn counterexample(&self) -> Option<Counterexample> {
+        Counterexample::of(self)
     }
 }
 
@@ -65,7 +76,7 @@ impl fmt::Display for Counterexample {
 impl Report {
     /// Looks at every state. A model that obeys every rule takes memory for all of them: about 60 bytes each, and a
     /// few hundred for each that is still to be looked at.
-    pub(crate) fn of<M: Explored>(model: M, threads: usize) -> Self {
+    fn of<M: Explored>(model: M, threads: usize) -> Self {
         let started = Instant::now();
         let again = model.clone();
         let checker = model.checker().threads(threads);
@@ -94,8 +105,8 @@ impl Report {
 
 impl Counterexample {
     /// Finds the shortest way to a state that must not be.
-    pub(crate) fn of<M: Explored>(model: &M) -> Option<Self> {
-        let mut shortest: Option<(&'static str, Path<M::State, M::Action>)> = None;
+    fn of<M: Explored>(model: &M) -> Option<Self> {
+        let mut shortest: Option<(&'static str, PathOf<M>)> = None;
         let mut depth = usize::MAX;
         // Each search ends with a shorter way, if there is one: within a block stateright keeps the last.
         loop {

@@ -7,7 +7,7 @@ use stateright::Model as _;
 use crate::explore::{ONE_LEADER, RECOVERS, TOKENS_RISE};
 use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
-use crate::search::Report;
+use crate::search::{Explored, Report};
 use crate::state::{Link, Node, Phase, Removal, Rev, State};
 
 const THREADS: usize = 2;

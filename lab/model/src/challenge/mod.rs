@@ -15,7 +15,7 @@ mod tests;
 use stateright::Property;
 
 use self::state::{Anchor, Ask, Condemnation, ELECTIONS};
-use crate::search::{Counterexample, Explored, Report};
+use crate::search::Explored;
 pub use rules::Rule;
 pub use state::State;
 
@@ -145,16 +145,6 @@ impl Challenges {
             requests,
             ..self
         }
-    }
-
-    /// Looks at every state.
-    pub fn check(self, threads: usize) -> Report {
-        Report::of(self, threads)
-    }
-
-    /// Finds the shortest way to a state that must not be.
-    pub fn counterexample(&self) -> Option<Counterexample> {
-        Counterexample::of(self)
     }
 
     pub(crate) fn obeys(&self, rule: Rule) -> bool {

@@ -80,7 +80,11 @@ pub(crate) struct Challenger {
     pub(crate) revokes: bool,
 }
 
-/// Everything.
+/// The world at one moment.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about etcd and the suspect"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     // etcd

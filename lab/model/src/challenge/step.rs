@@ -35,9 +35,9 @@ impl Challenges {
                 Request::None => {}
                 Request::Read { shown: None, .. } | Request::Answer { shown: None, .. } => {
                     steps.extend([Action::Serve(n), Action::Lose(n)]);
-                    let stale =
+                    let may_be_old =
                         matches!(request, Request::Read { .. }) && !self.obeys(Rule::Linearizable);
-                    steps.extend(stale.then_some(Action::ServeStale(n)));
+                    steps.extend(may_be_old.then_some(Action::ServeStale(n)));
                 }
                 Request::Read { .. } | Request::Answer { .. } => {
                     steps.extend([Action::Arrive(n), Action::Lose(n)]);

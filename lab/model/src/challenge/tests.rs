@@ -1,6 +1,7 @@
 //! Tests the states of challenges. `--show-output` prints the figures and the counterexamples.
 
 use super::{Challenges, ONE_LEADER, Rule, TAKEOVER};
+use crate::search::Explored;
 
 const THREADS: usize = 2;
 
