@@ -16,6 +16,7 @@ use etcd_client::{Client, ConnectOptions, Error};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::system::random;
 use super::{Env, Service, Watched};
 use eldest_core::time::Time;
 
@@ -49,7 +50,7 @@ impl Scripted {
             sleep: Box::new(sleep),
             wake_at: Box::new(move |at: Time| sleep(at.since(now()))),
             spawn: Box::new(|task| drop(tokio::spawn(task))),
-            random: Box::new(|| fastrand::u64(..)),
+            random: Box::new(random),
             connect: Box::new(|(endpoint, options)| {
                 async move { Client::connect([endpoint], Some(options)).await }.boxed()
             }),

@@ -2,6 +2,7 @@
 //!
 //! In a normal build, only this file reads the machine's clocks.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Weak;
@@ -96,8 +97,7 @@ impl Env for System {
     }
 
     fn random(&self) -> u64 {
-        // A generator of our own would have the same state in every clone. The kernel never refuses once it has booted.
-        getrandom::u64().unwrap_or_else(|_| fastrand::u64(..))
+        random()
     }
 
     fn connect(
@@ -158,6 +158,12 @@ impl Env for System {
     fn rewatch(&self) {
         watchdog::rewatch();
     }
+}
+
+/// Draws from the kernel: a generator of our own would have the same state in every clone of a machine.
+pub(super) fn random() -> u64 {
+    // The kernel never refuses once it has booted.
+    getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(now().as_nanos()))
 }
 
 #[cfg(test)]

@@ -246,6 +246,7 @@ async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enable
     let renewed_for = async |time| {
         let begin = leadership.valid_until().since_boot();
         eventually(LONG, "renewed for a while", async || {
+            assert_eq!(leadership.lost_reason(), None, "{logs:?}");
             (leadership.valid_until().since_boot() > begin + time).then_some(())
         })
         .await
@@ -265,7 +266,6 @@ async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enable
     let mut root = guarded.etcd.client().await;
     root.auth_enable().await?;
     renewed_for(TTL * 2).await?;
-    assert_eq!(leadership.lost_reason(), None);
     late.lock("beside")?.acquire().await?.release().await?;
     leadership.resign().await?;
     let second = timeout(LONG, younger.elected()).await??;

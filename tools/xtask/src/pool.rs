@@ -20,16 +20,18 @@ use crate::times::Times;
 const PER_PROCESSOR: usize = 8;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
+/// So many clusters stand at once for each processor: their members and nodes do not wait.
+const CLUSTERS_PER_PROCESSOR: usize = 2;
 /// Each of these has six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
 /// So many of the slowest are named.
 const SLOWEST: usize = 10;
 
-/// How many tests run at once here.
-fn size() -> usize {
+/// How many run at once here.
+fn size(per_processor: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    (PER_PROCESSOR * processors).min(MOST)
+    (per_processor * processors).min(MOST)
 }
 
 struct Ended {
@@ -40,7 +42,12 @@ struct Ended {
 
 /// Runs the cases, in that order, as many at once as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_so_many(stage, cases, size())?)
+    Times::record(run_so_many(stage, cases, size(PER_PROCESSOR))?)
+}
+
+/// Runs cases of which each starts a cluster of its own with its nodes.
+pub(crate) fn run_clusters(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
+    Times::record(run_so_many(stage, cases, size(CLUSTERS_PER_PROCESSOR))?)
 }
 
 /// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.

@@ -350,7 +350,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     let harness = |program: &Program| program.package == chaos::PACKAGE;
     unit_tests(stage, &built, harness)?;
     let cases = cases(stage, &built, harness, &settings)?;
-    pool::run(stage, cases)
+    pool::run_clusters(stage, cases)
 }
 
 /// The stage `stack`.

@@ -84,6 +84,15 @@ async fn all_begin_again(stage: &Stage) -> Result {
     Ok(begun.await?)
 }
 
+/// Waits until the node knows that its terms are over. Until then the loss of the programs' lock alone ends them, and they
+/// begin again in the same terms.
+async fn loses_its_lease(node: &Node) -> Result {
+    let lost = eventually(TAKEOVER, "the loss", async || {
+        node.log().contains("lease lost").then_some(())
+    });
+    Ok(lost.await?)
+}
+
 /// Each program of a partition ended before the next began, under a larger token.
 fn judge(notes: &[Note]) {
     let mut last: BTreeMap<&str, &Note> = BTreeMap::new();
@@ -162,6 +171,7 @@ async fn programs_end_by_the_clock_while_etcd_is_silent_and_begin_again() -> Res
     say(&stage, "a", "begin", COUNT).await?;
     stage.etcd.pause();
     say(&stage, "a", "end", COUNT).await?;
+    loses_its_lease(&a).await?;
     stage.etcd.resume();
     all_begin_again(&stage).await?;
     a.stop().await?;
@@ -176,10 +186,7 @@ async fn a_program_that_is_killed_at_the_deadline_is_not_logged_as_dropped_work(
     let mut a = node(&stage, "a", &[], stubborn)?;
     say(&stage, "a", "begin", COUNT).await?;
     stage.etcd.pause();
-    eventually(TAKEOVER, "the loss", async || {
-        a.log().contains("lease lost").then_some(())
-    })
-    .await?;
+    loses_its_lease(&a).await?;
     stage.etcd.resume();
     all_begin_again(&stage).await?;
     a.stop().await?;

@@ -106,26 +106,22 @@ async fn the_address_may_be_an_item_of_the_metadata() -> Result {
 }
 
 #[tokio::test]
-async fn the_task_ends_with_the_last_route() -> Result {
+async fn the_watch_ends_with_the_last_route() -> Result {
     let etcd = Etcd::start().await?;
     let (session, route) = onlooker(&etcd).await?;
     route.wait(Duration::from_millis(50)).await.unwrap_err();
-    let election = session.election("team/e")?;
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
+    let watches = async || etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
+    let before = watches().await;
+    let become_so_many = async |wanted| {
+        let are = async || (watches().await == wanted).then_some(());
+        eventually(SOON, format!("{wanted} watches"), are).await
     };
-    let before = tasks();
-    let another = election.route().await?;
+    let another = session.election("team/other")?.route().await?;
     let clone = another.clone();
     drop(another);
-    assert_eq!(tasks(), before + 1);
+    become_so_many(before + 1).await?;
     drop(clone);
-    eventually(SOON, "it has ended", async || {
-        (tasks() == before).then_some(())
-    })
-    .await?;
+    become_so_many(before).await?;
     Ok(())
 }
 
