@@ -11,7 +11,7 @@ use crate::lease::Trust;
 pub struct Config {
     /// The time to live that is asked for.
     pub ttl: Duration,
-    /// How long a renewal may be believed.
+    /// How long a renewal may be trusted.
     pub trust: Trust,
     /// The longest that work may go on after its term ended.
     pub grace: Duration,

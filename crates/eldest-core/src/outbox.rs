@@ -1,4 +1,5 @@
-//! Collects, in order, what the core asks of etcd and tells its user, and knows what each request under way is for.
+//! Collects, in order, what the core asks of etcd and reports to its user, and knows what each request under way is
+//! for.
 //!
 //! Every component writes here. A request remembers what was known of the store when it was sent, so its answer tells
 //! whether another store gave it.
@@ -54,8 +55,8 @@ impl Outbox {
         self.actions.push_back(action);
     }
 
-    /// Something became of a candidate.
-    pub(crate) fn tell(&mut self, action: CandidateAction) {
+    /// Queues the notification of a change of a candidate.
+    pub(crate) fn notify_candidate(&mut self, action: CandidateAction) {
         self.act(Action::Candidate(action));
     }
 

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_told_in_a_few_words() {
+    fn a_status_is_shown_in_a_few_words() {
         for (status, words) in [
             (Status::Joining, "joining"),
             (Status::waiting(1), "waiting, rank 2"),

@@ -34,7 +34,7 @@ pub(super) struct BatchSize {
 
 /// After so many full batches that etcd did soon, the next ones are larger by a quarter.
 const GROW: u32 = 4;
-/// After so many, it is tried again whether etcd takes more than it refused: it may have been configured anew.
+/// After so many, it is tried again whether etcd takes more than it refused: its configuration may have changed.
 const FORGET: u32 = 256;
 
 impl BatchSize {

@@ -1,9 +1,9 @@
 //! Orders the writes of a candidate's value into its own key: one at a time, so that the newest value is the last one.
 //!
 //! Every write demands the mod revision that the key had when it was sent. A write whose answer was lost, and which arrives
-//! after a newer one, changes nothing. Whoever announces while no key stands is told that the value goes with the next key.
-//! If that key stands with an older value, because a join was under way, the write that follows is repeated until it is
-//! done.
+//! after a newer one, changes nothing. A caller that announces while no key stands learns that the value goes with the
+//! next key. If that key stands with an older value, because a join was under way, the write that follows is repeated
+//! until it is done.
 
 /// The writes of one candidate's value.
 #[derive(Debug, Clone, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Announcements {
     waiting: Vec<u64>,
     /// The value changed since the write under way was sent.
     again: bool,
-    /// A caller was told that the value goes with the key, and the key stood with another one.
+    /// A caller learned that the value goes with the key, and the key stood with another one.
     owed: bool,
     /// Writes that failed since it is owed.
     failures: u32,
@@ -26,7 +26,7 @@ impl Announcements {
         self.waiting.push(ticket);
     }
 
-    /// The key stands with another value than a caller was told.
+    /// The key stands with another value than the one that was confirmed to a caller.
     pub(crate) fn owe(&mut self) {
         self.owed = true;
     }

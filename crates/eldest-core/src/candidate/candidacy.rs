@@ -46,7 +46,7 @@ pub struct Candidacy {
     pub(super) config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     pub(super) wanted: bool,
-    /// Does not join again until it is told so.
+    /// Does not join again until the user asks for it.
     pub(super) held: bool,
     /// True once its key has been in etcd; from then on everything is retried.
     pub(super) registered: bool,
@@ -58,7 +58,7 @@ pub struct Candidacy {
     /// The newest revision that was known before the first join of which no answer is known. A key created up to then
     /// is not from these joins.
     pub(super) joins_after: i64,
-    /// The key without a lease that was last told to block the election.
+    /// The key without a lease that was last reported to block the election.
     pub(super) blocker: Option<Arc<[u8]>>,
     /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
     pub(super) former: Option<Own>,

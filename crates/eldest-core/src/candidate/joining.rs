@@ -186,7 +186,8 @@ impl Seat<'_> {
         // When no key stands, this one is read to verify renewals: here we are known to be permitted.
         self.lease.may_read(&own.key);
         if first_time {
-            self.out.tell(CandidateAction::Registered { slot });
+            self.out
+                .notify_candidate(CandidateAction::Registered { slot });
         }
         if !same_value {
             self.me.announcements().owe();
@@ -255,7 +256,7 @@ impl Seat<'_> {
         } else if excluding.count() >= self.me.capacity() {
             self.leave(EndReason::Taken);
         } else {
-            // It may hold beside those who stood then; whoever joins before us is seen by the transaction.
+            // It may hold beside those who stood then; the transaction sees a candidate that joins before us.
             self.me.free_at = revision;
             self.queue_join();
         }

@@ -41,7 +41,7 @@ impl Seat<'_> {
             unknown.is_none_or(|key| self.removals.contains(&key)),
             "a key that may stand unknown is looked for when its candidate leaves"
         );
-        self.tell();
+        self.report_status();
     }
 
     /// The path at which a key of it may stand, under `lease`, that it does not know of.
@@ -60,7 +60,7 @@ impl Seat<'_> {
     pub(crate) fn leave_with_lease(&mut self) {
         let reason = EndReason::SessionClosed;
         self.me.enter(Phase::Leaving { reason });
-        self.tell();
+        self.report_status();
     }
 
     /// Sets whether the candidate is held back from joining: because its node is unhealthy, or its work goes on.

@@ -34,7 +34,7 @@ impl Seat<'_> {
             lease,
         };
         let stands = matches!(self.me.phase, Phase::Waiting { .. });
-        let believes = self.lease.trusted().is_some();
+        let trusted = self.lease.trusted().is_some();
         let (Role::Member(member), View::Prefix(view)) = (&mut self.me.role, &self.me.view) else {
             return None;
         };
@@ -47,7 +47,7 @@ impl Seat<'_> {
         let over = view.is_synced()
             && seen >= revision
             && own.read(view.roster().get(&own.key)) != Fate::Ours;
-        if stands && believes && !over {
+        if stands && trusted && !over {
             Some(Ok(own))
         } else {
             Some(Err(own))
@@ -59,7 +59,7 @@ impl Seat<'_> {
         if matches!(self.me.phase, Phase::Waiting { .. }) {
             self.me.held = true;
             self.step_back();
-            self.tell();
+            self.report_status();
         }
     }
 

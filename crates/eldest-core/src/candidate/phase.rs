@@ -89,9 +89,9 @@ pub enum Afterwards {
 /// How a term ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The key stands and may be believed in until the frozen deadline.
+    /// The key stands and may be trusted until the frozen deadline.
     Fading,
-    /// The key stands and may be believed in for the grace period, which ends before the frozen deadline.
+    /// The key stands and may be trusted for the grace period, which ends before the frozen deadline.
     Brief,
     /// The key is no longer ours, or the leader says that its work is done.
     Void,

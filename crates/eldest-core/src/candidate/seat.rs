@@ -62,13 +62,14 @@ impl Seat<'_> {
     }
 
     /// Reports the candidate's status, and the key that blocks its election, if these are news.
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn report_status(&mut self) {
         let slot = self.slot;
         if let Some(key) = self.me.blocked() {
             self.out.note(Note::Blocked { slot, key });
         }
         if let Some(status) = self.me.news() {
-            self.out.tell(CandidateAction::Status { slot, status });
+            self.out
+                .notify_candidate(CandidateAction::Status { slot, status });
         }
     }
 

@@ -16,8 +16,8 @@ use crate::time::Time;
 use crate::timers::Timer;
 
 impl Seat<'_> {
-    /// Looks again at the candidate's place, and requests what is missing.
-    pub(crate) fn look(&mut self) {
+    /// Reviews the candidate's place, and requests what is missing.
+    pub(crate) fn review_place(&mut self) {
         self.give_way();
         let may_lead = self.lease.trusted().is_some() && self.me.leads();
         let place = self.me.own().map(|own| self.me.place(own));
@@ -36,7 +36,7 @@ impl Seat<'_> {
         self.follow_if_long();
         self.watch();
         self.want_read();
-        self.tell();
+        self.report_status();
     }
 
     /// Begins a term as the leader, by that key.
@@ -49,7 +49,7 @@ impl Seat<'_> {
             self.me.stay_until(self.now.after(APART));
         }
         self.me.enter(Phase::Leading { own, term });
-        self.out.tell(CandidateAction::Elected {
+        self.out.notify_candidate(CandidateAction::Elected {
             slot,
             term,
             key,
@@ -97,12 +97,12 @@ impl Seat<'_> {
             "a key is released while etcd keeps it for certain"
         );
         self.out.set_timer(release, Timer::Slot(self.slot));
-        self.tell_term_ended(end != End::Void);
-        self.tell();
+        self.report_term_ended(end != End::Void);
+        self.report_status();
     }
 
-    /// Reports that the term which is ending may be believed in until its cutoff (`valid`), or no more.
-    fn tell_term_ended(&mut self, valid: bool) {
+    /// Reports that the term which is ending may be trusted until its cutoff (`valid`), or no longer.
+    fn report_term_ended(&mut self, valid: bool) {
         let slot = self.slot;
         if let Phase::Ending {
             term,
@@ -111,7 +111,7 @@ impl Seat<'_> {
             ..
         } = self.me.phase
         {
-            self.out.tell(CandidateAction::TermEnded {
+            self.out.notify_candidate(CandidateAction::TermEnded {
                 slot,
                 term,
                 reason,
@@ -155,7 +155,7 @@ impl Seat<'_> {
             }
             Phase::Ending { own: Some(_), .. } if fate == Fate::Gone => {
                 self.me.end_with(None);
-                self.tell_term_ended(false);
+                self.report_term_ended(false);
             }
             _ => {}
         }
@@ -163,7 +163,7 @@ impl Seat<'_> {
             fate != Fate::Gone || self.me.own().is_none(),
             "nobody acts by a key that is gone"
         );
-        self.tell();
+        self.report_status();
     }
 
     /// The key was lost while the candidate waited: when it joins again. A key that is lost each time soon after it stood is
@@ -204,12 +204,12 @@ impl Seat<'_> {
                 // Written over by somebody it does not go with the lease.
                 let own = own.filter(|_| reason == LostReason::KeyOverwritten);
                 self.me.end_with(own);
-                self.tell_term_ended(false);
+                self.report_term_ended(false);
             }
             Phase::Leaving { .. } | Phase::Leading { .. } => {}
         }
         self.check_lease_lost();
-        self.tell();
+        self.report_status();
     }
 
     /// The leader ends its own term.
@@ -287,7 +287,7 @@ impl Seat<'_> {
                 }
             }
         }
-        self.tell();
+        self.report_status();
     }
 
     /// The candidate's time has come: to join, to release a key, or to read.
@@ -295,7 +295,7 @@ impl Seat<'_> {
         match &self.me.phase {
             Phase::Joining { request: None, .. } => self.queue_join(),
             // The candidate may have waited until it could give way.
-            Phase::Waiting { .. } | Phase::Leading { .. } if self.me.leads() => self.look(),
+            Phase::Waiting { .. } | Phase::Leading { .. } if self.me.leads() => self.review_place(),
             Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(),
             Phase::Ending { own, cutoff, .. } => {
                 let overdue = self.now >= self.config.trust.release_at(*cutoff);

@@ -170,7 +170,7 @@ impl Seat<'_> {
         if may_lead && let Phase::Waiting { own } = self.me.phase.clone() {
             self.lead(own);
         }
-        self.look();
+        self.review_place();
     }
 
     /// If the queue has become long, and the candidate is not the next to lead, it follows its neighbours from now on.

@@ -21,8 +21,8 @@ struct Removal {
     request: Option<RequestId>,
     failures: u32,
     not_before: Time,
-    /// Not to be started before this candidate's join, which is under way, is answered; whoever else asks meanwhile
-    /// waits. Gone too early, the key would be free for another join while that one may still come.
+    /// Not to be started before this candidate's join, which is under way, is answered; another candidate that asks
+    /// meanwhile waits. Gone too early, the key would be free for another join while that one may still come.
     held_by: Option<SlotId>,
     waiting: Vec<SlotId>,
 }
@@ -114,7 +114,8 @@ impl Removals {
     }
 
     /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
-    /// succeeds its key must go, whoever else would find it. [`Removals::add`] for that slot follows for certain.
+    /// succeeds its key must go, even if another candidate would find it. [`Removals::add`] for that slot follows for
+    /// certain.
     pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
         self.insert(key, None, now).held_by = Some(slot);
     }

@@ -124,7 +124,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// The lease that is held, whether it may be believed in or not.
+    /// The lease that is held, whether it may be trusted or not.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match &self.holding {
             Holding::Held(lease) => Some(lease),
@@ -137,7 +137,7 @@ impl LeaseKeeper {
         self.lease().map(Lease::id)
     }
 
-    /// The id of a lease that may be believed in.
+    /// The id of a lease that may be trusted.
     pub(crate) fn trusted_id(&self) -> Option<i64> {
         self.trusted.and(self.id())
     }
@@ -202,7 +202,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// etcd granted a lease, asked for at `sent`. Whether it may be believed in.
+    /// Takes over a lease that etcd granted and that was asked for at `sent`. Returns true if the lease may be trusted.
     pub(crate) fn granted(
         &mut self,
         now: Time,
@@ -247,7 +247,7 @@ impl LeaseKeeper {
         out.note_failure("grant", &[], error);
     }
 
-    /// The lease may be believed in until `deadline`. Whether that is a new belief.
+    /// Trusts the lease until `deadline`. Returns true if the lease was not trusted before.
     fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) -> bool {
         let until = deadline.before(self.config.grace);
         if now >= until {
@@ -320,11 +320,11 @@ impl LeaseKeeper {
         }
     }
 
-    /// Tells that the belief is over, after the reasons were told: this cancels whatever is left.
-    pub(crate) fn tell_distrust(&mut self, out: &mut Outbox) {
+    /// Reports that the lease is no longer trusted, after the reasons were reported: this cancels whatever is left.
+    pub(crate) fn report_distrust(&mut self, out: &mut Outbox) {
         debug_assert!(
             self.trusted.is_none() && self.lease().is_none_or(Lease::is_doubted),
-            "a lease whose belief is over is doubted until a renewal is verified"
+            "a lease that is no longer trusted is doubted until a renewal is verified"
         );
         out.act(Action::Distrust);
         let reason = LostReason::LeaseExpiring;
@@ -479,8 +479,8 @@ impl LeaseKeeper {
     }
 
     /// A lease whose renewals are done and always refused would keep our keys, and so everybody behind them, waiting
-    /// for ever: it is to be let go after a TTL of that. Time in which etcd was not heard does not count, for whoever waits
-    /// keeps its seniority through that.
+    /// for ever: it is to be let go after a TTL of that. Time in which etcd was not heard does not count, because a
+    /// waiting candidate keeps its seniority through that.
     fn is_hopeless(&self, now: Time) -> bool {
         if self.trusted.is_none()
             && let Some(lease) = self.lease()
@@ -525,7 +525,7 @@ impl LeaseKeeper {
         self.gone
     }
 
-    /// The lease is gone, or given up. Returns it, and whether it was believed in. Nothing is granted before
+    /// The lease is gone, or given up. Returns it, and whether it was trusted. Nothing is granted before
     /// [`LeaseKeeper::lost`].
     pub(crate) fn lose(&mut self, out: &mut Outbox) -> Option<(Box<Lease>, bool)> {
         self.lease()?;

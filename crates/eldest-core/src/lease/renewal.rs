@@ -40,9 +40,9 @@ pub enum Next {
 /// The result of an acknowledgement or its verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing to tell.
+    /// Nothing to report.
     None,
-    /// Believed in until then.
+    /// The lease is trusted until this time.
     Extended(Time),
     /// The acknowledgement did not count; the next renewal starts at once.
     Refused,
@@ -64,8 +64,8 @@ pub struct Lease {
     refusals: u32,
     /// Since when every renewal was refused, while etcd was heard all the time.
     refused_since: Option<Time>,
-    /// Not believed in: renewed only where etcd was just heard. Renewals that arrive, while no answer does, would
-    /// keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
+    /// The lease is not trusted: it is renewed only where etcd was just heard. Renewals that arrive, while no answer does,
+    /// would keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
     doubted: bool,
     /// A read was answered since the last failure.
     heard: bool,

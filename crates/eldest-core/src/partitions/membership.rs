@@ -191,7 +191,7 @@ pub struct Membership {
     past: BTreeMap<u32, i64>,
     /// The keys that were ours under an earlier lease. Such a key without a lease was written over unseen.
     former: BTreeMap<u32, i64>,
-    /// Blocked, as was told.
+    /// The partitions that were reported as blocked.
     blocked: BTreeSet<u32>,
     /// Taken by others at that revision, which the view has not come to.
     refused: BTreeMap<u32, i64>,

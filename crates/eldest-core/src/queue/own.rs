@@ -20,7 +20,7 @@ pub struct Own {
 pub enum Fate {
     /// As we wrote it.
     Ours,
-    /// Deleted, or deleted and created anew by somebody.
+    /// Deleted, or deleted and created again by another client.
     Gone,
     /// Same key, but bound to another lease or none.
     Overwritten,

@@ -6,7 +6,7 @@ use crate::kv::Entry;
 /// A candidate's place, as far as its view can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Not to be told now.
+    /// The view does not show it now.
     Unknown,
     /// Nothing older is alive, or fewer than the capacity.
     First,

@@ -197,7 +197,7 @@ impl Roster {
 
     fn remove(&mut self, key: &Arc<[u8]>) {
         match &mut self.many {
-            // Once many they stay so: a queue whose length goes to and fro is not to be built anew each time.
+            // Once many they stay so: a queue whose length goes to and fro is not to be rebuilt each time.
             Some(many) => many.remove(key),
             None => self.few.retain(|entry| entry.key != *key),
         }
@@ -309,7 +309,7 @@ mod tests {
         ) {
             let mut r = roster();
             let mut model: BTreeMap<String, i64> = BTreeMap::new();
-            let told = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
+            let read = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
             let mut copies = Vec::new();
             for (step, (key, what)) in (2i64..).zip(steps) {
                 // Keys that were put by one transaction have one revision.
@@ -334,19 +334,19 @@ mod tests {
                 r.reached(revision - i64::from(step % 2 == 0));
                 let mut expected: Vec<_> = model.iter().map(|(k, c)| (*c, k.clone())).collect();
                 expected.sort();
-                prop_assert_eq!(r.in_order().map(told).collect::<Vec<_>>(), expected.clone());
-                prop_assert_eq!(r.eldest().map(told), expected.first().cloned());
+                prop_assert_eq!(r.in_order().map(read).collect::<Vec<_>>(), expected.clone());
+                prop_assert_eq!(r.eldest().map(read), expected.first().cloned());
                 prop_assert_eq!(r.len(), expected.len());
                 copies.push((r.copy(), expected.clone()));
-                prop_assert!(r.by_key().map(|e| told(e).1).eq(model.keys().cloned()));
+                prop_assert!(r.by_key().map(|e| read(e).1).eq(model.keys().cloned()));
                 prop_assert_eq!(r.get(key.as_bytes()).map(|e| e.create_revision), model.get(&key).copied());
                 let older = expected.iter().filter(|(created, _)| *created < revision).count();
                 prop_assert_eq!(r.ahead_of(revision), older);
             }
             // No later change is seen in an earlier copy.
             for (copy, expected) in copies {
-                prop_assert_eq!((copy.len(), copy.eldest().map(|e| told(e))), (expected.len(), expected.first().cloned()));
-                prop_assert_eq!(copy.iter().map(|e| told(e)).collect::<Vec<_>>(), expected);
+                prop_assert_eq!((copy.len(), copy.eldest().map(|e| read(e))), (expected.len(), expected.first().cloned()));
+                prop_assert_eq!(copy.iter().map(|e| read(e)).collect::<Vec<_>>(), expected);
             }
         }
     }

@@ -22,7 +22,7 @@ pub struct Onlooker {
     failures: u32,
     /// No read before this.
     not_before: Time,
-    /// The revision of what was told last.
+    /// The revision of the last report.
     shown: i64,
     complete: Completeness,
 }

@@ -206,7 +206,7 @@ impl WatchStream {
         self.rewatching.forget(slot);
     }
 
-    /// The stream is to be opened anew, after a pause. No watch of it stands any more.
+    /// Has the stream opened again, after a pause. No watch of it stands any more.
     pub(crate) fn restart(&mut self, now: Time, elsewhere: bool, out: &mut Outbox) {
         out.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
@@ -288,8 +288,8 @@ impl WatchStream {
         Compared::Asked
     }
 
-    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it told of any
-    /// revision, and if nothing is written it never falls behind one.
+    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it reported
+    /// any revision, and if nothing is written it never falls behind one.
     fn is_unanswered(&mut self, now: Time) -> bool {
         if self.unconfirmed.is_empty() {
             self.silent = None;

@@ -79,7 +79,9 @@ impl Hall<'_> {
 
     pub(super) fn release_waiting(&mut self, waiting: Vec<SlotId>) {
         for slot in waiting {
-            self.rooms.out.tell(CandidateAction::Released { slot });
+            self.rooms
+                .out
+                .notify_candidate(CandidateAction::Released { slot });
             let Some(Slot::Candidate(candidate)) = self.slots.get(&slot) else {
                 continue;
             };

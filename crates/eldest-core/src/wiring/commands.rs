@@ -30,7 +30,7 @@ impl Core {
     ) {
         self.expire(now);
         if self.rooms.closing {
-            self.rooms.out.tell(CandidateAction::Ended {
+            self.rooms.out.notify_candidate(CandidateAction::Ended {
                 slot,
                 reason: EndReason::SessionClosed,
                 error: None,
@@ -44,7 +44,7 @@ impl Core {
         self.tenure(now).keep_lease();
         if let Some(mut seat) = self.hall(now).seat(slot) {
             seat.queue_join();
-            seat.tell();
+            seat.report_status();
         }
     }
 

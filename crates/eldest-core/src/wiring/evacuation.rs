@@ -51,8 +51,8 @@ impl Hall<'_> {
         true
     }
 
-    /// The permission to read the marks may have been granted since.
-    pub(super) fn look_at_marks_again(&mut self) {
+    /// Tries again to watch the marks: the permission to read them may have been granted since.
+    pub(super) fn retry_marks(&mut self) {
         for slot in self.slots.ids() {
             self.watch_marks(slot);
         }
@@ -74,7 +74,7 @@ impl Hall<'_> {
     /// Other marks stand than before, or the candidate announces another data centre.
     fn reconsider(&mut self, slot: SlotId) {
         if self.seat(slot).is_some_and(|mut s| s.reconsider()) {
-            self.look(slot);
+            self.review_candidate(slot);
         }
     }
 }

@@ -47,10 +47,10 @@ impl Hall<'_> {
         }
     }
 
-    /// Looks again at where the candidate stands.
-    pub(super) fn look(&mut self, slot: SlotId) {
+    /// Reviews the candidate's place, and has its member rebalance soon.
+    pub(super) fn review_candidate(&mut self, slot: SlotId) {
         if let Some(mut seat) = self.seat(slot) {
-            seat.look();
+            seat.review_place();
             self.holdings(slot).rebalance_soon();
         }
     }
@@ -76,7 +76,7 @@ impl Hall<'_> {
         if let Some(former) = former {
             self.remove(&former.key, Some(former.create_revision), None);
         }
-        self.rooms.out.tell(CandidateAction::Ended {
+        self.rooms.out.notify_candidate(CandidateAction::Ended {
             slot,
             reason,
             error,

@@ -72,7 +72,7 @@ impl Holdings<'_> {
                 .is_some_and(|c| c.view.is_current()),
             "a view with a gap decides nothing"
         );
-        self.tell_blocked(wants.blocked);
+        self.report_blocked(wants.blocked);
         for (partition, fate) in wants.lost {
             if let Some(mut seat) = self.seat(partition) {
                 seat.key_lost(fate);
@@ -169,7 +169,7 @@ impl Holdings<'_> {
     }
 
     /// Reports each key in the way once, until it is gone.
-    fn tell_blocked(&mut self, blocked: BTreeSet<u32>) {
+    fn report_blocked(&mut self, blocked: BTreeSet<u32>) {
         let news = self.membership().map(|member| member.blocked(blocked));
         let prefix = self.slots.prefix_of(self.slot);
         for partition in news.unwrap_or_default() {
@@ -198,14 +198,14 @@ impl Holdings<'_> {
         }
         let owner = Candidacy::owner(prefix, value, member, partition);
         self.slots.insert(slot, Slot::Candidate(Box::new(owner)));
-        self.rooms.out.tell(CandidateAction::Taken {
+        self.rooms.out.notify_candidate(CandidateAction::Taken {
             member,
             partition,
             slot,
         });
         if let Some(mut seat) = self.seat(slot) {
             seat.lead(own);
-            seat.tell();
+            seat.report_status();
         }
     }
 

@@ -53,7 +53,7 @@ impl Tenure<'_> {
                     .rooms
                     .lease
                     .granted(self.now, sent, granted, &mut self.rooms.out);
-                self.look_afresh(fresh);
+                self.review_candidates(fresh);
             }
             Answer::Failed(error) => {
                 self.rooms
@@ -70,11 +70,11 @@ impl Tenure<'_> {
         }
     }
 
-    /// After a new belief began, candidates may join and lead again.
-    fn look_afresh(&mut self, fresh: bool) {
+    /// Reviews every candidate once the lease is trusted again (`fresh`): they may join and lead then.
+    fn review_candidates(&mut self, fresh: bool) {
         if fresh {
             for slot in self.slots.ids() {
-                self.hall().look(slot);
+                self.hall().review_candidate(slot);
             }
         }
     }
@@ -116,7 +116,7 @@ impl Tenure<'_> {
         {
             Confirmed::Nothing => {}
             Confirmed::Extended { fresh } => {
-                self.look_afresh(fresh);
+                self.review_candidates(fresh);
                 self.rooms.lease.count_renewal(&mut self.rooms.out);
                 self.check_unwatched();
             }
@@ -167,7 +167,7 @@ impl Tenure<'_> {
                 seat.end_term(LostReason::LeaseExpiring, End::Fading);
             }
         }
-        self.rooms.lease.tell_distrust(&mut self.rooms.out);
+        self.rooms.lease.report_distrust(&mut self.rooms.out);
     }
 
     /// The lease is gone, or given up: its keys with it.

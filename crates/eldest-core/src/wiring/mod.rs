@@ -8,8 +8,9 @@
 //! | `Hall` | all slots and the rooms |
 //! | `Tenure` | all slots, the rooms, the checks of leaders' keys, and the leases that must go |
 //!
-//! Each writes its requests and its news into the outbox. A rule that finds the lease gone tells the lease keeper; what
-//! depends on the lease ends right after that rule. At the end of an input, a session that closes looks whether it is done.
+//! Each writes its requests and its news into the outbox. A rule that finds the lease gone informs the lease keeper;
+//! what depends on the lease ends right after that rule. At the end of an input, a closing session checks whether it is
+//! done.
 //!
 //! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.
@@ -96,7 +97,7 @@ impl Core {
                         seat.announce_owed();
                     }
                 }
-                Timer::Marks => self.hall(now).look_at_marks_again(),
+                Timer::Marks => self.hall(now).retry_marks(),
                 Timer::Removals => self.rooms.removals.start_due(now, &mut self.rooms.out),
                 Timer::Revocations => self.revocations.start(now, &mut self.rooms.out),
                 Timer::GiveUp => self.rooms.lease.give_up(&mut self.rooms.out),
@@ -193,7 +194,7 @@ impl Core {
                     self.hall(now).probed(sent, header);
                 }
             }
-            Purpose::Permission { slot } => self.hall(now).permission_told(slot, answer),
+            Purpose::Permission { slot } => self.hall(now).permission_answered(slot, answer),
             Purpose::Check { subjects } => {
                 self.checks.answered();
                 self.tenure(now).checked(&subjects, answer);

@@ -43,7 +43,7 @@ impl Hall<'_> {
             }
             Some(Slot::Candidate(c)) => {
                 c.view.created(watch, revision);
-                self.look(slot);
+                self.review_candidate(slot);
             }
             None => {}
         }
@@ -70,7 +70,7 @@ impl Hall<'_> {
                         .all(|(slot, own)| !self.slots.leads_by(slot, &own)),
                     "nobody leads by a key that an event takes away"
                 );
-                self.look(slot);
+                self.review_candidate(slot);
             }
             None => {}
         }

@@ -135,8 +135,8 @@ impl Hall<'_> {
         }
     }
 
-    /// Applies the answer that tells if we may read what etcd does not let us watch.
-    pub(super) fn permission_told(&mut self, slot: SlotId, answer: Answer) {
+    /// Applies the answer that shows if we may read what etcd does not let us watch.
+    pub(super) fn permission_answered(&mut self, slot: SlotId, answer: Answer) {
         let waits = self.rooms.watches.waits(slot);
         match answer {
             Answer::Read { .. } if waits => {

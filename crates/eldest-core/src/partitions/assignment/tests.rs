@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Leases of members are 1 to 9 here; whoever owns under another is no member.
+/// Leases of members are 1 to 9 here; an owner under another lease is no member.
 fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
     (1u32..80, 1usize..9).prop_flat_map(|(count, members)| {
         let since = Just((0..members as i64).collect::<Vec<_>>()).prop_shuffle();
@@ -141,13 +141,13 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_things_are_told_does_not_matter(
-        (told, again) in state().prop_flat_map(|(count, members, owned)| {
+    fn the_order_of_members_and_keys_does_not_matter(
+        (given, again) in state().prop_flat_map(|(count, members, owned)| {
             let again = (Just(members.clone()).prop_shuffle(), Just(owned.clone()).prop_shuffle());
             (Just((count, members, owned)), again)
         }),
     ) {
-        let (count, members, owned) = told;
+        let (count, members, owned) = given;
         prop_assert_eq!(assign(count, &members, &owned), assign(count, &again.0, &again.1));
     }
 
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_up_is_the_same_whoever_of_them_gives_up_first(
+    fn what_is_given_up_does_not_depend_on_which_member_gives_up_first(
         (count, members, owned) in state(),
         done in proptest::collection::vec(any::<bool>(), 80),
     ) {
@@ -328,7 +328,7 @@ fn data_centres_own_equal_numbers_and_divide_them_by_capacity() {
     let (east, west) = (Some(7), Some(3));
     let members = [(1, east, 1), (2, east, 2), (3, west, 1)].map(member);
     assert_eq!(loads(&members, &assign(12, &members, &[])), [2, 4, 6]);
-    // An odd one goes to the same data centre, whoever is older and whatever is owned.
+    // An odd one goes to the same data centre, whichever member is older and whatever is owned.
     let owned = (0..7).map(|partition| Owned {
         since: 1,
         partition,
