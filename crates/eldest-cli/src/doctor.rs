@@ -159,7 +159,7 @@ async fn examine_cluster(
     patient.permissions(findings, args.onlooker).await;
     patient.limits(findings).await;
     if let Some(pings) = pings {
-        pings.tell(findings).await;
+        pings.report(findings).await;
     }
     patient.blocked(findings).await;
     Ok(())

@@ -31,7 +31,7 @@ pub(crate) enum Code {
     NotContained = 70,
     /// The lock or permit was lost while its program ran.
     Lost = 74,
-    /// The lock or permit was not free in time, or before the command was told to stop.
+    /// The lock or permit was not free in time, or before a signal stopped the command.
     NotInTime = 75,
     /// The program exists but cannot be run.
     NotRunnable = 126,
@@ -101,7 +101,7 @@ impl Code {
             }
             Code::Lost => "`lock`: the lock or permit was lost, and the program was ended",
             Code::NotInTime => {
-                "`lock`: the lock or permit was not free within --wait, or before the command was told to stop"
+                "`lock`: the lock or permit was not free within --wait, or before a signal stopped the command"
             }
             Code::NotRunnable => "`run` or `lock`: the program cannot be run",
             Code::NotFound => "`run` or `lock`: the program does not exist",
@@ -193,7 +193,7 @@ pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
         return Code::Done.into();
     }
     let code = Code::of(error);
-    tell(code, &chain(error), format);
+    print_error(code, &chain(error), format);
     code.into()
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let message = text.split("\n\n").next().unwrap_or(text);
         let message: Vec<&str> = message.split_whitespace().collect();
-        tell(Code::Usage, &message.join(" "), Format::Json);
+        print_error(Code::Usage, &message.join(" "), Format::Json);
     } else {
         let _ = error.print();
     }
@@ -227,7 +227,7 @@ fn chain(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-fn tell(code: Code, message: &str, format: Format) {
+fn print_error(code: Code, message: &str, format: Format) {
     let message = output::one_line(message);
     let text = match format {
         Format::Text => Ok(format!("error: {message}")),
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_told_in_the_help_under_its_number() {
+    fn every_code_is_listed_in_the_help_under_its_number() {
         let help = help();
         let numbers = Code::ALL.map(|code| code as u8);
         assert!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_the_message_repeats_is_told_once() {
+    fn a_cause_that_the_message_repeats_is_printed_once() {
         let error = anyhow::anyhow!("no such file").context("the password file: no such file");
         assert_eq!(chain(&error), "the password file: no such file");
         let error = anyhow::anyhow!("no such file").context("the password file");

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::RootCertStore;
 use crate::exit::{Code, fault};
 use crate::trust;
 
-/// Where it listens unless it is told otherwise.
+/// The address at which it listens by default.
 const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8480));
 
 /// How long a connection may take to come about, without TLS.

@@ -6,7 +6,7 @@ use std::path::Path;
 use eldest::guard::Guard;
 use eldest::internal::check_socket_path;
 
-/// Where the agent listens unless it is told otherwise.
+/// The socket at which the agent listens by default.
 #[cfg(target_os = "linux")]
 const SOCKET: &str = eldest::internal::agent::SOCKET;
 /// No agent runs on such a system.

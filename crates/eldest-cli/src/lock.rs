@@ -21,7 +21,7 @@ use crate::waiting;
     users of a name must give the same N: another N is refused while anybody holds or awaits a permit. A lock and the \
     permits of the same name are independent.\n\n\
     With --shared, any number of programs hold the lock together, as readers. A program without --shared holds it alone, \
-    as a writer. Whoever has waited longest is first: a reader waits behind a writer that waits.",
+    as a writer. The program that has waited longest is first: a reader waits behind a writer that waits.",
     after_help = "Examples:
   # Run a backup on one machine at a time
   eldest lock billing/backup -- ./backup.sh
@@ -83,7 +83,7 @@ async fn hold(
         biased;
         () = supervisor.signals.stop.cancelled() => return Err(not_run(resource)),
         held = resource.acquire_within(wait) => held?,
-        never = waiting::tell(session, (&what, "holds it"), async || resource.roster().await.ok()) => never,
+        never = waiting::report_rank(session, (&what, "holds it"), async || resource.roster().await.ok()) => never,
     };
     let Some(held) = held else {
         let when = match wait {
@@ -104,7 +104,7 @@ async fn hold(
     }
 }
 
-/// Returns an error, so that the caller does not believe that the program ran.
+/// Returns an error, so that the caller does not assume that the program ran.
 fn not_run(resource: &Resource) -> anyhow::Error {
     let what = resource.described();
     let message = format!("stopped while waiting for {what}; the program was not run");

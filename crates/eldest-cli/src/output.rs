@@ -50,11 +50,11 @@ pub(crate) fn say_json(value: &impl Serialize) -> io::Result<()> {
     say(serde_json::to_string(value)?)
 }
 
-/// Waits until whoever reads our output has gone: for commands that write seldom and would not notice it otherwise.
+/// Waits until the reader of our output has gone: for commands that write seldom and would not notice it otherwise.
 #[cfg(target_os = "linux")]
 pub(crate) async fn reader_gone() {
     use rustix::event::{PollFd, PollFlags, poll};
-    let (gone, told) = tokio::sync::oneshot::channel();
+    let (gone, closed) = tokio::sync::oneshot::channel();
     // A thread, because a file cannot be registered with the runtime, and never goes: then it waits until the end.
     std::thread::spawn(move || {
         let stdout = io::stdout();
@@ -63,7 +63,7 @@ pub(crate) async fn reader_gone() {
         while poll(&mut output, None) == Err(rustix::io::Errno::INTR) {}
         let _ = gone.send(());
     });
-    if told.await.is_err() {
+    if closed.await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     capacity: Option<u32>,
 }
 
-/// Runs programs until one has ended for good, or we are told to end.
+/// Runs programs until one has ended for good, or a signal asks us to end.
 pub(crate) async fn run(
     global: &Global,
     args: &Args,

@@ -81,7 +81,7 @@ pub(crate) struct Args {
     answering: answering::Args,
 }
 
-/// Stands until the program has ended for good, or we are told to end.
+/// Stands until the program has ended for good, or a signal asks us to end.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let Some(name) = &args.election else {
         return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
@@ -113,18 +113,18 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     };
     let done = tokio::select! {
         done = done => done,
-        never = waiting::tell(&session, (name, "leads"), queue) => never,
+        never = waiting::report_rank(&session, (name, "leads"), queue) => never,
     };
     supervisor.close(&session).await;
-    // Last, so that whoever asks is told that we do not lead instead of nothing.
+    // Last: until then, a caller that asks receives the answer that we do not lead.
     if let Some(server) = server {
         server.stop().await;
     }
     done
 }
 
-/// A node that nobody can ask any more whether it leads is one whose program no front finds. Then we end as if we were told
-/// to, so that another node leads, but with an error, so that whoever started us does so again.
+/// A node that nobody can ask any more whether it leads is one whose program no front finds. Then we end as after a
+/// signal, so that another node leads, but with an error, so that the service manager starts us again.
 async fn while_asked(
     rounds: impl Future<Output = Result<ExitCode>>,
     server: Option<&mut answering::Server>,
@@ -185,7 +185,7 @@ async fn rounds(
     }
 }
 
-/// One candidacy, of as many terms as are lost. `None`: we were told to end before the program began.
+/// One candidacy, of as many terms as are lost. `None`: a signal asked us to end before the program began.
 async fn stand(
     args: &Args,
     election: &Election,
@@ -208,7 +208,7 @@ async fn stand(
         runner = runner.health_check(check.every, check.limit, ask);
     }
     let standing = runner.run(shutdown.clone(), work);
-    // While the program runs, it is told to end, and our place is kept until it has: its work returns then.
+    // A running program is asked to end, and our place is kept until it has ended: its work returns then.
     let stopping = async {
         supervisor.signals.stop.cancelled().await;
         drop(outcome.lock().await);
@@ -262,11 +262,11 @@ async fn follow(
     };
     // A task of its own, for it goes on until nothing is left of the program, even if nobody waits for it.
     let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
-    let told = following.stopped();
+    let token = following.stopped();
     let ending = tokio::select! {
         biased;
         ending = &mut job => ending?,
-        () = told.cancelled() => {
+        () = token.cancelled() => {
             stop.send_replace(Stop::By(contain::now() + spec.grace));
             job.await?
         }

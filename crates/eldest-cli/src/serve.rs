@@ -30,7 +30,7 @@ use crate::{answering, forwarding, guard, member, pod};
 /// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
 
-/// Where it listens unless it is told otherwise.
+/// The address at which it listens by default.
 const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8470));
 
 /// Lead elections on behalf of another program, and answer its questions over HTTP
@@ -160,7 +160,7 @@ pub(crate) struct Args {
     guard_pid: Option<u32>,
 }
 
-/// Answers until it is told to stop, or cannot continue.
+/// Answers until a signal stops it, or it cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     args.check_names()?;
     let mut stop = Stop::new()?;

@@ -70,8 +70,8 @@ pub(crate) async fn came(signal: &mut Option<unix::Signal>) {
 #[derive(Debug, Clone)]
 pub(crate) struct Passed {
     pub(crate) signal: i32,
-    /// Dropped when the program's keeper has been told.
-    _told: Option<mpsc::Sender<Infallible>>,
+    /// Dropped when the program's keeper has been notified.
+    _notified: Option<mpsc::Sender<Infallible>>,
 }
 
 /// The requests that signals made to this process.
@@ -150,21 +150,21 @@ impl Signals {
         }
     }
 
-    /// Stops this process, as the signal would have that was caught, when the keepers of all programs have been told: once it
-    /// is stopped, nobody tells them.
+    /// Stops this process, as the signal would have that was caught, when the keepers of all programs have been
+    /// notified: once it is stopped, nobody notifies them.
     async fn suspend(&self) {
-        let (told, mut all_told) = mpsc::channel(1);
-        self.send(Signal::TSTP, Some(told));
+        let (notified, mut all_notified) = mpsc::channel(1);
+        self.send(Signal::TSTP, Some(notified));
         // Nothing comes; it ends with the last sender, and a program that has ended has none.
-        let _: Option<Infallible> = all_told.recv().await;
+        let _: Option<Infallible> = all_notified.recv().await;
         let _ = kill_process(getpid(), Signal::STOP);
     }
 
     /// Returns `true` if there is no program.
-    fn send(&self, signal: Signal, told: Option<mpsc::Sender<Infallible>>) -> bool {
+    fn send(&self, signal: Signal, notified: Option<mpsc::Sender<Infallible>>) -> bool {
         let passed = Passed {
             signal: signal.as_raw(),
-            _told: told,
+            _notified: notified,
         };
         self.passed_on.send(passed).is_err()
     }

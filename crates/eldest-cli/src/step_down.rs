@@ -23,7 +23,7 @@ use crate::view::{self, Leases};
     Programs of other libraries, older versions and nodes that may not read ~evacuated/ do not obey: `eldest evict` takes \
     their keys away without asking.",
     after_help = "Examples:
-  # Let the next candidate lead, whoever leads now
+  # Let the next candidate lead, whichever node leads now
   eldest step-down billing/scheduler
   # Only if node-a leads, and wait up to two minutes for its work
   eldest step-down billing/scheduler --node node-a --wait 2m"

@@ -190,7 +190,7 @@ impl Supervisor {
         self.standby.lock().await.take();
     }
 
-    /// Starts a keeper for the next term, in the background: whoever needs it before starts its own.
+    /// Starts a keeper for the next term, in the background: a caller that needs one earlier starts its own.
     pub(crate) fn prepare(self: &Arc<Self>) {
         let this = Arc::clone(self);
         tokio::spawn(async move {
@@ -394,7 +394,7 @@ fn environment(
         variables::PARTITION_COUNT,
     ];
     let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
-    let told = [
+    let set = [
         (variables::ELECTION, Some(name.into())),
         (variables::ID, Some(id.into())),
         (variables::ENDPOINTS, Some(endpoints.join(",").into())),
@@ -403,7 +403,7 @@ fn environment(
             connection.data_center.as_ref().map(Into::into),
         ),
     ];
-    without.chain(told).collect()
+    without.chain(set).collect()
 }
 
 /// A session has a lease from its first key on. It should have one before it leads, for a successor's start waits for it.

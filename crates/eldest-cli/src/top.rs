@@ -84,7 +84,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         ));
     }
     let session = global.connection.onlooker().await?;
-    let first = look(&session, &args.below).await?;
+    let first = read_overview(&session, &args.below).await?;
     let place = global.connection.place(&args.below).unwrap_or_default();
     let mut screen = Screen::new(place);
     screen.show(first, Instant::now());
@@ -123,10 +123,10 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 
 async fn later(session: &Session, args: &Args, pause: Duration) -> Look {
     tokio::time::sleep(pause).await;
-    look(session, &args.below).await
+    read_overview(session, &args.below).await
 }
 
-async fn look(session: &Session, below: &str) -> Look {
+async fn read_overview(session: &Session, below: &str) -> Look {
     let overview = session.overview(below).await?;
     let queues = overview.queues();
     let all = queues.iter().flat_map(|queue| queue.roster().members());

@@ -196,7 +196,8 @@ pub(crate) fn summary(queue: &Queue) -> String {
     }
 }
 
-/// For how long its leader leads, by the leader's clock and this machine's; nothing if the leader has not told that.
+/// Returns for how long its leader leads, by the leader's clock and this machine's; nothing if the leader has not
+/// announced that.
 pub(crate) fn leads_for(queue: &Queue) -> String {
     let since = queue
         .leader

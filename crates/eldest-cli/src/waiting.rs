@@ -13,12 +13,12 @@ const EVERY: Duration = Duration::from_secs(2);
 
 /// Writes a line when the node begins to wait, and when its rank or the first one changes. Never completes. `what` is what it
 /// waits for, `does` what the first one does. `queue` is read while the node waits.
-pub(crate) async fn tell<T>(
+pub(crate) async fn report_rank<T>(
     session: &Session,
     (what, does): (&str, &str),
     queue: impl AsyncFn() -> Option<Roster>,
 ) -> T {
-    let mut told = None;
+    let mut printed = None;
     while stderr().is_terminal() {
         tokio::time::sleep(EVERY).await;
         let lease = match &*session.state().borrow() {
@@ -34,10 +34,10 @@ pub(crate) async fn tell<T>(
                 ours.rank()
             ))
         });
-        if let Some(line) = now.as_ref().filter(|_| now != told) {
+        if let Some(line) = now.as_ref().filter(|_| now != printed) {
             output::complain(line);
         }
-        told = now;
+        printed = now;
     }
     std::future::pending().await
 }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     election: String,
 }
 
-const fn told(event: Event) -> &'static str {
+const fn verb(event: Event) -> &'static str {
     match event {
         Event::Standing => "stands",
         Event::Joined => "joined",
@@ -65,7 +65,7 @@ fn text(change: &Change) -> String {
     let vacant = change.vacant_for_ms.map_or(String::new(), |ms| {
         format!("; nobody led for {}.{:03} s", ms / 1000, ms % 1000)
     });
-    let line = format!("{time}  {:9}  {who}{vacant}", told(change.event));
+    let line = format!("{time}  {:9}  {who}{vacant}", verb(change.event));
     line.trim_end().to_owned()
 }
 
@@ -121,7 +121,7 @@ impl Log {
             .map(|member| (id(member), member.clone()))
             .collect();
         let mut changes = Vec::new();
-        let mut tell = |event, who: Option<&Member>, vacant_for_ms| {
+        let mut record = |event, who: Option<&Member>, vacant_for_ms| {
             let has_turn = now.leader() == who;
             changes.push(Change {
                 now_unix_ms: view::now_unix_ms(),
@@ -134,17 +134,17 @@ impl Log {
         };
         for member in now.members() {
             match before.get(&id(member)) {
-                None if first => tell(Event::Standing, Some(member), None),
-                None => tell(Event::Joined, Some(member), None),
+                None if first => record(Event::Standing, Some(member), None),
+                None => record(Event::Joined, Some(member), None),
                 Some(old) if !announce_the_same(old, member) => {
-                    tell(Event::Announced, Some(member), None);
+                    record(Event::Announced, Some(member), None);
                 }
                 Some(_) => {}
             }
         }
         for (id_of, old) in &before {
             if !now.members().iter().any(|member| id(member) == *id_of) {
-                tell(Event::Left, Some(old), None);
+                record(Event::Left, Some(old), None);
             }
         }
         let front = |roster: &Roster| roster.members().first().map(id);
@@ -152,12 +152,12 @@ impl Log {
             if let Some(leader) = now.leader() {
                 let since = self.vacant_since.take();
                 let vacant = since.map(|since| millis(at - since));
-                tell(Event::Leader, Some(leader), vacant);
+                record(Event::Leader, Some(leader), vacant);
             } else {
                 self.vacant_since.get_or_insert(at);
                 match now.blocker() {
-                    Some(blocker) => tell(Event::Blocked, Some(blocker), None),
-                    None => tell(Event::Vacant, None, None),
+                    Some(blocker) => record(Event::Blocked, Some(blocker), None),
+                    None => record(Event::Vacant, None, None),
                 }
             }
         }

@@ -39,7 +39,7 @@ struct Follower {
     kept: Option<watch::Receiver<i64>>,
     /// The end of the last reported term, which the watchdog may know before the driver.
     lost: Option<CancellationToken>,
-    told: bool,
+    begun: bool,
     /// True if the last reported view was stale.
     stale: bool,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -47,7 +47,7 @@ struct Follower {
 
 /// Answers `GET /v1/elections/{name}/events`. A slow reader misses states, but never the last one.
 pub(super) fn follow(app: &Arc<App>, caller: Caller, shown: &Shown) -> Result<Response, Problem> {
-    told(app, caller, std::iter::once(shown))
+    event_stream(app, caller, std::iter::once(shown))
 }
 
 /// Answers `GET /v1/events`: all elections over one connection, because a browser allows few connections for each node.
@@ -55,10 +55,10 @@ pub(super) async fn follow_all(
     State(app): State<Arc<App>>,
     caller: Caller,
 ) -> Result<Response, Problem> {
-    told(&app, caller, app.node.shown.iter())
+    event_stream(&app, caller, app.node.shown.iter())
 }
 
-fn told<'a>(
+fn event_stream<'a>(
     app: &Arc<App>,
     caller: Caller,
     shown: impl Iterator<Item = &'a Shown>,
@@ -76,7 +76,7 @@ fn told<'a>(
             app: Arc::clone(app),
             caller: Arc::clone(&caller),
             lost: None,
-            told: false,
+            begun: false,
             stale: true,
             _permit: Arc::clone(&permit),
         };
@@ -105,10 +105,10 @@ where
 impl Follower {
     /// Returns `None` when the session is closed and nothing changes any more.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
-        if self.told {
+        if self.begun {
             self.changed().await?;
         }
-        self.told = true;
+        self.begun = true;
         self.view.mark_unchanged();
         self.session.mark_unchanged();
         self.endpoints.mark_unchanged();
@@ -144,11 +144,11 @@ impl Follower {
         tokio::select! {
             // The observer ends with the session.
             seen = self.view.changed() => seen.ok(),
-            told = self.own.changed() => told.ok(),
-            told = self.session.changed() => told.ok(),
-            told = self.endpoints.changed() => told.ok(),
-            told = self.orders.changed() => told.ok(),
-            told = kept => told,
+            changed = self.own.changed() => changed.ok(),
+            changed = self.session.changed() => changed.ok(),
+            changed = self.endpoints.changed() => changed.ok(),
+            changed = self.orders.changed() => changed.ok(),
+            changed = kept => changed,
             () = lost => Some(()),
             () = ages(&self.app, &self.name, self.stale) => Some(()),
         }

@@ -130,7 +130,7 @@ impl LockTable {
 impl Held {
     fn new(env: &SharedEnv, term: Term, (resource, owner): (&str, String), ttl: Duration) -> Self {
         let now = env.now();
-        // Drawn by the system for each lock, so that only the caller who is told the id can give the lock back.
+        // Drawn by the system for each lock, so that only the caller who receives the id can give the lock back.
         let [high, low] = [env.random(), env.random()];
         Self {
             id: format!("{high:016x}{low:016x}"),

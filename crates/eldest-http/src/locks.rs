@@ -186,11 +186,11 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
 
 /// Returns the first promise to a caller. Without one, the caller cannot know that it holds the lock.
 async fn first(held: &Held) -> Result<contract::Lock, Problem> {
-    let told = told(held.sign());
-    if told.is_err() {
+    let lock = promise(held.sign());
+    if lock.is_err() {
         held.give_back().await;
     }
-    told
+    lock
 }
 
 /// Completes with the number of a process when it has ended; never, without one.
@@ -206,7 +206,7 @@ async fn ended(process: Option<&Process>) -> u32 {
 
 /// Answers `PUT /v1/locks/{resource}/{lock}/renew`, a sign of life.
 fn renew(held: &Held) -> Result<Response, Problem> {
-    Ok(answer(StatusCode::OK, &told(held.sign())?))
+    Ok(answer(StatusCode::OK, &promise(held.sign())?))
 }
 
 /// Answers `DELETE /v1/locks/{resource}/{lock}`, the end of the caller's work.
@@ -231,9 +231,9 @@ fn no_such_lock() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_such_lock", detail)
 }
 
-fn told(sign: Sign) -> Result<contract::Lock, Problem> {
+fn promise(sign: Sign) -> Result<contract::Lock, Problem> {
     match sign {
-        Sign::Held(told) => Ok(told),
+        Sign::Held(lock) => Ok(lock),
         Sign::Over => Err(no_such_lock()),
         Sign::Unguarded(error) => {
             let detail = error.report().to_string();
@@ -260,8 +260,8 @@ fn by_connection(held: Arc<Held>, place: OwnedSemaphorePermit) -> Response {
                 () = beat => {}
             }
         }
-        let (line, next) = match told(held.sign()) {
-            Ok(told) => (text(&told), Some((held, place, true))),
+        let (line, next) = match promise(held.sign()) {
+            Ok(lock) => (text(&lock), Some((held, place, true))),
             Err(problem) => {
                 let lost = problem.code.to_owned();
                 (text(&LockLost { lost }), None)

@@ -42,7 +42,7 @@ const STREAMS: usize = 64;
 /// let election = session.election("billing/scheduler")?;
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// let auth = http::Auth::at(listener.local_addr()?);
-/// // Leads for whoever asks `GET /leader` before it acts.
+/// // Leads for any program that asks `GET /leader` before it acts.
 /// let (node, leading) = http::Node::new().lead_on_behalf(&election, shutdown.clone());
 /// let gone = CancellationToken::new();
 /// let app = http::router(node, auth);
@@ -50,7 +50,7 @@ const STREAMS: usize = 64;
 /// # shutdown.cancel();
 /// leading.await?;
 /// session.close().await?;
-/// // Last, so that whoever asks until then is told that this node does not lead.
+/// // Last, so that a program that asks until then learns that this node does not lead.
 /// gone.cancel();
 /// server.await??;
 /// # Ok(())

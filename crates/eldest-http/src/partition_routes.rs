@@ -198,7 +198,7 @@ struct Follower {
     name: String,
     view: watch::Receiver<View>,
     /// The last map of which the caller has every change.
-    told: Option<PartitionMap>,
+    sent: Option<PartitionMap>,
     /// The state that the caller receives in several events, and the first partition of the next one.
     unfinished: Option<(View, u32)>,
     begun: bool,
@@ -213,7 +213,7 @@ fn follow(app: &Arc<App>, observed: &ObservedPartitions) -> Result<Response, Pro
         name: observed.partitions.name().to_owned(),
         view: observed.view.clone(),
         app: Arc::clone(app),
-        told: None,
+        sent: None,
         unfinished: None,
         begun: false,
         stale: true,
@@ -240,13 +240,13 @@ impl Follower {
         let age = observed.age(&view, app.node.stale_after);
         self.stale = age.is_stale();
         let listed = view.map.as_ref();
-        let listed = listed.map(|map| Listed::of(map, from, self.told.as_ref()));
+        let listed = listed.map(|map| Listed::of(map, from, self.sent.as_ref()));
         let listed = listed.unwrap_or_default();
         let next_from = listed.next_from;
         let state = text(&observed.state(&view, age, listed));
         match next_from {
             Some(next) => self.unfinished = Some((view, next)),
-            None => self.told = view.map,
+            None => self.sent = view.map,
         }
         let event = Event::default().event("state").data(state);
         Some((Ok(event), self))

@@ -57,7 +57,7 @@ impl ObservedPartitions {
         let timer = env.clone();
         let looking = async move {
             while let Ok(changes) = observed.observe().await {
-                look(changes, &seen).await;
+                follow_map(changes, &seen).await;
                 // etcd refused the watch, perhaps only for a while.
                 timer.sleep(pause).await;
             }
@@ -172,7 +172,7 @@ impl View {
 }
 
 /// Shows what one observer sees.
-async fn look(mut changes: PartitionMapObserver, view: &watch::Sender<View>) {
+async fn follow_map(mut changes: PartitionMapObserver, view: &watch::Sender<View>) {
     // Nothing that a caller has to hear of.
     view.send_if_modified(|view| {
         view.confirmed.begin(Freshness::of_map(&changes));

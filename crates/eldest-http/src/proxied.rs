@@ -86,7 +86,7 @@ pub(super) async fn pass<C: Client>(
 async fn join(caller: OnUpgrade, leader: OnUpgrade) {
     if let (Ok(caller), Ok(leader)) = tokio::join!(caller, leader) {
         let (mut caller, mut leader) = (TokioIo::new(caller), TokioIo::new(leader));
-        // An end is an end, whoever makes it.
+        // An end is an end, no matter which side makes it.
         let _ = tokio::io::copy_bidirectional(&mut caller, &mut leader).await;
     }
 }
@@ -137,12 +137,12 @@ fn prepare(request: &mut Request) {
     {
         headers.insert(header::HOST, host);
     }
-    tell_caller(headers, caller, scheme);
+    append_caller(headers, caller, scheme);
     *request.version_mut() = Version::HTTP_11;
 }
 
 /// Appends the caller to `forwarded` (RFC 7239) and `x-forwarded-for`. The first node in the row names host and scheme.
-fn tell_caller(headers: &mut HeaderMap, caller: Option<SocketAddr>, scheme: &'static str) {
+fn append_caller(headers: &mut HeaderMap, caller: Option<SocketAddr>, scheme: &'static str) {
     let host = headers.get(header::HOST).cloned();
     let address = caller.map(|caller| caller.ip().to_canonical());
     let node = match address {
@@ -245,13 +245,13 @@ mod tests {
     #[test]
     fn the_caller_is_appended_and_what_is_there_stays() {
         let mut first = headers(&[("host", "orders.example:80")]);
-        tell_caller(&mut first, Some("192.0.2.7:4711".parse().unwrap()), "https");
+        append_caller(&mut first, Some("192.0.2.7:4711".parse().unwrap()), "https");
         assert_eq!(text(&first, "x-forwarded-for"), ["192.0.2.7"]);
         assert_eq!(
             text(&first, "forwarded"),
             ["for=192.0.2.7;host=\"orders.example:80\";proto=https"]
         );
-        tell_caller(&mut first, Some("[2001:db8::1]:1".parse().unwrap()), "http");
+        append_caller(&mut first, Some("[2001:db8::1]:1".parse().unwrap()), "http");
         assert_eq!(text(&first, "x-forwarded-for"), ["192.0.2.7, 2001:db8::1"]);
         assert!(
             text(&first, "forwarded")[0].contains("proto=https, for=\"[2001:db8::1]\""),
@@ -261,11 +261,11 @@ mod tests {
         assert_eq!(text(&first, "x-forwarded-host"), ["orders.example:80"]);
 
         let mut several = headers(&[("x-forwarded-for", "a"), ("x-forwarded-for", "b, c")]);
-        tell_caller(&mut several, None, "http");
+        append_caller(&mut several, None, "http");
         assert_eq!(text(&several, "x-forwarded-for"), ["a, b, c, unknown"]);
         assert_eq!(text(&several, "forwarded"), ["for=unknown;proto=http"]);
         let mut mapped = HeaderMap::new();
-        tell_caller(
+        append_caller(
             &mut mapped,
             Some("[::ffff:192.0.2.7]:1".parse().unwrap()),
             "http",

@@ -25,7 +25,7 @@ pub(super) async fn leader(
     let shown = app.node.find(name.as_deref())?;
     let holder = caller.asks_for(&asked)?;
     let own = shown.own(holder.as_deref());
-    Ok(told(shown, own, |role| role == Role::Leader))
+    Ok(role_answer(shown, own, |role| role == Role::Leader))
 }
 
 /// Answers `GET /follower`: 200 while this node does not lead, and none of its terms is still ending.
@@ -37,12 +37,12 @@ pub(super) async fn follower(
     let name = parameter(&asked, "election")?;
     let shown = app.node.find(name.as_deref())?;
     let own = shown.own(caller.process());
-    Ok(told(shown, own, |role| {
+    Ok(role_answer(shown, own, |role| {
         matches!(role, Role::Follower | Role::Observer)
     }))
 }
 
-fn told(shown: &Shown, own: OwnState, wanted: impl FnOnce(Role) -> bool) -> Response {
+fn role_answer(shown: &Shown, own: OwnState, wanted: impl FnOnce(Role) -> bool) -> Response {
     let body = RoleAnswer {
         election: shown.election.name().to_owned(),
         own,

@@ -95,7 +95,7 @@ impl Room {
     pub(super) async fn enter(self: &Arc<Self>, caller: Option<Caller>) -> Option<Place> {
         loop {
             let changed = self.changed.notified();
-            match self.look(caller) {
+            match self.try_enter(caller) {
                 Entry::Let(place) => return Some(place),
                 Entry::Refused => return None,
                 Entry::Wait(None) => changed.await,
@@ -106,7 +106,7 @@ impl Room {
         }
     }
 
-    fn look(self: &Arc<Self>, caller: Option<Caller>) -> Entry {
+    fn try_enter(self: &Arc<Self>, caller: Option<Caller>) -> Entry {
         let mut inner = self.lock();
         let same = |open: &Open| caller.is_some() && open.caller == caller;
         let of_caller = inner.open.values().filter(|open| same(open)).count();

@@ -22,7 +22,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A node that was elected under a lease that is believed in for 10 s, with a grace period of 2 s.
+/// A node that was elected under a lease that is trusted for 10 s, with a grace period of 2 s.
 struct Stage {
     election: Election,
     clock: Arc<Clock>,
@@ -81,7 +81,7 @@ async fn the_deadline_is_compared_when_the_answer_is_made() {
         (&body["may_act_for_ms"], &body["valid_for_ms"]),
         (&2000.into(), &10_000.into())
     );
-    // Nobody told of anything: only the clock went on.
+    // No notification arrived: only the clock went on.
     stage.clock.set(10_000);
     let (status, body) = stage.get("/leader").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -93,7 +93,7 @@ async fn the_deadline_is_compared_when_the_answer_is_made() {
 }
 
 #[tokio::test]
-async fn whoever_is_told_that_the_node_leads_has_a_grace_period_left() {
+async fn a_caller_that_learns_that_the_node_leads_has_a_grace_period_left() {
     let mut stage = Stage::new();
     stage.clock.set(8_000);
     assert_eq!(stage.leads_and_follows().await, (true, false));

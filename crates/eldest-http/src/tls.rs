@@ -120,10 +120,10 @@ impl fmt::Debug for ServerCertificate {
 impl Pem {
     fn read(certificate: &Path, key: &Path) -> io::Result<Self> {
         let read = |file: &Path| {
-            let told = |error: io::Error| {
+            let named = |error: io::Error| {
                 io::Error::new(error.kind(), format!("{}: {error}", file.display()))
             };
-            std::fs::read(file).map_err(told)
+            std::fs::read(file).map_err(named)
         };
         Ok(Self {
             certificate: read(certificate)?,

@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 const BACKLOG: i32 = 1024;
 
 /// Listens at a Unix socket, for [`serve_unix`](super::serve_unix). `mode` holds the permissions of its file, such as
-/// `0o660`: whoever may write to the file may connect.
+/// `0o660`: a user who may write to the file may connect.
 ///
 /// A socket's file at which nobody listens any longer, because its process was killed, is replaced. Remove the file after
 /// the server has ended.

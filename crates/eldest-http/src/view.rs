@@ -134,7 +134,7 @@ where
         let (env, seen) = (&timer, &seen);
         let looking = async move {
             while let Ok(changes) = observe().await {
-                look(env, bound, changes, seen).await;
+                follow_roster(env, bound, changes, seen).await;
                 // etcd refused to let us look, which it may do for a while only.
                 env.sleep(pause).await;
             }
@@ -150,8 +150,13 @@ where
 }
 
 /// Shows what one observer sees, and notes since when it hears nothing.
-async fn look(env: &SharedEnv, bound: Duration, mut changes: Observer, view: &watch::Sender<View>) {
-    // Nothing that anybody has to be told.
+async fn follow_roster(
+    env: &SharedEnv,
+    bound: Duration,
+    mut changes: Observer,
+    view: &watch::Sender<View>,
+) {
+    // No caller needs a notification of this.
     view.send_if_modified(|view| {
         view.confirmed.begin(Freshness::of(&changes));
         false

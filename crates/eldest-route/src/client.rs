@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use crate::body::Body;
 
-/// The number of addresses whose clients are kept. Beyond it, all are made anew.
+/// The number of addresses whose clients are kept. Beyond it, all are made again.
 const KEPT: usize = 256;
 
 /// Makes the client for an address, once for each: [`Http`](crate::Http), `Grpc`, or a closure.

@@ -23,7 +23,7 @@ pub(crate) enum View {
     Closed,
     /// The leader that a test names.
     #[cfg(test)]
-    Told(Option<crate::Destination>),
+    Named(Option<crate::Destination>),
 }
 
 /// The newest state, and how fresh it is.

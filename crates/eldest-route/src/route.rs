@@ -157,7 +157,7 @@ impl Route {
         loop {
             let same = |to: &Destination| to.fencing_token() == node.fencing_token();
             let goes_on =
-                matches!(self.look(&seen.borrow_and_update().view), Way::To(to) if same(&to));
+                matches!(self.choose_way(&seen.borrow_and_update().view), Way::To(to) if same(&to));
             if !goes_on || seen.changed().await.is_err() {
                 return;
             }
@@ -189,7 +189,7 @@ impl Route {
     pub(crate) async fn next(&self) -> Result<Destination, Error> {
         let mut seen = self.seen.clone();
         loop {
-            match self.look(&seen.borrow_and_update().view) {
+            match self.choose_way(&seen.borrow_and_update().view) {
                 Way::To(destination) => return Ok(destination),
                 Way::Gone(error) => return Err(error),
                 Way::Nobody => {}
@@ -205,7 +205,7 @@ impl Route {
         let mut seen = self.seen.clone();
         loop {
             let another = |way| matches!(way, Way::To(to) if to.fencing_token() != token);
-            if another(self.look(&seen.borrow_and_update().view)) {
+            if another(self.choose_way(&seen.borrow_and_update().view)) {
                 return;
             }
             if seen.changed().await.is_err() {
@@ -215,10 +215,10 @@ impl Route {
     }
 
     fn way(&self) -> Way {
-        self.look(&self.seen.borrow().view)
+        self.choose_way(&self.seen.borrow().view)
     }
 
-    fn look(&self, view: &View) -> Way {
+    fn choose_way(&self, view: &View) -> Way {
         let item = self.item.as_deref();
         let to = match view {
             View::Unknown => None,
@@ -235,7 +235,7 @@ impl Route {
             }
             View::Closed => return Way::Gone(self.closed()),
             #[cfg(test)]
-            View::Told(to) => to.clone(),
+            View::Named(to) => to.clone(),
         };
         to.map_or(Way::Nobody, Way::To)
     }
@@ -245,9 +245,9 @@ impl Route {
         Error::new(ErrorKind::NoView, message)
     }
 
-    /// A route to whom a test names.
+    /// A route to the leader that a test names.
     #[cfg(test)]
-    pub(crate) fn told(seen: watch::Receiver<Seen>) -> Self {
+    pub(crate) fn to_named(seen: watch::Receiver<Seen>) -> Self {
         let env = eldest::internal::System::new().expect("a runtime");
         Self {
             name: "team/e".into(),

@@ -61,7 +61,7 @@ fn node(name: &str, token: i64) -> Destination {
 
 impl Nodes {
     fn new(leader: Option<Destination>, script: impl IntoIterator<Item = Does>) -> (Self, Route) {
-        let view = View::Told(leader);
+        let view = View::Named(leader);
         let (seen, receiver) = watch::channel(Seen {
             view,
             freshness: None,
@@ -71,11 +71,12 @@ impl Nodes {
             came: Arc::default(),
             seen,
         };
-        (nodes, Route::told(receiver))
+        (nodes, Route::to_named(receiver))
     }
 
     fn leader(&self, leader: Option<Destination>) {
-        self.seen.send_modify(|seen| seen.view = View::Told(leader));
+        self.seen
+            .send_modify(|seen| seen.view = View::Named(leader));
     }
 
     fn routed(&self, route: Route) -> Routed<impl crate::MakeClient<Answer = Full<Bytes>>> {

@@ -136,7 +136,7 @@ impl EtcdCluster {
     }
 }
 
-/// The leader that one member believes in.
+/// The leader that one member reports.
 #[derive(Clone, Copy)]
 struct View {
     member: u64,

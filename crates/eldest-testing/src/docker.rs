@@ -332,7 +332,7 @@ impl Container {
             force: None,
         };
         let cut = self.breaks(&cut_from(network));
-        // Before the request: whoever drops this future halfway can still heal.
+        // Before the request: a caller that drops this future halfway can still heal.
         let endpoint = asked_for(endpoint, &self.id);
         self.cuts().push((network.to_owned(), endpoint));
         let done = self.docker.disconnect_network(network, request).await;

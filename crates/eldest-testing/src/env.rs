@@ -82,7 +82,7 @@ pub(crate) fn clock() -> impl Fn() -> Duration + Clone + Send + Sync + 'static {
 async fn guard(watchdog: Weak<Watchdog>, clock: impl Fn() -> Time, rate: f64) {
     while let Some(watchdog) = watchdog.upgrade() {
         let now = clock();
-        let wait = match watchdog.look(now) {
+        let wait = match watchdog.fire_due(now) {
             Some(due) => due.since(now).div_f64(rate),
             None => Duration::from_secs(1),
         };
@@ -170,7 +170,7 @@ pub(crate) fn refused() -> Connecting {
     std::future::ready(Err(Error::IoError(refused))).boxed()
 }
 
-/// Fires what is due when it is told to look.
+/// Fires what is due in each call of [`Watchdog::fire_due`].
 #[derive(Default)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Watch>>,
@@ -194,7 +194,7 @@ impl Watchdog {
     }
 
     /// Fires what is due, and returns when to look again.
-    pub(crate) fn look(&self, now: Time) -> Option<Time> {
+    pub(crate) fn fire_due(&self, now: Time) -> Option<Time> {
         let mut next = None;
         let mut due_now = Vec::new();
         self.lock().retain_mut(|watch| {

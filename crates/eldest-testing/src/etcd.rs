@@ -459,8 +459,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_taken_port_is_told_from_other_failures_and_goes_by() -> Result<(), eldest::BoxError>
-    {
+    async fn a_taken_port_is_distinguished_from_other_failures_and_goes_by()
+    -> Result<(), eldest::BoxError> {
         let mut members = Etcd::prepare(&EtcdBuilder::default(), 1)?;
         let etcd = &mut members[0];
         let taken = std::net::TcpListener::bind(etcd.setup.peer.address())?;
@@ -487,8 +487,7 @@ mod tests {
     /// The loopback interface has many addresses, and no other process uses these.
     #[tokio::test]
     #[cfg(target_os = "linux")]
-    async fn members_run_where_they_are_told_to_through_their_command()
-    -> Result<(), eldest::BoxError> {
+    async fn members_run_where_their_command_places_them() -> Result<(), eldest::BoxError> {
         let mut builder = Etcd::builder();
         let (a, b) = (fastrand::u8(1..=250), fastrand::u8(1..=250));
         for number in 1..=3 {

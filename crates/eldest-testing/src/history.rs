@@ -1,5 +1,5 @@
-//! Records what the nodes of a test believed, wrote and suffered, and checks it against the promises of leader
-//! election.
+//! Records when the nodes of a test took themselves for the leader, what they wrote and suffered, and checks it
+//! against the promises of leader election.
 //!
 //! [`check`] is a pure function from a [`History`] and [`Rules`] to a [`Report`]. It never reads a clock, never waits,
 //! and does not depend on the source of the events: one process, many processes that each wrote a file, or a
@@ -22,11 +22,11 @@
 //! # What is counted, but is not a violation
 //!
 //! * **A key that somebody else deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
-//!   living leader. Its node believes that it leads until it learns of the deletion, at worst until its local deadline.
-//!   Such an overlap is excused only on evidence: the test recorded [`What::DeletedByOther`], or [`TruthRecorder`] saw
-//!   that etcd had promised the lease a longer life and that the whole lease is gone, and no guard had deleted its keys
-//!   ([`What::ReleasedByGuard`]); none of our nodes asked for it; and the overlap lies after the deletion and ends within
-//!   one TTL of it.
+//!   living leader. Its node takes itself for the leader until it learns of the deletion, at worst until its local
+//!   deadline. Such an overlap is excused only on evidence: the test recorded [`What::DeletedByOther`], or
+//!   [`TruthRecorder`] saw that etcd had promised the lease a longer life and that the whole lease is gone, and no
+//!   guard had deleted its keys ([`What::ReleasedByGuard`]); none of our nodes asked for it; and the overlap lies after
+//!   the deletion and ends within one TTL of it.
 //! * **A stopped process.** From the last check before a stop to the first check after it, a process has not noticed
 //!   the end of its term. While it is stopped it does nothing, and only fencing (I3) covers its requests in flight, so
 //!   this overlap has its own count: [`Counts::overlaps_while_stopped`]. [`Rules::stopped_counts_as_leading`] makes it

@@ -59,7 +59,7 @@ where
     let one = tokio::time::timeout(deadline, async {
         loop {
             let said = ask(&nodes, &leads).await;
-            last = told(&said);
+            last = describe(&said);
             let mut leaders = said.iter().filter(|said| said.leads());
             if let (Some(leader), None) = (leaders.next(), leaders.next()) {
                 return leader.node;
@@ -100,7 +100,7 @@ where
     while begin.elapsed() <= during + LAST_WORD {
         let over = begin.elapsed() >= during;
         let said = ask(&nodes, &leads).await;
-        last = told(&said);
+        last = describe(&said);
         for said in &said {
             if said.leads() != std::ptr::eq(said.node, leader) && said.answered() {
                 return Err(contradicted(format!(
@@ -153,7 +153,7 @@ async fn ask<'n, N, E: Display>(
     join_all(asked).await
 }
 
-fn told<N: Display>(said: &[Said<'_, N>]) -> String {
+fn describe<N: Display>(said: &[Said<'_, N>]) -> String {
     let said = said.iter().map(|Said { node, answer }| match answer {
         Ok(true) => format!("{node} says that it leads"),
         Ok(false) => format!("{node} says that it does not"),

@@ -156,8 +156,8 @@ impl MemoryEtcd {
         self.cluster.limit_operations(most);
     }
 
-    /// Tells watches nothing and opens no others while `stalled`, as an etcd does whose streams hang; requests are
-    /// answered. Afterwards the watches are told what they missed.
+    /// Sends watches nothing and opens no others while `stalled`, as an etcd does whose streams hang; requests are
+    /// answered. Afterwards the watches receive what they missed.
     pub fn stall_watches(&self, stalled: bool) {
         self.cluster.stall_watches(MEMBER, stalled);
     }

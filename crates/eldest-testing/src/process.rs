@@ -59,7 +59,7 @@ impl Process {
         if let Some(pid) = self.signal(Signal::STOP) {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED;
             let options = options | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-            // Bounded in case it is traced by somebody else, who is told instead of us.
+            // Bounded in case another process traces it, and is notified instead of us.
             for _ in 0..1_000 {
                 if !matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
                     break;

@@ -59,11 +59,11 @@ fn each_option_s_variable_has_the_option_s_name() {
 }
 
 #[test]
-fn what_a_program_is_told_is_never_taken_for_an_option() {
+fn variables_for_a_program_are_never_taken_for_options() {
     let options = variables();
-    let told = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
-    for told in told.into_iter().chain([PARTITION, PARTITION_COUNT]) {
-        assert!(!options.contains_key(told), "an option has the name {told}");
+    let passed = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
+    for name in passed.into_iter().chain([PARTITION, PARTITION_COUNT]) {
+        assert!(!options.contains_key(name), "an option has the name {name}");
     }
     for shared in [ENDPOINTS, DATA_CENTER, ID] {
         assert!(!options[shared].is_empty(), "no option reads {shared}");
@@ -76,7 +76,7 @@ fn the_page_of_the_command_names_every_variable() {
     let rows = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `ELDEST_"));
-    let told: BTreeSet<String> = rows
+    let documented: BTreeSet<String> = rows
         .filter_map(|row| row.split('`').next())
         .map(|name| format!("ELDEST_{name}"))
         .collect();
@@ -84,7 +84,7 @@ fn the_page_of_the_command_names_every_variable() {
     let others = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
     wanted.extend(others.map(str::to_owned));
     wanted.extend([PARTITION, PARTITION_COUNT].map(str::to_owned));
-    assert_eq!(told, wanted);
+    assert_eq!(documented, wanted);
 }
 
 /// The commands that the examples in that help type, without what a shell adds.

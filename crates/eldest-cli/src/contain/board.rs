@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_half_written_is_not_believed() {
+    fn a_record_that_is_half_written_is_not_trusted() {
         let (before, after) = (encode(FIRST), encode(SECOND));
         for cut in 1..SIZE {
             let mut torn = before;

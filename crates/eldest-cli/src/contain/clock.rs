@@ -52,7 +52,7 @@ mod linux {
             Ok(Self(timerfd_create(TimerfdClockId::Boottime, flags)?))
         }
 
-        /// Sets it anew; what it told before is forgotten.
+        /// Sets the alarm to a new time, and forgets that an earlier one has passed.
         pub(in super::super) fn set(&self, at: u64) -> io::Result<()> {
             // Zero would switch it off.
             let at = at.max(1);

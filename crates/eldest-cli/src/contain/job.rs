@@ -148,7 +148,7 @@ impl Keeper {
         mut commands: Commands,
     ) -> Ending {
         let begun = clock::now();
-        let mut told = Limits::none(0);
+        let mut shared = Limits::none(0);
         let mut program: Option<Program> = None;
         let mut ended_at = None;
         let mut abandoned = false;
@@ -162,12 +162,12 @@ impl Keeper {
                 stop => stop,
             };
             let limits = self.spec.limits(until, stop);
-            if let Err(error) = self.share(limits, &mut told) {
+            if let Err(error) = self.share(limits, &mut shared) {
                 tracing::error!(%error, "the deadline cannot be shared");
                 return self.clear(program, ended_at.is_some(), until).await;
             }
             if let Some(order) = order.take() {
-                self.tell(&order);
+                self.send_order(&order);
             }
             if program.as_ref().is_some_and(Program::has_ended) {
                 ended_at = ended_at.or(Some(now));
@@ -210,16 +210,16 @@ impl Keeper {
         }
     }
 
-    /// Writes the limits down, and has the keeper look at them if something must end earlier than it was told.
-    fn share(&mut self, limits: Limits, told: &mut Limits) -> io::Result<()> {
-        if limits == *told {
+    /// Writes the limits down, and has the keeper read them if something must end earlier than it knows.
+    fn share(&mut self, limits: Limits, shared: &mut Limits) -> io::Result<()> {
+        if limits == *shared {
             return Ok(());
         }
         self.board.write(limits)?;
-        if limits.term_at < told.term_at || limits.kill_at < told.kill_at {
-            self.tell(&Order::Look);
+        if limits.term_at < shared.term_at || limits.kill_at < shared.kill_at {
+            self.send_order(&Order::Look);
         }
-        *told = limits;
+        *shared = limits;
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Keeper {
             line = self.reports.next_line() => return Some(line),
             () = sleep(pause) => {}
             changed = commands.stop.changed(), if !*abandoned => *abandoned = changed.is_err(),
-            Ok(passed) = commands.signals.recv() => self.tell(&Order::Signal(passed.signal)),
+            Ok(passed) = commands.signals.recv() => self.send_order(&Order::Signal(passed.signal)),
         }
         None
     }
@@ -254,7 +254,7 @@ impl Keeper {
         killed.min(swept).min(runs)
     }
 
-    fn tell(&mut self, order: &Order) {
+    fn send_order(&mut self, order: &Order) {
         // A keeper that does not read them has no room for more, which costs a signal; a dead one is noticed elsewhere.
         let _ = self.orders.write_all(order.to_string().as_bytes());
     }

@@ -152,7 +152,7 @@ impl Keeper {
     fn run(mut self) {
         loop {
             self.hear();
-            self.look();
+            self.read_limits();
             let now = clock::now();
             let program = &mut self.program;
             if program.began {
@@ -206,7 +206,7 @@ impl Keeper {
     }
 
     /// Reads the deadline. With the supervisor dead, it is a grace period away, or what it was if that is earlier.
-    fn look(&mut self) {
+    fn read_limits(&mut self) {
         if let Some(limits) = self.board.read()
             && !self.alone
         {
@@ -231,21 +231,21 @@ impl Keeper {
     /// Lets the program start, once.
     fn go(&mut self, order: &Order) {
         // Its supervisor may have died, or the deadline passed, while this was on its way.
-        self.look();
+        self.read_limits();
         let program = &mut self.program;
         if self.alone || program.began || clock::now() >= self.limits.term_at {
             return;
         }
-        let told = match children::ended(program.pid) {
+        let started = match children::ended(program.pid) {
             None => program.gate.write_all(order.to_string().as_bytes()),
             Some(_) => Err(rustix::io::Errno::SRCH.into()),
         };
-        program.began = told.is_ok();
-        let report = match told {
+        program.began = started.is_ok();
+        let report = match started {
             Ok(()) => Report::Started(program.pid.as_raw_nonzero().get()),
             Err(error) => Report::Failed(error.raw_os_error().unwrap_or_default()),
         };
-        self.tell(report);
+        self.send_report(report);
     }
 
     fn wait(&self, now: u64) -> io::Result<()> {
@@ -279,12 +279,12 @@ impl Keeper {
         let asked = program.asked || children::ended(program.pid).is_none();
         let exit = sweep(program.pid, self.cgroup.as_ref(), children::list);
         if program.began {
-            self.tell(Report::Gone(exit, asked));
+            self.send_report(Report::Gone(exit, asked));
         }
         self.cgroup.take().into_iter().for_each(Cgroup::remove);
     }
 
-    fn tell(&mut self, report: Report) {
+    fn send_report(&mut self, report: Report) {
         // Nobody may be there to hear it.
         let _ = self.reports.write_all(report.to_string().as_bytes());
     }
@@ -313,8 +313,8 @@ impl Program {
 
 /// Kills the program and all that it started. Until the end its process id is kept from others, and so is its group's.
 ///
-/// `list` names all children. While it fails, nobody outside of the group can be named: then it is asked again, for whoever
-/// is left alive here would go on beside the next leader.
+/// `list` names all children. While it fails, nobody outside of the group can be named: then it is asked again, because
+/// a process that is left alive here would go on beside the next leader.
 fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Vec<Pid>>) -> Exit {
     let mut wait = PAUSE;
     loop {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_asked_and_killed_before_its_limit_and_sooner_when_told() {
+    fn a_program_is_asked_and_killed_before_its_limit_and_sooner_on_request() {
         let spec = Spec {
             program: Vec::new(),
             environment: Vec::new(),

@@ -283,7 +283,7 @@ impl Patient<'_> {
                 .map_err(anyhow::Error::from),
             Err(error) => Err(error),
         };
-        // Why it cannot be read has been told.
+        // The reason why it cannot be read has been reported.
         let Ok(overview) = overview else {
             return;
         };

@@ -88,7 +88,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         let message = "its version and state are unknown: etcd 3.4 reports them only to root";
         findings.note(about, "version", message);
     }
-    // A learner answers no reads, as was told.
+    // A learner answers no reads, as was reported.
     let slowest = if status.as_ref().is_some_and(|status| status.learner) {
         None
     } else {
@@ -155,7 +155,7 @@ fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
         );
     }
     for complaint in &status.errors {
-        // "no leader" has been told.
+        // "no leader" has been reported.
         if complaint.contains("NOSPACE") {
             findings.bad(
                 Level::Fail,
@@ -197,7 +197,7 @@ async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duratio
         match endpoint.read_time().await {
             Ok(_) if attempt == 0 => {}
             Ok(time) => times.push(time),
-            // Told with the permissions.
+            // Reported with the permissions.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -6,7 +6,7 @@ use eldest_http::contract::command::{Examination, Finding, Level};
 
 use crate::output::one_line;
 
-const fn told(level: Level) -> &'static str {
+const fn level_name(level: Level) -> &'static str {
     match level {
         Level::Ok => "ok",
         Level::Note => "note",
@@ -94,7 +94,7 @@ impl Findings {
             let _ = writeln!(
                 text,
                 "  {:4}  {}",
-                told(finding.level),
+                level_name(finding.level),
                 one_line(&finding.detail)
             );
             if let Some(remedy) = &finding.remedy {

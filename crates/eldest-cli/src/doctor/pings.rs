@@ -50,8 +50,8 @@ pub(super) fn begin(connection: &Connection) -> Result<Pings> {
 }
 
 impl Pings {
-    /// Tells what the probes found, once they have ended. Other findings tell of endpoints that do not answer.
-    pub(super) async fn tell(self, findings: &mut Findings) {
+    /// Reports what the probes found, once they have ended. Other findings report the endpoints that do not answer.
+    pub(super) async fn report(self, findings: &mut Findings) {
         let (mut answered, mut punished) = (false, Vec::new());
         for (url, probe) in self.0 {
             match probe.await {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_users_alone_is_told_where_there_are_users() {
+    fn what_concerns_users_alone_is_reported_where_there_are_users() {
         let advisories = |version, users| {
             flaws(version, users)
                 .iter()

@@ -100,7 +100,7 @@ async fn a_password_comes_from_the_variable_or_from_a_file_and_is_never_shown() 
             "{refused:?}"
         );
     }
-    // Help prints the values of variables unless it is told not to.
+    // Help prints the values of variables unless `hide_env_values` is set.
     let help = guarded
         .run("onlooker", PASSWORD, &["status", "--help"])
         .await?;
@@ -133,7 +133,7 @@ async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Resul
     Ok(())
 }
 
-/// User, password, what else the doctor is told, its exit code, and what its report says.
+/// User, password, further arguments of the doctor, its exit code, and what its report says.
 type Found = (
     &'static str,
     &'static str,

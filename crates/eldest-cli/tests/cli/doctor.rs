@@ -128,7 +128,7 @@ async fn people_get_a_block_for_each_thing_and_a_sum() -> Result {
 }
 
 #[tokio::test]
-async fn a_member_that_does_not_answer_is_told_apart_from_the_others() -> Result {
+async fn a_member_that_does_not_answer_is_distinguished_from_the_others() -> Result {
     let (etcd, mut dead) = (Etcd::start().await?, Etcd::start().await?);
     dead.kill();
     let endpoints = format!("{},{}", etcd.endpoint(), dead.endpoint());
@@ -174,7 +174,7 @@ async fn endpoints_are_compared_with_the_members_and_with_each_other() -> Result
 }
 
 #[tokio::test]
-async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
+async fn a_member_without_a_quorum_and_a_full_database_are_reported() -> Result {
     let mut cluster = Etcd::builder().start_cluster(2).await?;
     let survivor = cluster.endpoints()[0].clone();
     cluster.member(1).kill();
@@ -215,7 +215,7 @@ async fn a_member_without_a_quorum_and_a_full_database_are_told() -> Result {
 }
 
 #[tokio::test]
-async fn a_ttl_that_this_etcd_does_not_bear_is_told_with_one_that_it_does() -> Result {
+async fn a_ttl_that_this_etcd_does_not_bear_is_reported_with_one_that_it_does() -> Result {
     let slow = Etcd::builder();
     let slow = slow.heartbeat(std::time::Duration::from_millis(500));
     let slow = slow
@@ -254,7 +254,7 @@ async fn a_ttl_that_this_etcd_does_not_bear_is_told_with_one_that_it_does() -> R
 }
 
 #[tokio::test]
-async fn slow_answers_are_told_with_what_they_need() -> Result {
+async fn slow_answers_are_reported_with_what_they_need() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     proxy.delay(std::time::Duration::from_millis(150));
@@ -307,7 +307,8 @@ fn advised(report: &Ended) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_told_with_one_that_does() -> Result {
+async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_reported_with_one_that_does() -> Result
+{
     let etcd = Etcd::start().await?;
     let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
     let report = examine_with(at(&etcd, &[]), &[&args[..], &["4500ms"]].concat()).await?;
@@ -330,7 +331,7 @@ async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_told_with_one_that_
 }
 
 #[tokio::test]
-async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result {
+async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Result {
     let cluster = Etcd::builder().start_cluster(2).await?;
     let (far, near) = (
         Proxy::start(&cluster.endpoints()[0]).await?,
@@ -387,7 +388,7 @@ async fn the_endpoint_that_a_node_here_uses_is_told_with_the_reason() -> Result 
 }
 
 #[tokio::test]
-async fn a_short_ttl_near_etcd_is_told_with_a_longer_one() -> Result {
+async fn a_short_ttl_near_etcd_is_reported_with_a_longer_one() -> Result {
     let etcd = Etcd::start().await?;
     let report = examine(at(&etcd, &["--ttl", "2s"])).await?;
     finds(&report, "ttl", "warn", "--ttl 2s is short", "or longer");
@@ -413,7 +414,8 @@ async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcd_that_cuts_connections_for_a_sessions_pings_is_told_with_the_remedy() -> Result {
+async fn an_etcd_that_cuts_connections_for_a_sessions_pings_is_reported_with_the_remedy() -> Result
+{
     let strict = Etcd::builder().arg("--grpc-keepalive-min-time=7s");
     let strict = strict.start().await?;
     // etcd does not count pings where it serves gRPC and HTTP at one address behind TLS.

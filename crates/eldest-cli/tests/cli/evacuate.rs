@@ -126,7 +126,7 @@ async fn an_order_concerns_the_namespace_that_is_named_and_no_other() -> Result 
 }
 
 #[tokio::test]
-async fn a_data_center_that_nobody_announces_is_told_and_control_characters_are_not_written()
+async fn a_data_center_that_nobody_announces_is_reported_and_control_characters_are_not_written()
 -> Result {
     let etcd = Etcd::start().await?;
     let ended = run(at(

@@ -18,10 +18,10 @@ async fn the_named_one_is_out_and_hears_of_it_and_the_next_one_leads() -> Result
     let leadership = first.elected().await?;
     let _second = stand(&b, "jobs").await?;
     let done = run(at(&etcd, &["evict", "jobs", "--id", "a", "--yes"])).await?;
-    let told = &done.done().stdout;
+    let output = &done.done().stdout;
     assert!(
-        told.starts_with("a is out of jobs; b leads now with token "),
-        "{told}"
+        output.starts_with("a is out of jobs; b leads now with token "),
+        "{output}"
     );
     tokio::time::timeout(SOON, leadership.lost().cancelled()).await?;
     assert_eq!(leadership.lost_reason(), Some(LostReason::KeyDeleted));

@@ -7,7 +7,7 @@ use crate::common::{DONE, Result, SICK, UNAVAILABLE, at, eldest, node, put, stan
 use crate::doctor::{examine, finds};
 
 #[tokio::test]
-async fn a_key_without_a_lease_that_waits_in_a_queue_is_told_before_it_blocks() -> Result {
+async fn a_key_without_a_lease_that_waits_in_a_queue_is_reported_before_it_blocks() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
     let _candidate = stand(&a, "jobs").await?;
@@ -25,7 +25,7 @@ async fn a_key_without_a_lease_that_waits_in_a_queue_is_told_before_it_blocks() 
 }
 
 #[tokio::test]
-async fn limits_of_etcd_that_stop_a_session_are_told_with_the_option() -> Result {
+async fn limits_of_etcd_that_stop_a_session_are_reported_with_the_option() -> Result {
     for (option, message) in [
         ("--max-txn-ops=2", "no transaction of 3 operations"),
         (
@@ -47,7 +47,7 @@ async fn limits_of_etcd_that_stop_a_session_are_told_with_the_option() -> Result
 }
 
 #[tokio::test]
-async fn a_user_where_authentication_is_disabled_is_told() -> Result {
+async fn a_user_where_authentication_is_disabled_is_reported() -> Result {
     let etcd = Etcd::start().await?;
     let mut command = at(&etcd, &["--user", "me"]);
     command.env("ELDEST_PASSWORD", "secret");

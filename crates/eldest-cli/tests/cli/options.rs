@@ -136,7 +136,7 @@ async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
 }
 
 #[tokio::test]
-async fn a_file_that_holds_no_certificate_or_no_key_is_told() -> Result {
+async fn a_file_that_holds_no_certificate_or_no_key_is_reported() -> Result {
     let folder = tempfile::tempdir()?;
     let empty = folder.path().join("empty.pem").display().to_string();
     std::fs::write(&empty, "-----BEGIN NOTHING-----")?;

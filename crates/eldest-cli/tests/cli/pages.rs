@@ -32,7 +32,7 @@ fn blocks(page: &str, heading: &str) -> Vec<String> {
     parts.filter_map(block).collect()
 }
 
-/// A folder in which `etcdctl` and `eldest` are found, and what they are told by variables.
+/// A folder in which `etcdctl` and `eldest` are found, and the variables that they receive.
 struct Shell {
     folder: TempDir,
     endpoint: String,
@@ -116,7 +116,7 @@ async fn session(etcd: &Etcd, user: &str) -> Result<Session> {
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
-/// `eldest serve`, or one that only looks on, says that it is ready; then it is told to end.
+/// `eldest serve`, or one that only looks on, says that it is ready; then it is asked to end.
 async fn serves(command: Command) -> Result {
     let mut serve = Running::start(command)?;
     let line = serve.line().await?;

@@ -85,7 +85,7 @@ async fn written(file: &Path) -> Result<u32> {
 
 /// Once the supervisor is stopped, nobody stops the program.
 #[tokio::test]
-async fn the_program_is_told_of_ctrl_z_before_its_supervisor_stops() -> Result {
+async fn the_program_is_notified_of_ctrl_z_before_its_supervisor_stops() -> Result {
     let etcd = Etcd::start().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("process");

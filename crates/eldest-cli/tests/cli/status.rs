@@ -75,8 +75,8 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
     let status = shown.done().json();
     assert_eq!(status["namespace"], "eldest");
     let standings = status["queues"].as_array().ok_or("queues")?;
-    let told = standings.iter();
-    let told = told.map(|s| {
+    let rows = standings.iter();
+    let rows = rows.map(|s| {
         json!([
             s["kind"],
             s["name"],
@@ -86,7 +86,7 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
     });
     let blocker = "eldest/billing/stuck/somebody";
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        rows.collect::<Vec<_>>(),
         [
             json!(["election", "billing/run", "node-b", null]),
             json!(["election", "billing/scheduler", "node-a", null]),
@@ -122,7 +122,7 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
 }
 
 #[tokio::test]
-async fn since_when_each_candidate_of_ours_stands_is_always_told() -> Result {
+async fn since_when_each_candidate_of_ours_stands_is_always_shown() -> Result {
     let etcd = Etcd::start().await?;
     let _held = one_of_each(&etcd).await?;
     let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
@@ -140,7 +140,7 @@ async fn since_when_each_candidate_of_ours_stands_is_always_told() -> Result {
 
 /// The command came later than the term began.
 #[tokio::test]
-async fn how_long_the_leader_leads_is_told_by_its_first_renewal_in_the_term() -> Result {
+async fn how_long_the_leader_leads_is_shown_by_its_first_renewal_in_the_term() -> Result {
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(3));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -275,7 +275,7 @@ async fn with_endpoints(more: &[&str]) -> Result<serde_json::Value> {
 }
 
 #[tokio::test]
-async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_told_with_the_reason()
+async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_shown_with_the_reason()
 -> Result {
     let etcd = Etcd::start().await?;
     let (near, far) = (
@@ -290,8 +290,8 @@ async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_told_wi
     );
     let shown = with_endpoints(&["--endpoints", &endpoints, "--data-center", "eu"]).await?;
     let measured = shown["endpoints"].as_array().ok_or("endpoints")?;
-    let told = measured.iter();
-    let told = told.map(|one| {
+    let rows = measured.iter();
+    let rows = rows.map(|one| {
         json!([
             one["endpoint"],
             one["data_center"],
@@ -300,7 +300,7 @@ async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_told_wi
         ])
     });
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        rows.collect::<Vec<_>>(),
         [
             json!([near.endpoint(), "us", false, null]),
             json!([far.endpoint(), "eu", false, "own_data_center"]),

@@ -47,7 +47,7 @@ async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() 
 }
 
 #[tokio::test]
-async fn whoever_is_not_meant_leads_on_and_the_message_says_who_leads() -> Result {
+async fn a_leader_that_is_not_meant_leads_on_and_the_message_says_who_leads() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let mut first = stand(&a, "jobs").await?;

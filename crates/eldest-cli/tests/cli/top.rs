@@ -91,7 +91,7 @@ async fn keys_select_and_end_it_and_so_do_signals() -> Result {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_and_waited_out() -> Result {
+async fn an_outage_is_shown_and_waited_out() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = node(&etcd, "a").await?;

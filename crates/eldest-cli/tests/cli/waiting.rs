@@ -6,7 +6,7 @@ use crate::common::{DONE, Result, at, node, run, stand};
 use crate::terminal::Terminal;
 
 #[tokio::test]
-async fn on_a_terminal_whoever_waits_says_its_rank_and_who_is_first() -> Result {
+async fn on_a_terminal_a_waiting_node_says_its_rank_and_who_is_first() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let mut first = stand(&a, "jobs").await?;

@@ -17,9 +17,9 @@ async fn events(watch: &mut Running, count: usize) -> Result<Vec<Value>> {
     Ok(events)
 }
 
-fn told(events: &[Value]) -> Vec<Value> {
-    let told = |e: &Value| json!([e["event"], e["candidate"]["identity"]]);
-    events.iter().map(told).collect()
+fn summaries(events: &[Value]) -> Vec<Value> {
+    let summary = |e: &Value| json!([e["event"], e["candidate"]["identity"]]);
+    events.iter().map(summary).collect()
 }
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
     let now = events(&mut watch, 2).await?;
     assert_eq!(
-        told(&now),
+        summaries(&now),
         [json!(["standing", "a"]), json!(["leader", "a"])]
     );
     assert_eq!(now[1]["election"], "jobs");
@@ -39,17 +39,20 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
 
     let mut second = stand(&b, "jobs").await?;
     assert_eq!(
-        told(&events(&mut watch, 1).await?),
+        summaries(&events(&mut watch, 1).await?),
         [json!(["joined", "b"])]
     );
     second.proclaim("b, but better").await?;
     let announced = events(&mut watch, 1).await?;
-    assert_eq!(told(&announced), [json!(["announced", "b, but better"])]);
+    assert_eq!(
+        summaries(&announced),
+        [json!(["announced", "b, but better"])]
+    );
 
     first.leave().await?;
     let handed_over = events(&mut watch, 2).await?;
     let who = json!(["leader", "b, but better"]);
-    assert_eq!(told(&handed_over), [json!(["left", "a"]), who]);
+    assert_eq!(summaries(&handed_over), [json!(["left", "a"]), who]);
     assert!(
         handed_over[1]["vacant_for_ms"].is_null(),
         "handed over at once"
@@ -63,14 +66,14 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     second.leave().await?;
     let gone = events(&mut watch, 2).await?;
     assert_eq!(
-        told(&gone),
+        summaries(&gone),
         [json!(["left", "b, but better"]), json!(["vacant", null])]
     );
     let empty = std::time::Instant::now();
     let _again = stand(&a, "jobs").await?;
     let back = events(&mut watch, 2).await?;
     assert_eq!(
-        told(&back),
+        summaries(&back),
         [json!(["joined", "a"]), json!(["leader", "a"])]
     );
     let vacant = back[1]["vacant_for_ms"].as_u64().ok_or("how long")?;
@@ -137,7 +140,7 @@ async fn it_ends_when_nobody_reads_it_though_nothing_changes() -> Result {
 }
 
 #[tokio::test]
-async fn an_outage_is_waited_out_and_what_was_missed_is_told() -> Result {
+async fn an_outage_is_waited_out_and_what_was_missed_is_reported() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = node(&etcd, "a").await?;
@@ -155,7 +158,7 @@ async fn an_outage_is_waited_out_and_what_was_missed_is_told() -> Result {
     let _second = stand(&b, "jobs").await?;
     proxy.heal();
     let missed = events(&mut watch, 3).await?;
-    let missed = told(&missed);
+    let missed = summaries(&missed);
     assert_eq!(
         missed,
         [
@@ -198,6 +201,6 @@ async fn a_leader_that_tells_when_its_term_began_has_announced_nothing_new() -> 
     .await?;
     candidate.proclaim("a, but better").await?;
     let next = events(&mut watch, 1).await?;
-    assert_eq!(told(&next), [json!(["announced", "a, but better"])]);
+    assert_eq!(summaries(&next), [json!(["announced", "a, but better"])]);
     Ok(())
 }

@@ -23,8 +23,8 @@ use eldest_fixtures::tools::tool;
 /// Chromium reads its commands at descriptor 3 and answers at 4; what it prints is for its log.
 const PIPES: &str = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#;
 
-/// As root it needs to be told that it may run; the rest keeps it from what is not the page: the network, the profile of
-/// whoever runs this, a graphics card.
+/// It runs as root only with `--no-sandbox`; the rest keeps it from what is not the page: the network, the profile of
+/// the user who runs this, a graphics card.
 const OPTIONS: [&str; 7] = [
     "--headless",
     "--no-sandbox",
@@ -123,7 +123,7 @@ impl Browser {
         Ok(Some(browser))
     }
 
-    /// Shows the page of that node, and waits until the page has been told of the elections.
+    /// Shows the page of that node, and waits until the page has received the elections.
     pub(crate) async fn open(&mut self, at: SocketAddr) -> Result {
         let url = json!({ "url": format!("http://{at}/") });
         let loaded = "document.querySelectorAll('section[data-election]').length > 0";
@@ -135,8 +135,8 @@ impl Browser {
                 break;
             }
         }
-        // Gone as soon as the page is loaded anew.
-        self.tell("window.stillTheSame = true").await?;
+        // Gone as soon as the page is loaded again.
+        self.evaluate("window.stillTheSame = true").await?;
         Ok(())
     }
 
@@ -164,13 +164,13 @@ impl Browser {
     }
 
     /// Evaluates an expression in the page.
-    pub(crate) async fn tell(&mut self, expression: &str) -> Result<Value> {
+    pub(crate) async fn evaluate(&mut self, expression: &str) -> Result<Value> {
         let params =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        let told = self.call("Runtime.evaluate", params).await?;
-        match told.get("exceptionDetails") {
+        let answer = self.call("Runtime.evaluate", params).await?;
+        match answer.get("exceptionDetails") {
             Some(thrown) => Err(format!("{expression}: {thrown}").into()),
-            None => Ok(told["result"]["value"].clone()),
+            None => Ok(answer["result"]["value"].clone()),
         }
     }
 
@@ -178,7 +178,7 @@ impl Browser {
     pub(crate) async fn texts(&mut self, selector: &str) -> Result<Vec<String>> {
         let found =
             format!("[...document.querySelectorAll({selector:?})].map(one => one.textContent)");
-        Ok(serde_json::from_value(self.tell(&found).await?)?)
+        Ok(serde_json::from_value(self.evaluate(&found).await?)?)
     }
 
     /// Waits until an expression is true in the page.
@@ -193,15 +193,15 @@ impl Browser {
         is_off: impl Fn(&Self) -> bool,
     ) -> Result<bool> {
         let done = eventually(SOON, expression, async || {
-            let told = self.tell(expression).await.ok();
-            let is_true = told.is_some_and(|told| told == true);
+            let value = self.evaluate(expression).await.ok();
+            let is_true = value.is_some_and(|value| value == true);
             (is_true || is_off(self)).then_some(is_true)
         })
         .await;
         if done.is_err() {
             println!(
                 "---- the page ----\n{}",
-                self.tell("document.body?.innerText").await?
+                self.evaluate("document.body?.innerText").await?
             );
             println!("---- its complaints ----\n{:?}", self.complaints());
         }
@@ -228,7 +228,7 @@ impl Browser {
 
     /// Returns true if the page still is the one that was opened.
     pub(crate) async fn is_the_same(&mut self) -> Result<bool> {
-        Ok(self.tell("window.stillTheSame === true").await? == true)
+        Ok(self.evaluate("window.stillTheSame === true").await? == true)
     }
 
     /// All that was written to the console, thrown, reported against the policy, or otherwise found to be wrong, without
@@ -302,7 +302,7 @@ impl Browser {
     }
 }
 
-/// Messages end with a zero. At the end of the pipe those who wait are told by their senders' end.
+/// Messages end with a zero. At the end of the pipe the end of their senders notifies those who wait.
 async fn read(answers: ChildStdout, said: Arc<Mutex<Said>>) {
     let mut answers = BufReader::new(answers);
     let mut bytes = Vec::new();

@@ -35,7 +35,7 @@ async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> R
     browser.until(LIVE).await?;
     first.signal(Signal::KILL)?;
     browser.until(LOST).await?;
-    assert_eq!(browser.tell("document.title").await?, "? eldest");
+    assert_eq!(browser.evaluate("document.title").await?, "? eldest");
     assert_eq!(
         browser.texts("[data-election] h2").await?,
         ["kept", "dropped"],
@@ -49,7 +49,7 @@ async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> R
     browser
         .until("[...document.querySelectorAll('h2')].every(one => one.textContent !== 'dropped')")
         .await?;
-    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert!(browser.is_the_same().await?, "it was loaded again");
     second.stop().await
 }
 
@@ -66,7 +66,7 @@ async fn a_page_whose_node_is_stopped_says_so_though_the_connection_stays_open()
     browser.until(LOST).await?;
     node.signal(Signal::CONT)?;
     browser.until(LIVE).await?;
-    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert!(browser.is_the_same().await?, "it was loaded again");
     node.stop().await
 }
 
@@ -92,11 +92,11 @@ async fn a_page_that_is_refused_tries_again_until_there_is_room() -> Result {
     let url = serde_json::json!({ "url": format!("http://{}/", node.at) });
     browser.call("Page.navigate", url).await?;
     browser.until(LOST).await?;
-    browser.tell("window.stillTheSame = true").await?;
+    browser.evaluate("window.stillTheSame = true").await?;
     drop(streams);
     browser.until(LIVE).await?;
     browser.until_leads("team/e", "a").await?;
-    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert!(browser.is_the_same().await?, "it was loaded again");
     node.stop().await
 }
 
@@ -117,13 +117,13 @@ async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
     })
     .await?;
     stage.etcd.pause();
-    let told = eventually(SOON, "a notice", async || {
+    let shown = eventually(SOON, "a notice", async || {
         notice(&mut browser).await.ok()?.pop()
     })
     .await;
     stage.etcd.resume();
     assert_eq!(
-        told?,
+        shown?,
         "This node's session with etcd is lost. This view may be old."
     );
     eventually(SOON, "no notice any more", async || {
@@ -187,12 +187,12 @@ async fn page_of_a_node_whose_own_clock_ended_its_term_calls_it_the_last_known_l
     browser.open(node.at).await?;
     browser.until_leads(ELECTION, "a").await?;
     let colour = "getComputedStyle(document.querySelector('.leader strong')).color";
-    let green = browser.tell(colour).await?;
+    let green = browser.evaluate(colour).await?;
     stage.etcd.pause();
     let known = "document.querySelector('.leader')?.textContent === 'a is the last known leader'";
     browser.until(known).await?;
     answers(node.at, "/leader", 503).await?;
-    assert_ne!(browser.tell(colour).await?, green);
+    assert_ne!(browser.evaluate(colour).await?, green);
     for green in [".vacant", "tr.leads", ".badge.lead", ".track .now"] {
         assert_eq!(browser.texts(green).await?, [""; 0], "{green}");
     }

@@ -32,7 +32,7 @@ async fn an_order_and_the_nodes_that_it_concerns_are_shown_until_it_is_lifted() 
     browser.open(b.at).await?;
     browser.until_count(".roster tbody tr", 2).await?;
     let hidden = "document.querySelector('.orders').hidden";
-    assert_eq!(browser.tell(hidden).await?, true);
+    assert_eq!(browser.evaluate(hidden).await?, true);
 
     let order = r#"{"for_ms": 7200000, "by": "ops", "reason": "<b>new</b> switches"}"#;
     send(a.at, "PUT", order).await?;
@@ -46,17 +46,17 @@ async fn an_order_and_the_nodes_that_it_concerns_are_shown_until_it_is_lifted() 
     assert!(said.ends_with(", by ops: <b>new</b> switches"), "{said}");
     browser.until_count(".roster tbody tr", 2).await?;
     let away = "[...document.querySelectorAll('.badge.away')].map(badge => badge.parentElement.firstChild.textContent)";
-    assert_eq!(browser.tell(away).await?, serde_json::json!(["a"]));
+    assert_eq!(browser.evaluate(away).await?, serde_json::json!(["a"]));
     for scheme in ["light", "dark"] {
         browser.scheme(scheme).await?;
-        let worst = &browser.tell(CONTRASTS).await?[0];
+        let worst = &browser.evaluate(CONTRASTS).await?[0];
         assert!(worst[0].as_f64() >= Some(4.5), "{scheme}: {worst}");
     }
 
     send(b.at, "DELETE", "").await?;
     browser.until(hidden).await?;
     browser.until_count(".badge.away", 0).await?;
-    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert!(browser.is_the_same().await?, "it was loaded again");
     assert_eq!(browser.complaints(), [""; 0]);
     a.stop().await?;
     b.stop().await

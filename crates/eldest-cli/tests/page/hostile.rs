@@ -30,8 +30,8 @@ async fn stand(stage: &Stage, name: &str) -> Result<(Session, Candidate)> {
 
 async fn nothing_ran(browser: &mut Browser) -> Result {
     let made = "document.querySelectorAll('main :is(script, img, svg, iframe, a, b)').length";
-    assert_eq!(browser.tell(made).await?, 0, "markup was made of it");
-    let ran = browser.tell("document.body.dataset.ran").await?;
+    assert_eq!(browser.evaluate(made).await?, 0, "markup was made of it");
+    let ran = browser.evaluate("document.body.dataset.ran").await?;
     assert!(ran.is_null(), "it ran");
     Ok(())
 }
@@ -87,12 +87,12 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     nothing_ran(&mut browser).await?;
     // A name is kept to itself: what follows it stands where it stood, and the longest one does not fill the screen.
     let turned = "[...document.querySelectorAll('.roster .name')].every(one => getComputedStyle(one).unicodeBidi === 'isolate')";
-    assert_eq!(browser.tell(turned).await?, true);
+    assert_eq!(browser.evaluate(turned).await?, true);
     let tallest =
         "Math.max(...[...document.querySelectorAll('.name')].map(one => one.offsetHeight))";
-    assert!(browser.tell(tallest).await?.as_i64() < Some(100));
+    assert!(browser.evaluate(tallest).await?.as_i64() < Some(100));
     let wide = "document.documentElement.scrollWidth - innerWidth";
-    assert!(browser.tell(wide).await?.as_i64() <= Some(0));
+    assert!(browser.evaluate(wide).await?.as_i64() <= Some(0));
     assert_eq!(browser.complaints(), [""; 0]);
     drop(leadership);
     for (session, candidate) in standing {
@@ -141,7 +141,7 @@ async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
     let node = stage.node("60s", "onlooker", &["--observe"]).await?;
     browser.open(node.at).await?;
     browser.until_count(".roster tbody tr", CANDIDATES).await?;
-    let failed = browser.tell(ROWS).await?;
+    let failed = browser.evaluate(ROWS).await?;
     let failed = failed
         .as_array()
         .ok_or("rows")?
@@ -158,7 +158,7 @@ async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
     );
     let texts = format!("{rows}.map((row) => row.textContent.includes('cannot be shown'))");
     assert_eq!(
-        browser.tell(&texts).await?,
+        browser.evaluate(&texts).await?,
         serde_json::json!([true, false])
     );
     assert_eq!(browser.complaints(), [""; 0]);

@@ -13,13 +13,13 @@ const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 async fn roster(browser: &mut Browser) -> Result<Vec<[String; 3]>> {
     let rows = "[...document.querySelectorAll('[data-election=\"team/e\"] .roster tbody tr')].map(row => \
         [row.cells[0].textContent, row.querySelector('.name').textContent, row.cells[2].textContent])";
-    Ok(serde_json::from_value(browser.tell(rows).await?)?)
+    Ok(serde_json::from_value(browser.evaluate(rows).await?)?)
 }
 
-/// The same as the node tells it to programs.
-async fn told(node: &Node) -> Result<Vec<[String; 3]>> {
-    let told = get(node.at, "/v1/elections/team%2Fe").await?.json();
-    let members = told["roster"].as_array().ok_or("a roster")?;
+/// Returns the same as the node answers it to programs.
+async fn answered_roster(node: &Node) -> Result<Vec<[String; 3]>> {
+    let answer = get(node.at, "/v1/elections/team%2Fe").await?.json();
+    let members = answer["roster"].as_array().ok_or("a roster")?;
     let each = members.iter().map(|member| {
         let name = member["identity"].as_str().unwrap_or_default();
         [
@@ -38,7 +38,7 @@ async fn texts(browser: &mut Browser, selector: &str) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_anew() -> Result {
+async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_again() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -68,7 +68,7 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
     browser.until_count(&rows("terms"), 3).await?;
     assert_eq!(texts(browser, ".terms .name").await?, ["c", "b", "a"]);
     browser.until_count(&rows("roster"), 2).await?;
-    assert_eq!(roster(browser).await?, told(&onlooker).await?);
+    assert_eq!(roster(browser).await?, answered_roster(&onlooker).await?);
     draws_the_terms(browser).await?;
 
     // Nobody is there for a while.
@@ -82,10 +82,10 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
     let e = stage.node("3s", "e", &[]).await?;
     browser.until_leads(ELECTION, "e").await?;
     let gap = "Math.max(...[...document.querySelectorAll(\"[data-election='team/e'] .gap\")].map(gap => gap.offsetWidth))";
-    let gap = browser.tell(gap).await?.as_i64();
+    let gap = browser.evaluate(gap).await?.as_i64();
     assert!(gap > Some(0), "the time is seen in which nobody led");
 
-    assert!(browser.is_the_same().await?, "it was loaded anew");
+    assert!(browser.is_the_same().await?, "it was loaded again");
     assert_eq!(browser.complaints(), [""; 0]);
     asked_for_nothing_else(browser, &onlooker);
     for node in [e, onlooker] {
@@ -97,7 +97,7 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
 /// Checks the page of "team/e", which a leads and b and c wait for.
 async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     let seen = roster(browser).await?;
-    assert_eq!(seen, told(onlooker).await?);
+    assert_eq!(seen, answered_roster(onlooker).await?);
     let names: Vec<&str> = seen.iter().map(|[_, name, _]| &**name).collect();
     assert_eq!(names, ["a", "b", "c"], "in order of age");
     let tokens: Vec<i64> = seen.iter().filter_map(|row| row[2].parse().ok()).collect();
@@ -120,8 +120,8 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     assert_eq!(browser.texts("#eyes").await?, [", as seen by d"]);
     let own = texts(browser, ".own").await?;
     assert_eq!(own, ["This node only observes."]);
-    let told = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
-    let endpoint = told["endpoints"][0]["endpoint"]
+    let answer = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
+    let endpoint = answer["endpoints"][0]["endpoint"]
         .as_str()
         .ok_or("an endpoint")?;
     // Once for both elections, which have one session.
@@ -140,9 +140,9 @@ async fn draws_the_terms(browser: &mut Browser) -> Result {
     assert_eq!(texts(browser, ".lane bdi").await?, ["c", "a", "b"]);
     let drawn = "[...document.querySelectorAll(\"[data-election='team/e'] .lane\")].map(lane => \
         [...lane.querySelectorAll('i:not(.gap)')].map(bar => [bar.className, bar.offsetLeft, bar.offsetWidth]))";
-    let drawn = browser.tell(drawn).await?;
+    let drawn = browser.evaluate(drawn).await?;
     let width = "document.querySelector('.track').offsetWidth";
-    let width = browser.tell(width).await?.as_i64();
+    let width = browser.evaluate(width).await?.as_i64();
     let [c, a, b] = [0, 1, 2].map(|lane| &drawn[lane][0]);
     assert_eq!([&c[0], &a[0], &b[0]], ["now", "", ""], "{drawn}");
     let begin = |bar: &Value| bar[1].as_i64();

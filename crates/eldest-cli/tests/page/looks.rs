@@ -71,7 +71,7 @@ async fn the_page_fits_narrow_windows_and_can_be_read_in_both_schemes() -> Resul
         browser.resize(width, 800, 1.0).await?;
         let beyond = "[document.documentElement.scrollWidth - innerWidth, [...document.querySelectorAll('body *')]\
             .filter(one => one.getBoundingClientRect().right > innerWidth + 1 && one.checkVisibility()).map(one => one.outerHTML)]";
-        let beyond = browser.tell(beyond).await?;
+        let beyond = browser.evaluate(beyond).await?;
         assert!(beyond[0].as_i64() <= Some(0), "{width}: {beyond}");
         assert_eq!(beyond[1], json!([]), "{width}");
     }
@@ -83,15 +83,15 @@ async fn the_page_fits_narrow_windows_and_can_be_read_in_both_schemes() -> Resul
             let set = format!(
                 "document.body.dataset.connection = {state:?}; document.querySelector('.notice').hidden = false"
             );
-            browser.tell(&set).await?;
-            let contrasts = browser.tell(CONTRASTS).await?;
+            browser.evaluate(&set).await?;
+            let contrasts = browser.evaluate(CONTRASTS).await?;
             let worst = &contrasts[0];
             assert!(contrasts.as_array().map(Vec::len) > Some(20), "{contrasts}");
             assert!(worst[0].as_f64() >= Some(4.5), "{scheme}, {state}: {worst}");
         }
         backs.push(
             browser
-                .tell("getComputedStyle(document.body).backgroundColor")
+                .evaluate("getComputedStyle(document.body).backgroundColor")
                 .await?,
         );
     }
@@ -137,7 +137,7 @@ async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
         .await?;
     is_heard(&mut browser).await?;
     // Changes of time alone are not read out: the live regions stay the same until the leader changes.
-    assert_eq!(browser.tell(CHANGES).await?, 0);
+    assert_eq!(browser.evaluate(CHANGES).await?, 0);
     is_used_by_keys(&mut browser).await?;
     assert_eq!(browser.complaints(), [""; 0]);
     for node in [a, b, onlooker] {
@@ -146,7 +146,7 @@ async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
     Ok(())
 }
 
-/// A screen reader finds headings, tables and regions, and is told of changes.
+/// A screen reader finds headings, tables and regions, and is notified of changes.
 async fn is_heard(browser: &mut Browser) -> Result {
     let heard = read_aloud(browser).await?;
     let of = |role: &str| -> Vec<&str> {
@@ -180,7 +180,7 @@ async fn is_heard(browser: &mut Browser) -> Result {
         lives.count() >= 2,
         "changes of the leader and of the connection are read out"
     );
-    let html = browser.tell("document.documentElement.lang").await?;
+    let html = browser.evaluate("document.documentElement.lang").await?;
     assert_eq!(html, "en");
     Ok(())
 }
@@ -190,12 +190,12 @@ async fn is_used_by_keys(browser: &mut Browser) -> Result {
     let active = "document.activeElement.className";
     assert_eq!(browser.texts(".terms tbody tr").await?.len(), 6);
     browser.press("Tab", 9, "").await?;
-    assert_eq!(browser.tell(active).await?, "more");
+    assert_eq!(browser.evaluate(active).await?, "more");
     browser.press("Enter", 13, "\r").await?;
     browser.until_count(".terms tbody tr", 8).await?;
-    assert_eq!(browser.tell(active).await?, "more");
+    assert_eq!(browser.evaluate(active).await?, "more");
     let expanded = "document.activeElement.ariaExpanded";
-    assert_eq!(browser.tell(expanded).await?, "true");
+    assert_eq!(browser.evaluate(expanded).await?, "true");
     browser.press("Enter", 13, "\r").await?;
     browser.until_count(".terms tbody tr", 6).await
 }

@@ -35,7 +35,7 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
 async fn picture(browser: &mut Browser) -> Result<Vec<u8>> {
     browser.resize(860, 200, 1.5).await?;
     let height = browser
-        .tell("document.documentElement.scrollHeight")
+        .evaluate("document.documentElement.scrollHeight")
         .await?;
     browser
         .resize(860, u32::try_from(height.as_u64().ok_or("a height")?)?, 1.5)

@@ -119,8 +119,8 @@ async fn takes_and_gives_back(kind: &str) -> Result {
 /// A client that does not wait ends with that code, and without its program.
 async fn gets_nothing(kind: &str, node: &Node, code: i32) -> Result {
     let refused = ended(client(kind, node, 0, "echo never").spawn()?).await?;
-    let told = (refused.status.code(), &*said(&refused));
-    assert_eq!(told, (Some(code), ""), "{refused:?}");
+    let outcome = (refused.status.code(), &*said(&refused));
+    assert_eq!(outcome, (Some(code), ""), "{refused:?}");
     Ok(())
 }
 

@@ -47,7 +47,7 @@ async fn beside(
     more: &[&str],
 ) -> Result<(Node, SocketAddr)> {
     let at = free_port().await?;
-    let told = at.to_string();
+    let address = at.to_string();
     let args = [
         "serve",
         ELECTION,
@@ -59,7 +59,7 @@ async fn beside(
         "400ms",
     ];
     let mut command = stage.command(ttl, &args);
-    command.args(["--forward", program, "--forward-listen", &told]);
+    command.args(["--forward", program, "--forward-listen", &address]);
     command.args(more);
     Ok((Node::start(stage, name, command)?, at))
 }

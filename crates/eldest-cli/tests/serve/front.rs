@@ -89,7 +89,7 @@ async fn nodes(
 /// The documented configuration, at our addresses.
 fn configuration([front, stats]: [SocketAddr; 2], servers: &[[SocketAddr; 2]]) -> String {
     let text = include_str!("../../../../deploy/haproxy.cfg");
-    // Two descriptors for each connection: more than whoever runs the tests may have.
+    // Two descriptors for each connection: more than the user who runs the tests may have.
     let mut text = text.replace("maxconn 2000", "maxconn 100");
     let mut replace = |documented: &str, ours: &str| {
         assert_eq!(text.matches(documented).count(), 1, "{documented}");

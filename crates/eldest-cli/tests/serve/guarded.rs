@@ -1,5 +1,5 @@
-//! Tests that the place of a killed node is free long before its lease expires, and never while a program may act on what the
-//! node told it.
+//! Tests that the place of a killed node is free long before its lease expires, and never while a program may act on an
+//! answer of the node.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -64,9 +64,9 @@ impl Guarded {
 
     /// Asks a, which leads.
     async fn ask(&self, path: &str, body: Option<Value>) -> Result<Value> {
-        let (status, told) = curl(&self.socket, path, body).await?;
-        assert!((200..300).contains(&status), "{path}: {told}");
-        Ok(told)
+        let (status, answer) = curl(&self.socket, path, body).await?;
+        assert!((200..300).contains(&status), "{path}: {answer}");
+        Ok(answer)
     }
 
     async fn kill(&mut self) -> Result {
@@ -175,8 +175,8 @@ async fn a_killed_node_is_succeeded_when_its_callers_may_act_no_longer() -> Resu
 async fn a_lock_of_a_killed_node_is_free_when_its_owner_may_act_no_longer() -> Result {
     let mut guarded = Guarded::new("400ms", &[]).await?;
     let body = json!({ "owner": "caller", "ttl_ms": SHORT.as_millis() });
-    let told = guarded.ask("/v1/locks/printer", Some(body)).await?;
-    let until = told["may_act_until_boot_ms"].as_u64().ok_or("a time")?;
+    let answer = guarded.ask("/v1/locks/printer", Some(body)).await?;
+    let until = answer["may_act_until_boot_ms"].as_u64().ok_or("a time")?;
     guarded.kill().await?;
     takes(&guarded.b, "printer").await?;
     let now = since_boot();

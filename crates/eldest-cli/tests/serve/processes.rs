@@ -41,7 +41,7 @@ async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_is_told_to_end_says_so_before_it_leaves_and_answers_until_it_has_left()
+async fn a_node_that_is_asked_to_end_says_so_before_it_leaves_and_answers_until_it_has_left()
 -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("60s", "a", &["--grace", "2s"]).await?;
@@ -144,7 +144,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
     assert!(page.contains("eldest_leading{"), "{page}");
     for node in &nodes {
         let output = std::fs::read_to_string(stage.folder.path().join("out-a"))?;
-        assert_eq!(output, "token=\n", "the program is not told the token");
+        assert_eq!(output, "token=\n", "the program does not receive the token");
         node.signal(Signal::TERM)?;
     }
     for mut node in nodes {
@@ -154,7 +154,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_offers_only_locks_of_the_names_that_it_was_told_and_none_of_an_election() -> Result
+async fn a_node_offers_only_locks_of_the_names_that_it_was_given_and_none_of_an_election() -> Result
 {
     let stage = Stage::new().await?;
     let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;

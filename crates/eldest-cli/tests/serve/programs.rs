@@ -181,20 +181,20 @@ async fn a_node_gives_up_at_once_when_its_program_dies_and_exits_with_69() -> Re
 }
 
 #[tokio::test]
-async fn a_node_that_is_told_to_end_keeps_its_promise_only_while_its_program_lives() -> Result {
+async fn a_node_that_is_asked_to_end_keeps_its_promise_only_while_its_program_lives() -> Result {
     let stage = Stage::new().await?;
     let mut program = Program::start("exec sleep 600")?;
     let more = ["--guard-pid", &program.pid(), "--grace", GRACE];
     let mut a = stage.node("60s", "a", &more).await?;
     answers(a.at, "/leader", 200).await?;
-    let told = Instant::now();
+    let asked = Instant::now();
     a.signal(Signal::TERM)?;
     answers(a.at, "/leader", 503).await?;
     assert_eq!(get(a.at, "/leader").await?.json()["role"], "ending");
     program.kill()?;
     assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
     assert!(
-        told.elapsed() < Duration::from_secs(25),
+        asked.elapsed() < Duration::from_secs(25),
         "the grace period is {GRACE}"
     );
     Ok(())
@@ -325,20 +325,20 @@ async fn a_program_that_bound_itself_is_succeeded_at_once_and_the_node_waits_for
     let ask = format!("/leader?holder_pid={}", program.pid());
     let bind = async |program: &Program| {
         let body = json!({ "holder_pid": program.0.id() });
-        let (status, told) = curl(&socket, "/v1/program", Some(body)).await?;
+        let (status, answer) = curl(&socket, "/v1/program", Some(body)).await?;
         assert_eq!(
-            (status, &told["elections"]),
+            (status, &answer["elections"]),
             (200, &json!([ELECTION])),
-            "{told}"
+            "{answer}"
         );
         Ok::<_, eldest::BoxError>(())
     };
     bind(&program).await?;
-    let (status, told) = curl(&socket, &ask, None).await?;
-    assert_eq!((status, &told["may_act_for_ms"]), (200, &json!(25_000)));
-    let (status, told) = curl(&socket, "/leader", None).await?;
+    let (status, answer) = curl(&socket, &ask, None).await?;
+    assert_eq!((status, &answer["may_act_for_ms"]), (200, &json!(25_000)));
+    let (status, answer) = curl(&socket, "/leader", None).await?;
     assert_eq!(
-        (status, &told["may_act_for_ms"]),
+        (status, &answer["may_act_for_ms"]),
         (200, &Value::Null),
         "curl is not bound"
     );

@@ -78,8 +78,8 @@ impl Stage {
         variables: &[(&str, &str)],
     ) -> Result<Node> {
         let at = free_port().await?;
-        let told = at.to_string();
-        let args = ["run", ELECTION, "--id", name, "--serve", &told];
+        let address = at.to_string();
+        let args = ["run", ELECTION, "--id", name, "--serve", &address];
         let mut command = self.command(ttl, &args);
         command
             .args(["--", "sh", "-c", program])
@@ -190,8 +190,8 @@ pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
     .await?)
 }
 
-/// A port that was free a moment ago. Below those from which the kernel takes some for whoever connects: one of these could
-/// be taken until its server begins.
+/// A port that was free a moment ago. Below those from which the kernel takes some for clients that connect: one of
+/// these could be taken until its server begins.
 pub(crate) async fn free_port() -> Result<SocketAddr> {
     loop {
         let at = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(16_000..32_000)));

@@ -31,7 +31,7 @@ async fn the_program_s_code_is_the_command_s() -> Result {
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_be_run_is_told_before_anything_is_begun() -> Result {
+async fn a_program_that_cannot_be_run_is_reported_before_anything_is_begun() -> Result {
     let stage = Stage::new().await?;
     let plain = stage.folder().join("plain");
     std::fs::write(&plain, "no program")?;
@@ -173,7 +173,7 @@ async fn signals_are_passed_on_to_the_program_s_group() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_only_waits_ends_at_once_when_it_is_told() -> Result {
+async fn a_node_that_only_waits_ends_at_once_when_it_is_asked_to() -> Result {
     let stage = Stage::new().await?;
     let mut leader = stage.script("a", &[], FOR_EVER)?;
     stage.stands("a").await?;

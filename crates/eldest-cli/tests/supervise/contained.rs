@@ -118,7 +118,7 @@ async fn a_stopped_keeper_does_not_keep_the_program_of_a_lost_term_alive() -> Re
     let mut b = stage.node("b", "", PLAIN)?;
     stage.stands("b").await?;
     signal(keeper, Signal::STOP);
-    // Neither can be told anything; the lease runs out.
+    // Neither receives anything; the lease runs out.
     let paused = now();
     stage.etcd.pause();
     stage.nothing_of(worker.token, TTL + SOON).await?;
@@ -281,7 +281,7 @@ pub(crate) fn may_make_cgroups() -> Result<bool> {
 
 /// Joining one takes the kernel longer than all the rest of a hand-over.
 #[tokio::test]
-async fn whoever_waits_to_lead_has_its_cgroup_already_where_there_may_be_one() -> Result {
+async fn a_node_that_waits_to_lead_has_its_cgroup_already_where_there_may_be_one() -> Result {
     if !may_make_cgroups()? {
         return Ok(());
     }
@@ -347,21 +347,21 @@ async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_period() -> Re
 
 /// The place is kept while the program winds up, for longer than a lease lasts without a renewal.
 #[tokio::test]
-async fn nobody_takes_over_while_a_node_that_was_told_to_end_winds_up() -> Result {
+async fn nobody_takes_over_while_a_node_that_was_asked_to_end_winds_up() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "stubborn", &["--no-cgroup", "--stop-timeout", "60s"])?;
     let (worker, _, program) = first(&stage, &a).await?;
     let mut b = stage.node("b", "", PLAIN)?;
     stage.stands("b").await?;
     a.signal(Signal::TERM);
-    eventually(SOON, "it was told", async || {
+    eventually(SOON, "it received the signal", async || {
         let mut lines = stage.lines().into_iter();
         lines.find(|line| line.word == "term")
     })
     .await?;
-    let told = now();
+    let asked = now();
     eventually(SOON, "longer than a lease lasts", async || {
-        (now() > told + TTL + millis(1000)).then_some(())
+        (now() > asked + TTL + millis(1000)).then_some(())
     })
     .await?;
     assert!(

@@ -71,12 +71,12 @@ async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
             text(&output.stderr)
         );
     }
-    // Told to end while it waits: nobody is to believe that its program ran.
+    // It is asked to end while it waits: nobody is to assume that its program ran.
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
-    let mut told = Node::start(command, stage.folder(), "b")?;
+    let mut asked = Node::start(command, stage.folder(), "b")?;
     standing(&stage, "eldest/res/", 2).await?;
-    assert_eq!(told.stop().await?.code(), Some(75), "{}", told.log());
+    assert_eq!(asked.stop().await?.code(), Some(75), "{}", asked.log());
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
     let waiting = tokio::spawn(output(command));

@@ -1,5 +1,5 @@
-//! `eldest run` and `eldest lock`, the real binary: a program runs only while its node leads, whoever is killed or
-//! stopped. Processes of this test are found by a mark in their environment, however they hide.
+//! `eldest run` and `eldest lock`, the real binary: a program runs only while its node leads, whichever process is
+//! killed or stopped. Processes of this test are found by a mark in their environment, however they hide.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::disallowed_methods,

@@ -63,7 +63,7 @@ impl Stage {
         self.patient_node(TTL, name, manners, options)
     }
 
-    /// One whose lease lasts longer, so that what does not wait for its end can be told from what does.
+    /// Starts a node whose lease lasts longer, so that a test can distinguish what waits for its end from what does not.
     pub(crate) fn patient_node(
         &self,
         ttl: Duration,

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A lock that was acquired at 0 ms under a lease that is believed in until 1,000 ms.
+/// A lock that was acquired at 0 ms under a lease that is trusted until 1,000 ms.
 struct Stage {
     clock: Arc<Clock>,
     term: ScriptedTerm,
@@ -39,7 +39,7 @@ impl Stage {
     /// Returns for how long a sign of life lets the caller act, in milliseconds.
     fn promised(&self) -> u64 {
         match self.held.sign() {
-            Sign::Held(told) => told.may_act_until_boot_ms,
+            Sign::Held(lock) => lock.may_act_until_boot_ms,
             other => panic!("{other:?}"),
         }
     }
@@ -73,8 +73,8 @@ async fn a_sign_of_life_just_before_the_expiry_is_decided_keeps_the_lock_for_as_
     assert!(matches!(stage.held.sign(), Sign::Over));
 }
 
-/// A sign of life waits while the expiry is decided, and is refused then. Were it let in between, its caller would be told
-/// to act with a lock that is being given back.
+/// A sign of life waits while the expiry is decided, and is refused then. Were it let in between, its caller would act
+/// with a lock that is being given back.
 #[tokio::test]
 async fn a_sign_of_life_while_the_expiry_is_decided_promises_nothing() {
     let stage = Stage::new(100);
@@ -82,10 +82,10 @@ async fn a_sign_of_life_while_the_expiry_is_decided_promises_nothing() {
     assert_eq!(over.as_mut().now_or_never(), None);
     stage.clock.set(100);
     let promised = Arc::<AtomicBool>::default();
-    let (held, told) = (Arc::clone(&stage.held), Arc::clone(&promised));
+    let (held, flag) = (Arc::clone(&stage.held), Arc::clone(&promised));
     stage.clock.meanwhile(move || {
         let would_wait = held.times.try_lock().is_err();
-        told.store(!would_wait && matches!(held.sign(), Sign::Held(_)), Relaxed);
+        flag.store(!would_wait && matches!(held.sign(), Sign::Held(_)), Relaxed);
     });
     assert_eq!(over.as_mut().now_or_never(), Some(()));
     assert!(!promised.load(Relaxed), "it is given back all the same");

@@ -130,7 +130,7 @@ async fn a_lock_outlives_an_exec_of_its_process_and_is_free_when_the_process_is_
 #[tokio::test]
 async fn a_lock_of_a_process_that_was_started_by_a_double_fork_outlives_its_parents() -> Result {
     let stage = Stage::new().await?;
-    // The middle shell stays until it is told, and the first one until the middle one has ended.
+    // The middle shell stays until it reads a line, and the first one until the middle one has ended.
     let mut parents =
         shell("sh -c 'sleep 600 >&2 & echo $!; read line'; read line; echo parents end")?;
     let number: u32 = line(&mut parents)?.parse()?;
@@ -151,8 +151,8 @@ async fn a_lock_of_a_process_that_was_started_by_a_double_fork_outlives_its_pare
 async fn a_caller_that_does_not_bind_its_lock_keeps_it_when_its_process_has_ended() -> Result {
     let stage = Stage::new().await?;
     let body = json!({ "owner": "curl", "ttl_ms": LONG }).to_string();
-    let told = curl(&stage.server.path(), JOBS, &body)?;
-    let id = told["lock"].as_str().ok_or("no id")?;
+    let answer = curl(&stage.server.path(), JOBS, &body)?;
+    let id = answer["lock"].as_str().ok_or("no id")?;
     stage.is_held(id).await?;
     // Otherwise the session would not close before the lock's time is over.
     let lock = format!("{JOBS}/{id}");
@@ -220,9 +220,11 @@ async fn a_lock_that_is_bound_to_its_caller_outlives_the_connection_and_not_the_
     let mut caller = Process(spawn(command.env(CHILD, stage.server.path()))?);
     let output = BufReader::new(caller.0.stdout.take().expect("a pipe"));
     let mut lines = output.lines().map_while(std::result::Result::ok);
-    let told = lines.find_map(|line| Some(line.split_once("answer ")?.1.to_owned()));
-    let told: Value = serde_json::from_str(&told.ok_or("no answer")?)?;
-    stage.is_held(told["lock"].as_str().ok_or("no id")?).await?;
+    let answer = lines.find_map(|line| Some(line.split_once("answer ")?.1.to_owned()));
+    let answer: Value = serde_json::from_str(&answer.ok_or("no answer")?)?;
+    stage
+        .is_held(answer["lock"].as_str().ok_or("no id")?)
+        .await?;
     caller.0.kill()?;
     stage.is_free_soon().await?;
     stage.stop().await
@@ -438,8 +440,8 @@ impl Beside {
     async fn promised(&self, path: &str) -> Result<Option<u64>> {
         let answer = self.server.ask("GET", path, "").await?;
         assert_eq!(answer.status, 200, "{answer:?}");
-        let told = answer.json();
-        let own = told.get("own").unwrap_or(&told);
+        let body = answer.json();
+        let own = body.get("own").unwrap_or(&body);
         assert_eq!(own["role"], "leader", "{answer:?}");
         Ok(own["may_act_for_ms"].as_u64())
     }
@@ -576,8 +578,8 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
     assert_eq!(allowed, Some(millis(GRACE)));
     // The program asks for itself; an exec does not make it another process.
     bound.0.stdin.take().expect("a pipe").write_all(b"\n")?;
-    let told: Value = serde_json::from_str(&line(&mut bound)?)?;
-    assert_eq!(told["may_act_for_ms"], millis(GRACE), "{told}");
+    let answer: Value = serde_json::from_str(&line(&mut bound)?)?;
+    assert_eq!(answer["may_act_for_ms"], millis(GRACE), "{answer}");
     for (query, code) in [
         ("x", "bad_holder"),
         ("0", "bad_holder"),

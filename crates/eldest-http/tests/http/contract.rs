@@ -54,12 +54,15 @@ fn described(path: &str) -> Vec<&'static Map<String, Value>> {
 
 /// Status, type and body of an answer are what is described.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
-    let told = format!("{method} {path}: {answer:?}");
+    let answered = format!("{method} {path}: {answer:?}");
     let guessing = answer.header("x-content-type-options");
-    assert_eq!(guessing, Some("nosniff"), "{told}");
+    assert_eq!(guessing, Some("nosniff"), "{answered}");
     let operations = described(path);
     if method == "OPTIONS" && answer.status == 204 {
-        return assert!(allowed(answer).is_superset(&methods(&operations)), "{told}");
+        return assert!(
+            allowed(answer).is_superset(&methods(&operations)),
+            "{answered}"
+        );
     }
     let method = match method {
         "HEAD" => "get".to_owned(),
@@ -72,21 +75,21 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
         // The router checks the caller's access before the method.
         assert!(
             [400, 401, 403, 404, 405, 421].contains(&answer.status),
-            "not described: {told}"
+            "not described: {answered}"
         );
-        return holds("Problem", &answer.json(), &told);
+        return holds("Problem", &answer.json(), &answered);
     };
     let described = &operation["responses"][answer.status.to_string()];
     let content = described["content"].as_object();
-    let content = content.unwrap_or_else(|| panic!("this status is not described: {told}"));
+    let content = content.unwrap_or_else(|| panic!("this status is not described: {answered}"));
     let kind = answer.header("content-type").unwrap_or_default();
     let described = content.get(kind);
-    let described = described.unwrap_or_else(|| panic!("this type is not described: {told}"));
+    let described = described.unwrap_or_else(|| panic!("this type is not described: {answered}"));
     if kind.ends_with("json") && !answer.body.is_empty() {
         let schema = described["schema"]["$ref"].as_str();
         let name = schema.and_then(|to| to.strip_prefix(SCHEMAS));
         if let Some(name) = name {
-            holds(name, &answer.json(), &told);
+            holds(name, &answer.json(), &answered);
         }
     }
 }
@@ -153,9 +156,9 @@ fn fault(name: &str, value: &Value) -> Option<String> {
 }
 
 /// Fails unless the value is as the schema of that name says.
-pub(crate) fn holds(name: &str, value: &Value, told: &str) {
+pub(crate) fn holds(name: &str, value: &Value, answered: &str) {
     if let Some(fault) = fault(name, value) {
-        panic!("not a {name}: {fault}: {told}");
+        panic!("not a {name}: {fault}: {answered}");
     }
 }
 

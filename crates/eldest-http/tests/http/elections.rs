@@ -132,7 +132,7 @@ async fn events_begin_with_the_present_state_tell_of_a_vacant_seat_and_end_with_
 
 /// The page takes a node that says nothing for twelve seconds for one that is stopped or cut off.
 #[tokio::test]
-async fn whoever_follows_events_hears_that_the_node_lives_though_nothing_changes() -> Result {
+async fn a_follower_of_events_hears_that_the_node_lives_though_nothing_changes() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;

@@ -157,7 +157,7 @@ async fn the_leader_learns_who_asked_and_nothing_of_the_connection() -> Result {
     let (_leader, other) = two(&etcd).await?;
     let more = "Authorization: Bearer x\r\nX-Forwarded-For: 192.0.2.7\r\nTE: trailers\r\n";
     let answer = exactly(other.at, &closing("GET", "/head", more)).await?;
-    let told = answer.body;
+    let body = answer.body;
     for part in [
         "\"host\": \"orders.example\"",
         "\"authorization\": \"Bearer x\"",
@@ -167,10 +167,10 @@ async fn the_leader_learns_who_asked_and_nothing_of_the_connection() -> Result {
         "for=127.0.0.1;host=",
         "\"eldest-hops\": \"1\"",
     ] {
-        assert!(told.contains(part), "{part} is not in {told}");
+        assert!(body.contains(part), "{part} is not in {body}");
     }
     for part in ["\"x-own\"", "\"te\"", "\"connection\""] {
-        assert!(!told.contains(part), "{part} is in {told}");
+        assert!(!body.contains(part), "{part} is in {body}");
     }
     Ok(())
 }

@@ -141,12 +141,12 @@ async fn a_node_whose_check_fails_gives_way_after_the_time_that_it_promised() ->
     let mut rival = beside.election.campaign().await?;
     well.store(false, Ordering::Relaxed);
     // The time of the last 200, whose caller may act for the grace period.
-    let mut told = Instant::now();
+    let mut confirmed = Instant::now();
     let leads = async {
         loop {
             let asked = Instant::now();
             match beside.ask("/leader").await?.status {
-                200 => told = asked,
+                200 => confirmed = asked,
                 _ => return Ok::<_, eldest::BoxError>(()),
             }
         }
@@ -154,7 +154,7 @@ async fn a_node_whose_check_fails_gives_way_after_the_time_that_it_promised() ->
     let (elected, left) = tokio::join!(timeout(SOON, rival.elected()), leads);
     left?;
     let led = elected??;
-    assert!(told.elapsed() >= GRACE, "a caller may still act");
+    assert!(confirmed.elapsed() >= GRACE, "a caller may still act");
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
     drop(led);
     rival.leave().await?;

@@ -19,7 +19,7 @@ fn node() -> Result<Node> {
 }
 
 #[tokio::test]
-async fn whoever_dawdles_over_a_request_is_cut_off() -> Result {
+async fn a_caller_that_dawdles_over_a_request_is_cut_off() -> Result {
     let limits = Limits::default().header_time(Duration::from_millis(200));
     let server = Server::start(node()?, limits, |auth| auth).await?;
     let request = "GET /live HTTP/1.1\r\nHost: localhost\r\n";
@@ -107,7 +107,7 @@ pub(crate) async fn never_reads(mut stream: impl AsyncWrite + Unpin) -> Result {
 }
 
 #[tokio::test]
-async fn whoever_takes_nothing_of_an_answer_is_cut_off_on_every_transport() -> Result {
+async fn a_caller_that_reads_nothing_of_an_answer_is_cut_off_on_every_transport() -> Result {
     let limits = Limits::default().write_time(Duration::from_millis(200));
     let server = Server::start(node()?, limits.clone(), |auth| auth).await?;
     never_reads(TcpStream::connect(server.at).await?).await?;

@@ -57,17 +57,20 @@ impl Stage {
         Ok(guard.release().await?)
     }
 
-    /// The other session gets it, no earlier than what was told last.
-    async fn passes_on(&self, told: &Told) -> Result<LockGuard> {
+    /// The other session gets it, no earlier than the last answer allows.
+    async fn passes_on(&self, promise: &Promise) -> Result<LockGuard> {
         let guard = timeout(SOON, self.lock.acquire()).await??;
-        let (since, deadline) = (told.asked.elapsed(), guard.valid_until());
+        let (since, deadline) = (promise.asked.elapsed(), guard.valid_until());
         assert!(
-            since >= told.valid_for,
-            "another held it {since:?} after {told:?}"
+            since >= promise.valid_for,
+            "another held it {since:?} after {promise:?}"
         );
         // By the clock that both have, since the machine was started.
         let now = deadline.since_boot().saturating_sub(deadline.time_left());
-        assert!(now >= told.until, "another held it at {now:?}: {told:?}");
+        assert!(
+            now >= promise.until,
+            "another held it at {now:?}: {promise:?}"
+        );
         Ok(guard)
     }
 
@@ -78,9 +81,9 @@ impl Stage {
     }
 }
 
-/// A lock, as its owner was told.
+/// A lock, as the answer describes it to its owner.
 #[derive(Debug)]
-struct Told {
+struct Promise {
     /// Before the request was sent.
     asked: Instant,
     valid_for: Duration,
@@ -89,15 +92,15 @@ struct Told {
     token: i64,
 }
 
-impl Told {
-    fn new(asked: Instant, told: &Value) -> Self {
-        let time = |name: &str| Duration::from_millis(told[name].as_u64().expect("a time"));
+impl Promise {
+    fn new(asked: Instant, answer: &Value) -> Self {
+        let time = |name: &str| Duration::from_millis(answer[name].as_u64().expect("a time"));
         Self {
             asked,
             valid_for: time("may_act_for_ms"),
             until: time("may_act_until_boot_ms"),
-            id: told["lock"].as_str().expect("an id").to_owned(),
-            token: told["fencing_token"].as_i64().expect("a token"),
+            id: answer["lock"].as_str().expect("an id").to_owned(),
+            token: answer["fencing_token"].as_i64().expect("a token"),
         }
     }
 }
@@ -106,24 +109,24 @@ async fn send(at: SocketAddr, path: &str, body: &str) -> Result<Answer> {
     caller::send(at, "POST", path, body).await
 }
 
-async fn acquire(at: SocketAddr, wait: Duration) -> Result<Told> {
+async fn acquire(at: SocketAddr, wait: Duration) -> Result<Promise> {
     acquire_for(TTL, at, wait).await
 }
 
-async fn hold(at: SocketAddr, wait: Duration) -> Result<Told> {
+async fn hold(at: SocketAddr, wait: Duration) -> Result<Promise> {
     acquire_for(LONG, at, wait).await
 }
 
-async fn acquire_for(ttl: Duration, at: SocketAddr, wait: Duration) -> Result<Told> {
+async fn acquire_for(ttl: Duration, at: SocketAddr, wait: Duration) -> Result<Promise> {
     let (wait, ttl) = (wait.as_millis() as u64, ttl.as_millis() as u64);
     let body = json!({ "owner": "test", "wait_ms": wait, "ttl_ms": ttl });
     let asked = Instant::now();
     let answer = send(at, JOBS, &body.to_string()).await?;
     assert_eq!(answer.status, 201, "{answer:?}");
-    let told = Told::new(asked, &answer.json());
-    let location = format!("{JOBS}/{}", told.id).to_ascii_lowercase();
+    let promise = Promise::new(asked, &answer.json());
+    let location = format!("{JOBS}/{}", promise.id).to_ascii_lowercase();
     assert_eq!(answer.header("location"), Some(&*location));
-    Ok(told)
+    Ok(promise)
 }
 
 async fn renew(at: SocketAddr, id: &str) -> Result<Answer> {
@@ -306,18 +309,18 @@ async fn the_slashes_of_a_lock_s_name_are_written_as_they_are_or_escaped() -> Re
 async fn a_lock_whose_owner_vanished_is_free_when_its_time_is_over_and_not_before() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
-    let mut told = acquire(at, Duration::ZERO).await?;
-    let begun = told.asked;
+    let mut promise = acquire(at, Duration::ZERO).await?;
+    let begun = promise.asked;
     // Renewals keep the lock for longer than one TTL.
     while begun.elapsed() < TTL * 2 {
         let asked = Instant::now();
-        let answer = renew(at, &told.id).await?;
+        let answer = renew(at, &promise.id).await?;
         assert_eq!(answer.status, 200);
-        told = Told::new(asked, &answer.json());
+        promise = Promise::new(asked, &answer.json());
     }
-    let guard = stage.passes_on(&told).await?;
-    assert!(guard.fencing_token() > told.token);
-    assert_eq!(renew(at, &told.id).await?.problem(), "no_such_lock");
+    let guard = stage.passes_on(&promise).await?;
+    assert!(guard.fencing_token() > promise.token);
+    assert_eq!(renew(at, &promise.id).await?.problem(), "no_such_lock");
     guard.release().await?;
     stage.stop().await
 }
@@ -388,31 +391,31 @@ async fn a_lock_is_kept_by_an_open_connection_and_freed_after_it() -> Result {
     let stage = Stage::new().await?;
     let begun = Instant::now();
     let mut connection = Connection::open(stage.at()).await?;
-    let mut told = Told::new(begun, &connection.json().await?);
+    let mut promise = Promise::new(begun, &connection.json().await?);
     while begun.elapsed() < TTL * 2 {
         let line = connection.json().await?;
-        assert_eq!(line["fencing_token"], told.token);
-        // From when that line counts, only the clock since boot tells.
-        told = Told::new(begun, &line);
+        assert_eq!(line["fencing_token"], promise.token);
+        // From when that line counts, only the clock since boot shows.
+        promise = Promise::new(begun, &line);
     }
     assert!(stage.lock.try_acquire().await?.is_none());
     drop(connection);
-    let guard = stage.passes_on(&told).await?;
+    let guard = stage.passes_on(&promise).await?;
     guard.release().await?;
     // ... or given back at once.
     let mut connection = Connection::open(stage.at()).await?;
-    let told = Told::new(Instant::now(), &connection.json().await?);
-    assert_eq!(release(stage.at(), &told.id).await?.status, 200);
+    let promise = Promise::new(Instant::now(), &connection.json().await?);
+    assert_eq!(release(stage.at(), &promise.id).await?.status, 200);
     stage.is_free().await?;
     stage.stop().await
 }
 
 #[tokio::test]
-async fn whoever_lost_its_lock_is_told() -> Result {
+async fn a_caller_that_lost_its_lock_is_notified() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
     let mut connection = Connection::open(at).await?;
-    let told = Told::new(Instant::now(), &connection.json().await?);
+    let promise = Promise::new(Instant::now(), &connection.json().await?);
     let roster = stage.lock.roster().await?;
     let key = roster.leader().expect("it is held").key().to_vec();
     stage.etcd.client().await.delete(key, None).await?;
@@ -423,14 +426,14 @@ async fn whoever_lost_its_lock_is_told() -> Result {
             break;
         }
     }
-    let answer = renew(at, &told.id).await?;
+    let answer = renew(at, &promise.id).await?;
     let known = [(410, "lock_lost"), (404, "no_such_lock")];
     assert!(
         known.contains(&(answer.status, &*answer.problem())),
         "{answer:?}"
     );
     eventually(SOON, "it is kept no longer", async || {
-        let answer = renew(at, &told.id).await.ok()?;
+        let answer = renew(at, &promise.id).await.ok()?;
         (answer.status == 404).then_some(())
     })
     .await?;
@@ -440,8 +443,8 @@ async fn whoever_lost_its_lock_is_told() -> Result {
 #[tokio::test]
 async fn a_node_that_ends_keeps_its_promises() -> Result {
     let stage = Stage::new().await?;
-    let told = acquire(stage.at(), Duration::ZERO).await?;
-    let (closed, guard) = tokio::join!(stage.session.close(), stage.passes_on(&told));
+    let promise = acquire(stage.at(), Duration::ZERO).await?;
+    let (closed, guard) = tokio::join!(stage.session.close(), stage.passes_on(&promise));
     closed?;
     guard?.release().await?;
     let answer = send(stage.at(), JOBS, r#"{"owner":"late"}"#).await?;
@@ -458,7 +461,7 @@ async fn callers_share_a_lock_and_one_that_does_not_waits_for_them() -> Result {
     for _ in 0..2 {
         let answer = send(at, JOBS, shared).await?;
         assert_eq!(answer.status, 201, "{answer:?}");
-        readers.push(Told::new(Instant::now(), &answer.json()));
+        readers.push(Promise::new(Instant::now(), &answer.json()));
     }
     assert_ne!(readers[0].token, readers[1].token);
     let answer = send(at, JOBS, r#"{"owner":"writer"}"#).await?;
@@ -476,7 +479,7 @@ async fn callers_share_a_lock_and_one_that_does_not_waits_for_them() -> Result {
 }
 
 #[tokio::test]
-async fn bad_requests_for_locks_are_told_what_is_wrong() -> Result {
+async fn bad_requests_for_locks_are_answered_with_what_is_wrong() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
     for (body, part) in [
@@ -544,9 +547,9 @@ async fn many_callers_at_once_hold_it_one_after_another() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
     let callers = (0..12).map(|_| async move {
-        let told = acquire(at, SOON).await?;
-        assert_eq!(release(at, &told.id).await?.status, 200);
-        Ok::<_, eldest::BoxError>(told.token)
+        let promise = acquire(at, SOON).await?;
+        assert_eq!(release(at, &promise.id).await?.status, 200);
+        Ok::<_, eldest::BoxError>(promise.token)
     });
     let tokens = futures::future::try_join_all(callers).await?;
     let different: std::collections::BTreeSet<i64> = tokens.iter().copied().collect();
@@ -571,9 +574,9 @@ async fn a_caller_that_was_cut_off_is_noticed_while_it_holds_a_lock_and_while_it
     let server = Server::start(node, limits, |auth| auth).await?;
     std::mem::replace(&mut stage.server, server).stop().await?;
     let mut connection = Connection::open(stage.at()).await?;
-    let told = Told::new(Instant::now(), &connection.json().await?);
+    let promise = Promise::new(Instant::now(), &connection.json().await?);
     cut_off(connection.0.get_ref())?;
-    let guard = stage.passes_on(&told).await?;
+    let guard = stage.passes_on(&promise).await?;
 
     let body = r#"{"owner":"x","wait_ms":300000}"#;
     let length = body.len();

@@ -53,7 +53,7 @@ fn is(wanted: f64) -> impl Fn(f64) -> bool {
 }
 
 #[tokio::test]
-async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
+async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
     LazyLock::force(&RECORDER);
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "metrics-a").await?;
@@ -94,7 +94,7 @@ async fn leading_rank_and_terms_are_told_as_they_change() -> Result {
 }
 
 #[tokio::test]
-async fn an_evacuation_is_told_while_it_stands() -> Result {
+async fn an_evacuation_is_shown_while_it_stands() -> Result {
     LazyLock::force(&RECORDER);
     let etcd = Etcd::start().await?;
     let me = Announcement::default().with_data_center("metrics-dc1");
@@ -227,10 +227,10 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 #[test]
 fn the_table_lists_exactly_what_the_library_measures() {
     let source = include_str!("../../../../src/metrics.rs");
-    let (described, told) = source.split_once("mod recorders {").expect("the calls");
+    let (described, recorded) = source.split_once("mod recorders {").expect("the calls");
     let mut measured = BTreeMap::new();
     for kind in ["counter", "gauge", "histogram"] {
-        for call in told.split(&format!(" {kind}!(")).skip(1) {
+        for call in recorded.split(&format!(" {kind}!(")).skip(1) {
             let literals: Vec<&str> = call
                 .split(");")
                 .next()

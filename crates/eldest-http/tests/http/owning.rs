@@ -344,9 +344,9 @@ async fn partitions_stay_for_a_caller_that_was_promised_time_before_a_program_ca
     let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
     let (asked, may_act) = eventually(SOON, "it owns all", async || {
         let before = Instant::now();
-        let told = server.ask("GET", OWN, "").await.ok()?.json();
-        let all = owned(&told).len() == COUNT as usize;
-        all.then(|| (before, told["may_act_for_ms"].as_u64()))
+        let answer = server.ask("GET", OWN, "").await.ok()?.json();
+        let all = owned(&answer).len() == COUNT as usize;
+        all.then(|| (before, answer["may_act_for_ms"].as_u64()))
     })
     .await?;
     let may_act = Duration::from_millis(may_act.expect("a time"));

@@ -52,7 +52,7 @@ async fn one_node_leads_and_the_others_follow_until_they_are_next() -> Result {
 }
 
 #[tokio::test]
-async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_does() -> Result {
+async fn a_caller_of_a_leading_node_has_a_grace_period_before_another_leads() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     let session = Session::connect([etcd.endpoint()], options("b")).await?;
@@ -60,22 +60,22 @@ async fn whoever_was_told_that_a_node_leads_has_a_grace_period_before_another_do
     answers(a.server.at, "/leader", 200).await?;
     let at = a.server.at;
     let resign = tokio::spawn(async move { post(at, "/v1/elections/team%2Fe/step_down").await });
-    // The callers of a busy service: the last of them that was told 200 asked at `told`.
-    let mut told = Instant::now();
+    // The callers of a busy service: the last of them that received 200 asked at `confirmed`.
+    let mut confirmed = Instant::now();
     eventually(SOON, "it says that it leads no more", async || {
         let asked = Instant::now();
         let answer = get(at, "/leader").await.ok()?;
         if answer.status == 200 {
-            told = asked;
+            confirmed = asked;
         }
         (answer.status == 503).then_some(())
     })
     .await?;
     let elected = tokio::time::timeout(SOON, next.elected()).await??;
-    let since = told.elapsed();
+    let since = confirmed.elapsed();
     assert!(
         since >= GRACE,
-        "another led {since:?} after a caller was told that it may act"
+        "another led {since:?} after a caller learned that it may act"
     );
     assert_eq!(resign.await??.status, 200);
     let term = a.election.term().expect("it led");

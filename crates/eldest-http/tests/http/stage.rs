@@ -57,7 +57,7 @@ impl Server {
     }
 }
 
-/// A node that stands in the election "team/e" and leads for whoever asks it.
+/// A node that stands in the election "team/e" and leads for any caller that asks it.
 pub(crate) struct Standing {
     pub(crate) session: Session,
     pub(crate) election: Election,

@@ -45,10 +45,10 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
             (&state["stale"], &state["roster"]),
             (&true.into(), &serde_json::json!([]))
         );
-        let told = events
+        let state = events
             .until("it is stale", |state| state["stale"] == true)
             .await?;
-        assert!(told["age_ms"].as_u64() >= Some(2000), "{told}");
+        assert!(state["age_ms"].as_u64() >= Some(2000), "{state}");
         etcd.resume();
         answers(server.at, "/ready", 200).await?;
         assert_eq!(

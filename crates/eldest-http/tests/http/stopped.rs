@@ -46,10 +46,10 @@ impl Drop for Process {
 /// Not a test by itself: the process of the one below.
 #[tokio::test]
 async fn child() -> Result {
-    let Ok(told) = std::env::var(CHILD) else {
+    let Ok(given) = std::env::var(CHILD) else {
         return Ok(());
     };
-    let (endpoint, at) = told.split_once(' ').ok_or("two words")?;
+    let (endpoint, at) = given.split_once(' ').ok_or("two words")?;
     let session = Session::connect([endpoint], options("stopped")).await?;
     let election = session.election("e")?;
     let listener = TcpListener::bind(at).await?;

@@ -21,7 +21,7 @@ struct Tally {
     lost: AtomicUsize,
 }
 
-/// Sends one request after the other until it is told to stop. A request may only be lost if its method says that it is
+/// Sends one request after the other until the test stops it. A request may only be lost if its method says that it is
 /// not to be sent twice.
 async fn load(
     name: String,

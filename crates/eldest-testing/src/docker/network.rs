@@ -35,7 +35,7 @@ impl Network {
 
     async fn of(name: String, internal: bool) -> Result<Self, TestError> {
         let docker = engine::connect().await?;
-        // Old engines allow two networks of one name unless they are told not to, and newer ones never do; only the
+        // Old engines allow two networks of one name unless the request forbids it, and newer ones never do; only the
         // look beforehand works with all.
         if docker.inspect_network(&name, None).await.is_ok() {
             let text = format!("there is a network {name} already");

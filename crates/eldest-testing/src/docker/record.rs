@@ -38,7 +38,7 @@ impl Record {
 /// Something that is about to be asked of the engine. It happens at some time between the request and the answer, so
 /// it is recorded with both times; with the first alone if it is dropped without an answer, for it may have happened.
 pub(super) struct Step<'a> {
-    told: Option<(&'a Record, What)>,
+    pending: Option<(&'a Record, What)>,
     began: Duration,
 }
 
@@ -47,26 +47,26 @@ impl<'a> Step<'a> {
     pub(super) fn begin(record: Option<&'a Record>, what: Option<What>) -> Self {
         Self {
             began: record.map_or(Duration::ZERO, |record| record.recorder.now()),
-            told: record.zip(what),
+            pending: record.zip(what),
         }
     }
 
     /// Records that it has happened for certain.
     pub(super) fn made(self) {
-        if let Some((record, what)) = &self.told {
+        if let Some((record, what)) = &self.pending {
             record.now(what.clone());
         }
     }
 
     /// Records that it has not happened for certain.
     pub(super) fn refused(mut self) {
-        self.told = None;
+        self.pending = None;
     }
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        if let Some((record, what)) = self.told.take() {
+        if let Some((record, what)) = self.pending.take() {
             record.at(self.began, what);
         }
     }

@@ -58,10 +58,11 @@ impl Stage {
     }
 
     /// Returns who and what, in the order of the stamps.
-    fn told(&self) -> Vec<String> {
+    fn records(&self) -> Vec<String> {
         let events = self.events();
-        let told = events.iter();
-        told.map(|event| format!("{} {}", event.node, event.what))
+        let events = events.iter();
+        events
+            .map(|event| format!("{} {}", event.node, event.what))
             .collect()
     }
 
@@ -87,7 +88,7 @@ async fn a_stop_is_stamped_after_it_and_its_end_before_and_after() {
     stage.container.freeze().await.expect("frozen");
     stage.container.thaw().await.expect("thawed");
     assert_eq!(
-        stage.told(),
+        stage.records(),
         ["node-1 PAUSED", "node-1 RESUMED", "node-1 RESUMED"]
     );
     let at: Vec<Duration> = stage.events().iter().map(|event| event.at).collect();
@@ -100,7 +101,7 @@ async fn a_frozen_container_is_thawed_before_it_is_asked_to_end() {
     let stage = Stage::recorded_by(frozen).await;
     stage.container.stop(Duration::ZERO).await.expect("stopped");
     assert_eq!(
-        stage.told(),
+        stage.records(),
         ["node-1 RESUMED", "node-1 RESUMED", "node-1 KILLED"]
     );
     let (unpause, stop) = (stage.call("/unpause"), stage.call("/stop"));
@@ -113,7 +114,7 @@ async fn a_frozen_container_is_thawed_before_it_is_asked_to_end() {
 async fn a_frozen_container_that_is_killed_runs_no_more() {
     let stage = Stage::recorded_by(frozen).await;
     stage.container.kill().await.expect("killed");
-    assert_eq!(stage.told(), ["node-1 KILLED"]);
+    assert_eq!(stage.records(), ["node-1 KILLED"]);
     // Engines that do not wake it leave it half dead.
     assert!(stage.call("/kill").answered <= stage.call("/unpause").arrived);
 }
@@ -137,7 +138,7 @@ async fn what_the_engine_refuses_was_no_fault() {
         container.kill().await.expect_err("refused");
         container.stop(Duration::ZERO).await.expect_err("refused");
         container.cut("back").await.expect_err("refused");
-        assert_eq!(stage.told(), [""; 0]);
+        assert_eq!(stage.records(), [""; 0]);
     }
 }
 
@@ -147,7 +148,7 @@ async fn what_was_given_up_halfway_may_have_been_a_fault() {
     let kill = stage.container.kill();
     let given_up = tokio::time::timeout(Duration::from_millis(1), kill).await;
     assert!(given_up.is_err());
-    assert_eq!(stage.told(), [" FAULT n1 down"]);
+    assert_eq!(stage.records(), [" FAULT n1 down"]);
 }
 
 #[tokio::test]
@@ -180,7 +181,7 @@ async fn a_cut_is_a_fault_from_before_it_until_after_its_end() {
     stage.container.cut("back").await.expect("cut");
     stage.container.heal().await.expect("healed");
     assert_eq!(
-        stage.told(),
+        stage.records(),
         [
             "node-1 FAULT n1 cut from back",
             "node-1 FAULT n1 cut from back",
@@ -215,7 +216,7 @@ async fn what_hits_etcd_is_a_fault_for_everybody() {
     container.kill().await.expect("killed");
     container.start().await.expect("started");
     assert_eq!(
-        stage.told(),
+        stage.records(),
         [
             " FAULT n1 frozen",
             " FAULT n1 frozen",

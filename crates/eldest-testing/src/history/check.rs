@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{Counts, Invariant, Report, Violation};
-use super::terms::{Says, Term, View, says, terms, told_again};
+use super::terms::{Says, Term, View, is_repeated, says, terms};
 use super::{Event, History, Resources, Rules, What, counter, liveness, overlap, tokens};
 
 /// Checks every election of a history against I1 to I6.
@@ -84,7 +84,7 @@ fn count(view: &View<'_>, terms: &[Term<'_>], counts: &mut Counts) {
         }
     }
     counts.elections += elected.len();
-    counts.terms += terms.iter().filter(|term| term.believed.is_some()).count();
+    counts.terms += terms.iter().filter(|term| term.valid.is_some()).count();
 }
 
 /// Each at the time at which it was surely made: a leader that was gone by then may not have been hit.
@@ -92,7 +92,7 @@ fn faults<'a>(process: &[&'a Event]) -> impl Iterator<Item = (usize, &'a Event)>
     let events = process.iter().copied().enumerate();
     events.filter(|(index, event)| match event.what {
         What::Paused | What::Killed => true,
-        What::Fault { .. } => !told_again(event, &process[index + 1..]),
+        What::Fault { .. } => !is_repeated(event, &process[index + 1..]),
         _ => false,
     })
 }

@@ -63,18 +63,18 @@ impl Recorder {
                 let reason = reason.to_owned();
                 recorder.record(&*node, election, What::LostToken { token, reason });
             };
-            let mut told = false;
+            let mut recorded = false;
             while recorder.sample(&*node, election, token, || term.is_valid()) {
                 tokio::select! {
                     biased;
-                    () = lost.cancelled(), if !told => {
-                        told = true;
+                    () = lost.cancelled(), if !recorded => {
+                        recorded = true;
                         record_loss();
                     }
                     () = tokio::time::sleep(EVERY) => {}
                 }
             }
-            if !told {
+            if !recorded {
                 lost.cancelled().await; // it follows the end of validity at once
                 record_loss();
             }

@@ -180,14 +180,14 @@ impl Model {
                     left: None,
                 };
                 self.truth(to + 5, gone);
-                self.believes_on(to + 400, node, token, last);
+                self.stays_valid(to + 400, node, token, last);
                 (to, to.saturating_sub(LAG))
             }
             End::DeletedByOperator => {
                 let create_revision = token;
                 self.on(to, "operator", What::DeletedByOther { create_revision });
                 self.delete(to);
-                self.believes_on(to + 300, node, token, last);
+                self.stays_valid(to + 300, node, token, last);
                 (to, to.saturating_sub(LAG))
             }
             by_itself => (self.ends(to, by_itself, (node, token), last), to - 1),
@@ -267,7 +267,7 @@ impl Model {
         gone
     }
 
-    fn believes_on(&mut self, until: u64, node: usize, token: i64, last: bool) {
+    fn stays_valid(&mut self, until: u64, node: usize, token: i64, last: bool) {
         self.node(until, node, What::Valid { token });
         let reason = "KeyDeleted".to_owned();
         self.node(until + 1, node, What::LostToken { token, reason });

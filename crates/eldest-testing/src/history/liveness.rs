@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::report::{Counts, Invariant, Violation};
-use super::terms::{Term, View, seconds, told_again};
+use super::terms::{Term, View, is_repeated, seconds};
 use super::{Event, Rules, What};
 
 /// A point at which the state may change.
@@ -40,7 +40,7 @@ impl<'a> State<'a> {
                 .any(|(node, _)| !self.paused.contains(node))
     }
 
-    /// Takes an event in; true if the time allowed for a takeover begins anew.
+    /// Takes an event in. Returns true if the time allowed for a takeover starts again.
     fn apply(&mut self, event: &'a Event) -> bool {
         let node = event.node.as_str();
         match &event.what {
@@ -110,7 +110,7 @@ fn points<'a>(
     }
     for (index, event) in view.events.iter().copied().enumerate() {
         // A process need not lead until it goes on for certain.
-        if event.what != What::Resumed || !told_again(event, &view.events[index + 1..]) {
+        if event.what != What::Resumed || !is_repeated(event, &view.events[index + 1..]) {
             points.push((event.at, 1, Point::Event(event)));
         }
     }
@@ -155,7 +155,7 @@ pub(super) fn check(
     };
     for (at, point) in points(view, terms) {
         reported = reported || judge(since, at, last_leader);
-        let anew = match point {
+        let restarts = match point {
             Point::Begins => {
                 state.leaders += 1;
                 false
@@ -168,7 +168,7 @@ pub(super) fn check(
             Point::Event(event) => state.apply(event),
         };
         if state.vacant() {
-            if anew || since.is_none() {
+            if restarts || since.is_none() {
                 since = Some(at);
                 reported = false;
             }

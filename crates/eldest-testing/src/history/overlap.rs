@@ -17,13 +17,13 @@ pub(super) fn check(
     let early = deleted_early(view, rules);
     counts.deleted_early += early.len();
     for (index, a) in terms.iter().enumerate() {
-        let Some((span_a, ends_a)) = a.believed else {
+        let Some((span_a, ends_a)) = a.valid else {
             continue;
         };
         let stopped_to = a.stopped.iter().map(|span| span.to).max();
         let reach = stopped_to.map_or(span_a.to, |to| to.max(span_a.to));
         for b in &terms[index + 1..] {
-            let Some((span_b, ends_b)) = b.believed else {
+            let Some((span_b, ends_b)) = b.valid else {
                 continue;
             };
             if span_b.from > reach {

@@ -116,7 +116,7 @@ impl Recorder {
     /// Records one sample of `is_valid()` and returns its result.
     ///
     /// `true` is stamped with the time before the check, `false` with the time after it. Otherwise, a process that is
-    /// stopped between check and stamp would seem to believe that it leads while it did nothing.
+    /// stopped between check and stamp would seem to take itself for the leader while it did nothing.
     pub fn sample(
         &self,
         node: impl Into<String>,

@@ -58,7 +58,7 @@ pub struct Violation {
 pub struct Counts {
     /// Elections held: different tokens with which a node was elected.
     pub elections: usize,
-    /// Terms in which a node was seen to believe that it leads.
+    /// Terms in which a node was seen to take itself for the leader.
     pub terms: usize,
     /// Samples of `is_valid()`, of either result.
     pub samples: usize,

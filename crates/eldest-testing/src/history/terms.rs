@@ -1,4 +1,4 @@
-//! Turns recorded samples into terms: the spans of time in which a node believed that it led.
+//! Turns recorded samples into terms: the spans of time in which a node took itself for the leader.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) struct Term<'a> {
     pub(super) node: &'a str,
     pub(super) token: i64,
     /// From the first to the last yes, with the events at both ends.
-    pub(super) believed: Option<(Span, [&'a Event; 2])>,
+    pub(super) valid: Option<(Span, [&'a Event; 2])>,
     /// For each stop in the middle of belief: from the last yes before it to the first check after it.
     pub(super) stopped: Vec<Span>,
     /// When, to the best of our knowledge, this node led: from its election or first yes to the first event after
@@ -93,8 +93,8 @@ pub(super) fn admitted(what: &What) -> Option<(i64, u64)> {
     }
 }
 
-/// Returns true if the same is told once more, later: it took a moment, and only then was it sure.
-pub(super) fn told_again(event: &Event, later: &[&Event]) -> bool {
+/// Returns true if the same is recorded once more, later: it took a moment, and only then was it sure.
+pub(super) fn is_repeated(event: &Event, later: &[&Event]) -> bool {
     let about_it = |other: &&&Event| {
         let same_node = other.node == event.node;
         match (&event.what, &other.what) {
@@ -137,8 +137,7 @@ pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
 impl Term<'_> {
     /// The beginning of belief, or of presence where there is no sample.
     pub(super) fn begins(&self) -> Duration {
-        self.believed
-            .map_or(self.present.from, |(span, _)| span.from)
+        self.valid.map_or(self.present.from, |(span, _)| span.from)
     }
 }
 
@@ -152,7 +151,7 @@ fn term<'a>(
     let mut yes = said.iter().filter(|(says, _)| *says == Says::Yes);
     let first = yes.next().map(|(_, event)| *event);
     let last = yes.next_back().map(|(_, event)| *event).or(first);
-    let believed = first.zip(last).map(|(first, last)| {
+    let valid = first.zip(last).map(|(first, last)| {
         let span = Span {
             from: first.at,
             to: last.at,
@@ -190,7 +189,7 @@ fn term<'a>(
     Some(Term {
         node,
         token,
-        believed,
+        valid,
         stopped,
         present: Span { from, to },
     })

@@ -18,14 +18,14 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
         });
     };
     let mut owners: BTreeMap<i64, &Event> = BTreeMap::new();
-    let mut told: BTreeSet<(i64, &str)> = BTreeSet::new();
+    let mut reported: BTreeSet<(i64, &str)> = BTreeSet::new();
     let mut elected: BTreeMap<&str, (i64, &Event)> = BTreeMap::new();
     let mut acted: BTreeSet<i64> = BTreeSet::new();
     let mut newest: Option<(i64, &Event)> = None;
     for event in view.events.iter().copied() {
         if let Some(token) = owned(&event.what) {
             let owner = *owners.entry(token).or_insert(event);
-            if owner.node != event.node && told.insert((token, &event.node)) {
+            if owner.node != event.node && reported.insert((token, &event.node)) {
                 violate(
                     format!(
                         "token {token} was used by both {} and {}",

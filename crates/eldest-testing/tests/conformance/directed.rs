@@ -105,18 +105,18 @@ fn a_watch_from_the_future_keeps_its_stream_from_telling_progress() -> Result<()
         both(&mut pair, &Step::Watch(ahead)).await?;
         for revision in 1..=5 {
             let wait = Duration::from_millis(300);
-            let told = try_join(
-                pair.real.tells_progress(wait),
-                pair.ours.tells_progress(wait),
+            let reports = try_join(
+                pair.real.reports_progress(wait),
+                pair.ours.reports_progress(wait),
             );
-            let (etcd, us) = told.await?;
+            let (etcd, us) = reports.await?;
             ensure!(
                 etcd == us,
-                "at {revision} etcd tells progress: {etcd}, and we: {us}"
+                "at {revision} etcd reports progress: {etcd}, and we: {us}"
             );
             ensure!(
                 etcd == (revision >= 4),
-                "at {revision} etcd tells progress: {etcd}"
+                "at {revision} etcd reports progress: {etcd}"
             );
             both(&mut pair, &put(b"a", Vec::new(), 0)).await?;
         }

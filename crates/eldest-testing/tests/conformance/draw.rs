@@ -23,7 +23,7 @@ const ENDS: [&[u8]; 8] = [b"\0", b"a", b"a0", b"b", b"c", b"\xff", b"a/\0", b"\0
 const VALUES: [&[u8]; 4] = [b"", b"1", b"2", b"longer"];
 /// Leases that a walk grants; nobody else does.
 const LEASES: [i64; 4] = [0x11, 0x22, 0x33, i64::MAX];
-/// Long enough not to expire while a walk goes on, and told in whole seconds.
+/// Long enough not to expire while a walk goes on, and reported in whole seconds.
 const TTLS: [i64; 4] = [1_000, 5_000, 9_000_000_000, 9_000_000_001];
 
 /// One step of a walk.
@@ -55,7 +55,7 @@ pub(crate) struct Watch {
     pub(crate) prev_kv: bool,
 }
 
-/// Draws steps; told the store's revision, so that revisions are mostly ones that exist.
+/// Draws steps. It receives the store's revision, so that it draws mostly revisions that exist.
 #[derive(Debug)]
 pub(crate) struct Draw {
     rng: Rng,
@@ -267,8 +267,8 @@ impl Draw {
             30..65 => Some(PbTxnOpRequest::RequestPut(self.put())),
             65..80 => {
                 // In a transaction etcd does not see that a range without an end overlaps a put, and when a key that it
-                // deleted and made anew in one revision is compacted, etcd 3.7.2 ends with "range failed to find revision
-                // pair". Nothing that may be asked of it here.
+                // deleted and made again in one revision is compacted, etcd 3.7.2 ends with "range failed to find
+                // revision pair". Nothing that may be asked of it here.
                 let mut delete = self.delete();
                 if delete.range_end == b"\0" {
                     delete.range_end = b"\xff\xff\xff".to_vec();

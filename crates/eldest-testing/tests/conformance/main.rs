@@ -1,8 +1,8 @@
 //! The server in this process against a real etcd: the same requests, drawn at random, to both, and every answer and every
 //! event of a watch the same.
 //!
-//! `ELDEST_ETCD_BIN` names another etcd than the vendored one. A difference is told with its seed; `ELDEST_SEED` runs
-//! that one alone.
+//! `ELDEST_ETCD_BIN` names another etcd than the vendored one. A difference is reported with its seed; `ELDEST_SEED`
+//! runs that one alone.
 #![allow(clippy::disallowed_methods)] // a real etcd runs in real time
 
 mod directed;

@@ -206,7 +206,7 @@ impl Side {
                 let request = PbLeaseRevokeRequest { id };
                 self.unary(request, "Lease/LeaseRevoke", say).await
             }
-            Step::Renew(id) => told(self.renew(id).await, |answer| Answer::Renewed {
+            Step::Renew(id) => answer_of(self.renew(id).await, |answer| Answer::Renewed {
                 revision: revision_of(answer.header),
                 id: answer.id,
                 ttl: answer.ttl,
@@ -242,18 +242,18 @@ impl Side {
     /// The latest revision at which one of the watches begins.
     pub(crate) fn ahead(&self) -> i64 {
         let watches = self.watches.as_ref();
-        watches.map_or(0, |watches| watches.look(|heard| heard.ahead))
+        watches.map_or(0, |watches| watches.read(|heard| heard.ahead))
     }
 
     /// Returns the messages of each watch so far, once all of them have arrived.
     pub(crate) async fn said(&mut self) -> Result<BTreeMap<i64, Vec<Said>>> {
         timeout(SOON, self.settle())
             .await
-            .with_context(|| format!("{}: progress is not told", self.name))??;
+            .with_context(|| format!("{}: progress is not reported", self.name))??;
         let Some(watches) = &self.watches else {
             return Ok(BTreeMap::new());
         };
-        Ok(watches.look(|heard| heard.by_id.clone()))
+        Ok(watches.read(|heard| heard.by_id.clone()))
     }
 
     async fn unary<Q, A>(&self, request: Q, method: &str, say: impl FnOnce(A) -> Answer) -> Answer
@@ -269,7 +269,7 @@ impl Side {
             let answer = grpc.unary(Request::new(request), path, codec).await?;
             Ok(answer.into_inner())
         };
-        told(answer.await, say)
+        answer_of(answer.await, say)
     }
 
     async fn ready(&self) -> Result<Grpc<Channel>, Status> {
@@ -366,7 +366,7 @@ impl Side {
 
     async fn cancel(&mut self, id: i64) -> Result<()> {
         let watches = self.open().await?;
-        let before = watches.look(|heard| heard.live.contains(&id).then_some(heard.canceled));
+        let before = watches.read(|heard| heard.live.contains(&id).then_some(heard.canceled));
         let mut union = PbWatchRequestUnion::CancelRequest(Default::default());
         if let PbWatchRequestUnion::CancelRequest(cancel) = &mut union {
             cancel.watch_id = id;
@@ -379,19 +379,19 @@ impl Side {
         Ok(())
     }
 
-    /// Waits until every watch was told everything.
+    /// Waits until every watch has received everything.
     async fn settle(&mut self) -> Result<()> {
         let Some(watches) = &self.watches else {
             return Ok(());
         };
-        let before = watches.look(|heard| heard.progress.len());
+        let before = watches.read(|heard| heard.progress.len());
         loop {
             self.sweep().await?;
             let Some(watches) = &mut self.watches else {
                 return Ok(());
             };
-            // While a watch waits for a revision to come, no progress is told.
-            if watches.look(|heard| heard.live.is_empty() || heard.ahead > self.revision) {
+            // While a watch waits for a revision to come, no progress is reported.
+            if watches.read(|heard| heard.live.is_empty() || heard.ahead > self.revision) {
                 return Ok(());
             }
             let union = PbWatchRequestUnion::ProgressRequest(Default::default());
@@ -405,20 +405,20 @@ impl Side {
     }
 
     /// Returns true if a request for progress is answered within that time.
-    pub(crate) async fn tells_progress(&mut self, within: Duration) -> Result<bool> {
+    pub(crate) async fn reports_progress(&mut self, within: Duration) -> Result<bool> {
         let watches = self.open().await?;
-        let before = watches.look(|heard| heard.progress.len());
+        let before = watches.read(|heard| heard.progress.len());
         watches
             .send(PbWatchRequestUnion::ProgressRequest(Default::default()))
             .await?;
-        let told = watches.until(|heard| heard.progress.len() > before);
-        Ok(timeout(within, told).await.is_ok())
+        let answered = watches.until(|heard| heard.progress.len() > before);
+        Ok(timeout(within, answered).await.is_ok())
     }
 
-    /// The revisions of all progress that was told.
+    /// The revisions of all progress that was reported.
     pub(crate) fn progress(&self) -> Option<i64> {
         let watches = self.watches.as_ref()?;
-        watches.look(|heard| heard.progress.last().copied())
+        watches.read(|heard| heard.progress.last().copied())
     }
 }
 
@@ -427,8 +427,8 @@ fn lock(heard: &Mutex<Heard>) -> std::sync::MutexGuard<'_, Heard> {
 }
 
 impl Watches {
-    fn look<T>(&self, look: impl FnOnce(&Heard) -> T) -> T {
-        look(&lock(&self.heard))
+    fn read<T>(&self, read: impl FnOnce(&Heard) -> T) -> T {
+        read(&lock(&self.heard))
     }
 
     async fn send(&self, union: PbWatchRequestUnion) -> Result<()> {
@@ -439,7 +439,7 @@ impl Watches {
     async fn until(&mut self, holds: impl Fn(&Heard) -> bool) -> Result<()> {
         loop {
             self.grew.borrow_and_update();
-            let (done, broken) = self.look(|heard| (holds(heard), heard.broken.clone()));
+            let (done, broken) = self.read(|heard| (holds(heard), heard.broken.clone()));
             if done {
                 return Ok(());
             }
@@ -490,7 +490,7 @@ impl Heard {
     }
 }
 
-fn told<A>(answer: Result<A, Status>, say: impl FnOnce(A) -> Answer) -> Answer {
+fn answer_of<A>(answer: Result<A, Status>, say: impl FnOnce(A) -> Answer) -> Answer {
     match answer {
         Ok(answer) => say(answer),
         Err(status) => Answer::Refused(status.code(), status.message().to_owned()),
@@ -501,7 +501,7 @@ fn revision_of(header: Option<PbResponseHeader>) -> i64 {
     header.map_or(-1, |header| header.revision)
 }
 
-/// A header whose server is not told apart.
+/// The header without the fields that identify its server.
 fn nameless(header: Option<PbResponseHeader>) -> Option<PbResponseHeader> {
     header.map(|header| PbResponseHeader {
         revision: header.revision,

@@ -115,7 +115,7 @@ async fn walk(
         draw.revision = *revision;
         let step = draw.step();
         if matches!(step, Step::Watch(_)) {
-            // When it is served could not be told while another waits for a revision to come.
+            // The moment at which it is served is unknown while another waits for a revision to come.
             catch_up(real, ours, revision, tally).await?;
         }
         both(&step, real, ours, revision, tally)
@@ -174,7 +174,7 @@ async fn both(
         Answer::Put(answer) => *revision = answer.header.map_or(*revision, |h| h.revision),
         Answer::Delete(answer) => *revision = answer.header.map_or(*revision, |h| h.revision),
         Answer::Txn(answer) => *revision = answer.header.map_or(*revision, |h| h.revision),
-        Answer::Done(told) => *revision = *told,
+        Answer::Done(at) => *revision = *at,
         _ => {}
     }
     Ok(())
@@ -216,7 +216,7 @@ async fn said(real: &mut Side, ours: &mut Side, tally: &mut Seen) -> Result<()> 
             us.get(same..(same + 3).min(us.len())),
         );
     }
-    ensure!(by_us.len() == by_etcd.len(), "we told of more watches");
+    ensure!(by_us.len() == by_etcd.len(), "we reported more watches");
     let (etcd, us) = (real.progress(), ours.progress());
     ensure!(etcd == us, "etcd's progress is {etcd:?}, ours {us:?}");
     Ok(())

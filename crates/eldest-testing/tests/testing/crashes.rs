@@ -41,7 +41,7 @@ async fn a_crashed_leader_leaves_its_key_until_the_lease_has_run_out() -> Result
     Ok(())
 }
 
-/// Calls of `LeaseRevoke`, whoever made them.
+/// Calls of `LeaseRevoke`, from any caller.
 const REVOKED: &str = r#"grpc_server_handled_total{grpc_method="LeaseRevoke"}"#;
 
 #[tokio::test]

@@ -49,13 +49,12 @@ impl Engine {
         let address = listener.local_addr().expect("an address").to_string();
         let calls = Arc::new(Mutex::default());
         let answers: Arc<Script> = Arc::new(answers);
-        let (told, clock) = (Arc::clone(&calls), clock.clone());
+        let (log, clock) = (Arc::clone(&calls), clock.clone());
         // Ends with the test's runtime.
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (clock, told, answers) =
-                    (clock.clone(), Arc::clone(&told), Arc::clone(&answers));
-                tokio::spawn(async move { serve(stream, &clock, &told, &*answers).await });
+                let (clock, log, answers) = (clock.clone(), Arc::clone(&log), Arc::clone(&answers));
+                tokio::spawn(async move { serve(stream, &clock, &log, &*answers).await });
             }
         });
         let docker = Docker::connect_with_http(&address, 5, bollard::API_DEFAULT_VERSION);

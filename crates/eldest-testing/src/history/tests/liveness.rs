@@ -110,7 +110,7 @@ fn what_grows_leaks() {
 }
 
 #[test]
-fn another_fault_during_a_vacancy_gives_the_time_anew() {
+fn another_fault_during_a_vacancy_restarts_the_time() {
     let takeover = |at| {
         [
             on(0, "a", elected(5)),

@@ -130,7 +130,7 @@ fn a_stop_after_a_restart_does_not_revive_the_term_before_the_kill() {
     assert_eq!(report.counts.overlaps_while_stopped, 0);
 }
 
-/// The key 5 goes at 1000; its node believes until 1400; the other takes over at once.
+/// The key 5 goes at 1000; its node takes itself for the leader until 1400; the other takes over at once.
 fn early() -> Vec<Event> {
     vec![
         created(0, 5),

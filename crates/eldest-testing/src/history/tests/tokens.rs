@@ -140,9 +140,9 @@ fn two_watchers_of_one_election_do_no_harm() {
 /// The process was stopped in the middle of its first write, and another had led and written when it woke up.
 #[test]
 fn a_first_write_that_is_recorded_late_is_judged_by_what_the_counter_says() {
-    let told = |value| [on(100, "b", wrote(7, 2)), on(200, "a", wrote(5, value))];
-    holds(told(1));
-    let stale = judge(&rules(), told(3)).violations;
+    let events = |value| [on(100, "b", wrote(7, 2)), on(200, "a", wrote(5, value))];
+    holds(events(1));
+    let stale = judge(&rules(), events(3)).violations;
     let order = |found: &Violation| found.invariant == Invariant::Order;
     assert!(stale.iter().any(order), "{stale:?}");
 }

@@ -236,7 +236,7 @@ async fn what_was_compacted_away_is_a_gap_and_the_difference() {
     assert_eq!(keys(&recorder)[1..], expected);
 }
 
-/// Somebody believes on for a moment after the key went; what the report says of it.
+/// Returns the report of a node that takes itself for the leader for a moment after its key went.
 async fn overlap_after(end: impl AsyncFnOnce(&mut Client, i64)) -> Report {
     let etcd = Server::start().await;
     let mut client = etcd.client().await;

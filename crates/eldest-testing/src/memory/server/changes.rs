@@ -18,12 +18,12 @@ struct Shared {
 }
 
 impl Changes {
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.0.count.fetch_add(1, Ordering::SeqCst);
         self.0.waiting.notify_waiters();
     }
 
-    /// For whoever waits for what changes from now on.
+    /// Returns a receiver of the changes from now on.
     pub(crate) fn subscribe(&self) -> Changed {
         Changed {
             changes: self.clone(),
@@ -50,13 +50,13 @@ impl Changed {
         let Shared { count, waiting } = &*self.changes.0;
         loop {
             // Made before the look, so that a change after the look wakes it.
-            let told = waiting.notified();
+            let notified = waiting.notified();
             let now = count.load(Ordering::SeqCst);
             if now != self.seen {
                 self.seen = now;
                 return;
             }
-            told.await;
+            notified.await;
         }
     }
 }
@@ -82,11 +82,11 @@ mod tests {
             // The set polls the futures in the order in which they are woken.
             let all: futures::stream::FuturesUnordered<_> = waiting.collect();
             let all = futures::StreamExt::collect::<Vec<()>>(all);
-            let tell = async {
+            let notify = async {
                 tokio::task::yield_now().await;
-                changes.tell();
+                changes.notify();
             };
-            tokio::join!(all, tell);
+            tokio::join!(all, notify);
             let woken = woken.into_inner().unwrap();
             assert_eq!(woken, {
                 let mut sorted = woken.clone();
@@ -100,12 +100,12 @@ mod tests {
     async fn a_change_between_two_calls_is_not_lost() {
         let changes = Changes::default();
         let mut waiter = changes.subscribe();
-        changes.tell();
-        changes.tell();
+        changes.notify();
+        changes.notify();
         waiter.changed().await;
         let none = futures::FutureExt::now_or_never(waiter.changed());
-        assert!(none.is_none(), "two changes are told once");
-        changes.tell();
+        assert!(none.is_none(), "two changes are reported once");
+        changes.notify();
         waiter.changed().await;
     }
 }

@@ -157,7 +157,7 @@ impl Cluster {
         self.with(|state| {
             let mut changes = Vec::new();
             for (revision, at) in std::mem::take(&mut state.times) {
-                state.told = revision;
+                state.reported = revision;
                 for (_, events) in state.store.changes(revision - 1, revision) {
                     let all = events.iter().filter_map(Change::of);
                     changes.extend(all.map(|change| (revision, at, change)));
@@ -172,7 +172,7 @@ impl Cluster {
         self.with(|state| state.store.leases().len())
     }
 
-    /// Keys whose leases were revoked early: create revision, and when. Each is told once.
+    /// Keys whose leases were revoked early: create revision, and when. Each is reported once.
     pub fn removed_early(&self) -> Vec<(i64, Duration)> {
         self.with(|state| std::mem::take(&mut state.removed_early))
     }
@@ -186,24 +186,27 @@ impl Cluster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at, or changes, the state as it is now, and tells those who wait.
+    /// Looks at, or changes, the state as it is now, and notifies those who wait.
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let now = self.now();
-        let (done, told) = {
+        let (done, changed) = {
             let mut state = self.lock();
             let before = state.mark();
             state.advance(now, &self.options);
             let done = act(&mut state);
             state.advance(now, &self.options);
             let newest = state.store.revision();
-            let known = state.times.last().map_or(state.told, |(known, _)| *known);
+            let known = state
+                .times
+                .last()
+                .map_or(state.reported, |(known, _)| *known);
             state
                 .times
                 .extend((known + 1..=newest).map(|revision| (revision, now)));
             (done, state.mark() != before)
         };
-        if told {
-            self.changed.tell();
+        if changed {
+            self.changed.notify();
         }
         done
     }

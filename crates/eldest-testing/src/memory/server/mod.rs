@@ -31,7 +31,7 @@
 //! # Not asked
 //!
 //! Within a transaction etcd does not see that a range without an end overlaps a put. So one transaction can delete a
-//! key by such a range and create it anew in the same revision. When that key is then compacted and read, etcd 3.7.2
+//! key by such a range and create it again in the same revision. When that key is then compacted and read, etcd 3.7.2
 //! ends itself ("range failed to find revision pair"). The test does not ask for it.
 
 mod changes;

@@ -177,18 +177,18 @@ impl PbLeaseService for Member {
     ) -> Answer<PbLeaseTimeToLiveResponse> {
         self.accept(&request).await?;
         let PbLeaseTimeToLiveRequest { id, keys } = request.into_inner();
-        let told = self.cluster.time_to_live(self.me, id).await?;
+        let lease = self.cluster.time_to_live(self.me, id).await?;
         let mut answer = PbLeaseTimeToLiveResponse {
             header: Some(self.header()),
             id,
             ttl: -1,
             ..PbLeaseTimeToLiveResponse::default()
         };
-        if let Some(told) = told {
-            answer.ttl = told.left.as_secs() as i64;
-            answer.granted_ttl = told.granted;
+        if let Some(lease) = lease {
+            answer.ttl = lease.left.as_secs() as i64;
+            answer.granted_ttl = lease.granted;
             if keys {
-                answer.keys = told.keys;
+                answer.keys = lease.keys;
             }
         }
         Ok(Response::new(answer))

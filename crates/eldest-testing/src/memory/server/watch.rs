@@ -16,7 +16,7 @@ use crate::memory::proto::{Event, EventType, Header};
 
 /// A watch that begins in the past is served by a round that etcd makes so often.
 const ROUND: Duration = Duration::from_millis(100);
-/// At most so many revisions are told in one message of a watch that catches up.
+/// At most so many revisions are reported in one message of a watch that catches up.
 const BATCH: usize = 1000;
 /// The watch id of answers that concern no watch.
 const NONE: i64 = -1;
@@ -44,10 +44,10 @@ struct Stream {
     member: Member,
     watches: BTreeMap<i64, Watch>,
     interests: Interests,
-    /// When each watch that began in the past is told what it missed.
+    /// When each watch that began in the past receives what it missed.
     late: BTreeSet<(Instant, i64)>,
-    /// The revision up to which all other watches have been told.
-    told: i64,
+    /// The revision up to which all other watches have received everything.
+    reported: i64,
     next_id: i64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
         watches: BTreeMap::new(),
         interests: Interests::default(),
         late: BTreeSet::new(),
-        told: member.cluster.view(member.me, |_, view| view),
+        reported: member.cluster.view(member.me, |_, view| view),
         next_id: 0,
     };
     loop {
@@ -94,12 +94,12 @@ pub(crate) async fn serve(
         };
         member.cluster.thawed(member.me).await;
         // Changes before the request are reported before its answer.
-        let mut told = stream.tell();
+        let mut messages = stream.pending_messages();
         if let Some(request) = request {
-            told.extend(stream.take(request));
-            told.extend(stream.tell());
+            messages.extend(stream.take(request));
+            messages.extend(stream.pending_messages());
         }
-        for message in told {
+        for message in messages {
             if answers.send(Ok(message)).await.is_err() {
                 return;
             }
@@ -199,23 +199,23 @@ impl Stream {
     }
 
     /// Returns the pending messages: first to the watches that catch up, then by revision.
-    fn tell(&mut self) -> Vec<PbWatchResponse> {
+    fn pending_messages(&mut self) -> Vec<PbWatchResponse> {
         let (cluster, me) = (self.member.cluster.clone(), self.member.me);
         // Nothing, while the watches of the member are stalled.
-        let told = cluster.watched(me, |store, view| {
-            let mut told = self.catch_up(store, view);
-            self.follow(store, view, &mut told);
-            told
+        let reports = cluster.watched(me, |store, view| {
+            let mut reports = self.catch_up(store, view);
+            self.follow(store, view, &mut reports);
+            reports
         });
-        let told = told.unwrap_or_default();
+        let reports = reports.unwrap_or_default();
         let signature = cluster.header(me);
         let mut messages = Vec::new();
-        for Told {
+        for Report {
             id,
             revision,
             events,
             compacted,
-        } in told
+        } in reports
         {
             messages.push(PbWatchResponse {
                 header: Some(Header {
@@ -233,22 +233,22 @@ impl Stream {
     }
 
     /// Sends the events that watches from a past revision have missed, once they are due.
-    fn catch_up(&mut self, store: &Store, view: i64) -> Vec<Told> {
-        let mut told = Vec::new();
+    fn catch_up(&mut self, store: &Store, view: i64) -> Vec<Report> {
+        let mut reports = Vec::new();
         let now = now();
         while self.late.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = self.late.pop_first()
         {
             if let Some(watch) = self.watches.get_mut(&id) {
-                watch.catch_up(id, store, view, &mut told);
+                watch.catch_up(id, store, view, &mut reports);
             }
         }
-        told
+        reports
     }
 
     /// Sends the new events to all other watches. A watch whose keys did not change is skipped.
-    fn follow(&mut self, store: &Store, view: i64, told: &mut Vec<Told>) {
-        for (revision, events) in store.changes(self.told, view) {
+    fn follow(&mut self, store: &Store, view: i64, reports: &mut Vec<Report>) {
+        for (revision, events) in store.changes(self.reported, view) {
             let mut concerned: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
             for event in events.iter() {
                 let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
@@ -259,14 +259,14 @@ impl Stream {
                     }
                 }
             }
-            told.extend(concerned.into_iter().map(|(id, events)| Told {
+            reports.extend(concerned.into_iter().map(|(id, events)| Report {
                 id,
                 revision,
                 events,
                 compacted: 0,
             }));
         }
-        self.told = self.told.max(view);
+        self.reported = self.reported.max(view);
     }
 
     fn message(&self, revision: i64, id: i64) -> PbWatchResponse {
@@ -282,7 +282,7 @@ impl Stream {
     }
 }
 
-struct Told {
+struct Report {
     id: i64,
     revision: i64,
     events: Vec<Event>,
@@ -290,15 +290,15 @@ struct Told {
 }
 
 impl Watch {
-    /// Returns true if it is told what happened at that revision, together with the others.
+    /// Returns true if it receives what happened at that revision, together with the others.
     fn follows(&self, revision: i64) -> bool {
         self.catches_up.is_none() && !self.compacted && self.next <= revision
     }
 
-    fn catch_up(&mut self, id: i64, store: &Store, view: i64, told: &mut Vec<Told>) {
+    fn catch_up(&mut self, id: i64, store: &Store, view: i64, reports: &mut Vec<Report>) {
         self.catches_up = None;
         if self.next < store.compacted() {
-            told.push(Told {
+            reports.push(Report {
                 id,
                 revision: 0,
                 events: Vec::new(),
@@ -316,9 +316,9 @@ impl Watch {
             if mine.is_empty() {
                 continue;
             }
-            match told.last_mut() {
+            match reports.last_mut() {
                 Some(last) if last.id == id && revisions % BATCH != 0 => last.events.extend(mine),
-                _ => told.push(Told {
+                _ => reports.push(Report {
                     id,
                     revision: view,
                     events: mine,
@@ -330,7 +330,7 @@ impl Watch {
         self.next = view + 1;
     }
 
-    /// The event as the watch is told it, unless it concerns other keys or is of a kind that was not asked for.
+    /// The event as the watch receives it, unless it concerns other keys or is of a kind that was not asked for.
     fn of_interest(&self, event: &Event, store: &Store) -> Option<Event> {
         let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
         let deleted = event.r#type == EventType::Delete as i32;

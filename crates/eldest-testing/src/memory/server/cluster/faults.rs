@@ -76,7 +76,7 @@ impl Cluster {
         self.with(|state| state.most_operations = most);
     }
 
-    /// Watches through that member are told nothing, while everything else goes on.
+    /// Watches through that member receive nothing, while everything else goes on.
     pub fn stall_watches(&self, member: usize, stalled: bool) {
         self.with(|state| state.members[member].stalled_watches = stalled);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::Cluster;
-use super::state::{NO_LEADER, Told};
+use super::state::{LeaseAnswer, NO_LEADER};
 use crate::memory::proto::Header;
 use crate::memory::server::changes::Changed;
 use crate::memory::server::errors;
@@ -205,10 +205,10 @@ impl Cluster {
         &self,
         member: usize,
         id: i64,
-    ) -> Result<Option<Told>, Status> {
+    ) -> Result<Option<LeaseAnswer>, Status> {
         let leader = self.whom_it_follows(member).await?;
         let now = self.now();
-        Ok(self.with(|state| state.told(leader, id, now)))
+        Ok(self.with(|state| state.lease_answer(leader, id, now)))
     }
 
     /// Waits until the member takes somebody for the leader, and asks there.

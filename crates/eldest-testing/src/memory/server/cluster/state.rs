@@ -40,9 +40,9 @@ pub(super) struct State {
     pub(super) lose_answers: f64,
     pub(super) tally: Tally,
     pub(super) removed_early: Vec<(i64, Duration)>,
-    /// When each revision was agreed on, until it is told.
+    /// When each revision was agreed on, until it is reported.
     pub(super) times: Vec<(i64, Duration)>,
-    pub(super) told: i64,
+    pub(super) reported: i64,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
@@ -79,7 +79,7 @@ pub(super) struct Deposed {
 }
 
 /// A member's answer about a lease.
-pub(crate) struct Told {
+pub(crate) struct LeaseAnswer {
     pub(crate) left: Duration,
     pub(crate) granted: i64,
     pub(crate) keys: Vec<Vec<u8>>,
@@ -117,7 +117,7 @@ impl State {
             tally: Tally::default(),
             removed_early: Vec::new(),
             times: Vec::new(),
-            told: 1,
+            reported: 1,
         }
     }
 
@@ -264,7 +264,7 @@ impl State {
         member.applied = self.store.revision();
         member.catches_up = None;
         member.deposed = None;
-        // Every lease begins anew, with the time that the election may have taken.
+        // Every lease starts again, with the time that the election may have taken.
         for (id, lease) in self.store.leases() {
             let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
             self.expiry.insert(*id, now + ttl + timeout);
@@ -406,14 +406,19 @@ impl State {
         Some(lease.ttl)
     }
 
-    pub(super) fn told(&self, leader: usize, id: i64, now: Duration) -> Option<Told> {
+    pub(super) fn lease_answer(
+        &self,
+        leader: usize,
+        id: i64,
+        now: Duration,
+    ) -> Option<LeaseAnswer> {
         let (leases, expiry) = match &self.members[leader].deposed {
             Some(deposed) => (&deposed.leases, &deposed.expiry),
             None => (self.store.leases(), &self.expiry),
         };
         let lease = leases.get(&id)?;
         let left = expiry.get(&id)?.checked_sub(now)?;
-        Some(Told {
+        Some(LeaseAnswer {
             left,
             granted: lease.ttl,
             keys: lease.keys.iter().cloned().collect(),
