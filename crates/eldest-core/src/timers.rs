@@ -8,7 +8,7 @@ use crate::time::Time;
 /// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// Soft end of the belief in the lease.
+    /// Soft end of the trust in the lease.
     Trust,
     Grant,
     Renewal,

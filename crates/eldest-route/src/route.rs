@@ -247,7 +247,7 @@ impl Route {
 
     /// A route to the leader that a test names.
     #[cfg(test)]
-    pub(crate) fn to_named(seen: watch::Receiver<Seen>) -> Self {
+    pub(crate) fn named(seen: watch::Receiver<Seen>) -> Self {
         let env = eldest::internal::System::new().expect("a runtime");
         Self {
             name: "team/e".into(),

@@ -71,7 +71,7 @@ impl Nodes {
             came: Arc::default(),
             seen,
         };
-        (nodes, Route::to_named(receiver))
+        (nodes, Route::named(receiver))
     }
 
     fn leader(&self, leader: Option<Destination>) {

@@ -99,7 +99,7 @@ impl Container {
 
     /// Records every later action on the container as an event of that node: [`What::Paused`] and [`What::Resumed`],
     /// [`What::Killed`], and a [`What::Fault`] for each network that the container is cut from. The events are stamped
-    /// as [`What`] asks for, so no belief is hidden or invented. An action that the engine refused is not recorded.
+    /// as [`What`] asks for, so no leadership is hidden or invented. An action that the engine refused is not recorded.
     pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
         self.record = Some(Record::of(recorder, Some(node.into())));
         self

@@ -170,7 +170,7 @@ pub(crate) fn refused() -> Connecting {
     std::future::ready(Err(Error::IoError(refused))).boxed()
 }
 
-/// Fires what is due in each call of [`Watchdog::fire_due`].
+/// Fires what is due, whenever [`Watchdog::fire_due`] is called.
 #[derive(Default)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Watch>>,

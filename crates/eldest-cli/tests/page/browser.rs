@@ -302,7 +302,7 @@ impl Browser {
     }
 }
 
-/// Messages end with a zero. At the end of the pipe the end of their senders notifies those who wait.
+/// Messages end with a zero. At the end of the pipe all senders are dropped, which ends every wait for an answer.
 async fn read(answers: ChildStdout, said: Arc<Mutex<Said>>) {
     let mut answers = BufReader::new(answers);
     let mut bytes = Vec::new();

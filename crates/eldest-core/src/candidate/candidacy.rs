@@ -46,7 +46,7 @@ pub struct Candidacy {
     pub(super) config: CandidateConfig,
     /// Rejoins after a lost term; false once the candidate was dropped or left.
     pub(super) wanted: bool,
-    /// Does not join again until the user asks for it.
+    /// True while the candidate is held back from joining: its node is unhealthy, or its work goes on.
     pub(super) held: bool,
     /// True once its key has been in etcd; from then on everything is retried.
     pub(super) registered: bool,

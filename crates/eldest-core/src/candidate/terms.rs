@@ -64,7 +64,7 @@ impl Seat<'_> {
         };
         let cutoff = match end {
             End::Fading => self.lease.last_deadline(),
-            // No later than the deadline: the belief, and with it every term, ends that long before it.
+            // No later than the deadline: the trust in the lease, and with it every term, ends that long before it.
             End::Brief | End::Void => self.now.after(self.config.grace),
         };
         let gone = matches!(

@@ -199,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// The belief never reaches the earliest instant at which etcd may expire the lease,
+        /// The trust never reaches the earliest instant at which etcd may expire the lease,
         /// whatever the delays and any clock rate within the bound.
         #[test]
         fn the_deadline_is_before_the_expiry_for_any_delay_and_rate(

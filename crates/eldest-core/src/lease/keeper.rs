@@ -38,7 +38,7 @@ enum Holding {
 pub(crate) struct LeaseConfig {
     pub(crate) ttl: Duration,
     pub(crate) trust: Trust,
-    /// The belief ends so long before the deadline.
+    /// How long before the deadline the lease stops being trusted.
     pub(crate) grace: Duration,
     pub(crate) request_timeout: Duration,
 }
@@ -87,7 +87,7 @@ pub(crate) struct LeaseKeeper {
     grant_failures: u32,
     /// The time until which the lease is trusted; `None` when it is not.
     trusted: Option<Time>,
-    /// The last belief's end, kept for terms that fade with it.
+    /// The last time until which the lease was trusted, kept for terms that fade with it.
     last_deadline: Time,
     state: SessionState,
     /// Whose key was read last to verify a renewal.
@@ -147,7 +147,7 @@ impl LeaseKeeper {
         self.trusted
     }
 
-    /// The end of the last belief.
+    /// Returns the last time until which the lease was trusted.
     pub(crate) fn last_deadline(&self) -> Time {
         self.last_deadline
     }
@@ -247,7 +247,8 @@ impl LeaseKeeper {
         out.note_failure("grant", &[], error);
     }
 
-    /// Trusts the lease until `deadline`. Returns true if the lease was not trusted before.
+    /// Trusts the lease until `deadline`, if more than the grace period is left. Returns true if it was not trusted
+    /// before.
     fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) -> bool {
         let until = deadline.before(self.config.grace);
         if now >= until {
@@ -307,7 +308,7 @@ impl LeaseKeeper {
         deadline.is_some_and(|deadline| now >= deadline.before(self.config.grace))
     }
 
-    /// The belief in the lease is over; a verified renewal begins another one.
+    /// Stops trusting the lease; a verified renewal restores the trust.
     pub(crate) fn distrust(&mut self) {
         debug_assert_eq!(
             self.trusted,
@@ -454,7 +455,7 @@ impl LeaseKeeper {
                     request_timeout,
                     ..
                 } = self.config;
-                // A renewal after the end of the belief is late for nothing: its terms are over.
+                // A renewal of a lease that is no longer trusted is late for nothing: its terms are over.
                 if self.trusted.is_some() && left < grace.saturating_add(request_timeout) {
                     out.note(Note::RenewedLate { left });
                 }

@@ -64,8 +64,8 @@ pub struct Lease {
     refusals: u32,
     /// Since when every renewal was refused, while etcd was heard all the time.
     refused_since: Option<Time>,
-    /// The lease is not trusted: it is renewed only where etcd was just heard. Renewals that arrive, while no answer does,
-    /// would keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
+    /// The lease is not trusted: it is renewed only where etcd was just heard. Renewals that arrive, while no answer
+    /// does, would keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
     doubted: bool,
     /// A read was answered since the last failure.
     heard: bool,
@@ -238,7 +238,7 @@ impl Lease {
         }
     }
 
-    /// The belief in this lease has ended; a verified renewal restores it.
+    /// Stops trusting this lease; a verified renewal restores the trust.
     pub fn doubt(&mut self) {
         self.doubted = true;
         self.heard = false;

@@ -288,8 +288,8 @@ impl WatchStream {
         Compared::Asked
     }
 
-    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it reported
-    /// any revision, and if nothing is written it never falls behind one.
+    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it
+    /// reported any revision, and if nothing is written it never falls behind one.
     fn is_unanswered(&mut self, now: Time) -> bool {
         if self.unconfirmed.is_empty() {
             self.silent = None;

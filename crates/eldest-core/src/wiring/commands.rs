@@ -237,14 +237,14 @@ impl Core {
         self.tenure(now).keep_lease();
     }
 
-    /// Ends the belief in the lease when its time has come; called before anything else is looked at.
+    /// Stops trusting the lease when its time has come; called before anything else is looked at.
     pub(super) fn expire(&mut self, now: Time) {
         if self.rooms.lease.is_expired(now) {
             self.tenure(now).distrust();
         }
     }
 
-    /// The watchdog, or a check past the deadline, ended the belief before we did.
+    /// The watchdog, or a check past the deadline, stopped trusting the lease before we did.
     pub fn distrusted(&mut self, now: Time) {
         if self.rooms.lease.trusted().is_some() {
             self.tenure(now).distrust();

@@ -9,8 +9,8 @@
 //! | `Tenure` | all slots, the rooms, the checks of leaders' keys, and the leases that must go |
 //!
 //! Each writes its requests and its news into the outbox. A rule that finds the lease gone informs the lease keeper;
-//! what depends on the lease ends right after that rule. At the end of an input, a closing session checks whether it is
-//! done.
+//! what depends on the lease ends right after that rule. At the end of an input, a closing session checks whether it
+//! is done.
 //!
 //! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
 //! arrive in the order of the stream, and `now` never goes back.

@@ -395,7 +395,7 @@ async fn a_lock_is_kept_by_an_open_connection_and_freed_after_it() -> Result {
     while begun.elapsed() < TTL * 2 {
         let line = connection.json().await?;
         assert_eq!(line["fencing_token"], promise.token);
-        // From when that line counts, only the clock since boot shows.
+        // Only the clock since boot shows from when that line counts.
         promise = Promise::new(begun, &line);
     }
     assert!(stage.lock.try_acquire().await?.is_none());

@@ -1,4 +1,4 @@
-//! Records actions on a container with the times of request and answer, so that the check overlooks no belief and
+//! Records actions on a container with the times of request and answer, so that the check overlooks no leadership and
 //! invents no vacancy.
 
 use std::time::Duration;

@@ -59,9 +59,8 @@ impl Stage {
 
     /// Returns who and what, in the order of the stamps.
     fn records(&self) -> Vec<String> {
-        let events = self.events();
-        let events = events.iter();
-        events
+        self.events()
+            .iter()
             .map(|event| format!("{} {}", event.node, event.what))
             .collect()
     }

@@ -69,7 +69,7 @@ impl<'a> Writes<'a> {
             if pair[0].0 == pair[1].0 {
                 let value = pair[0].0;
                 let lost = format!(
-                    "an update was lost: two writes were answered that they raised the counter to {value}"
+                    "an update was lost: two writes received the answer that they raised the counter to {value}"
                 );
                 violate(lost, &[pair[0].2, pair[1].2]);
             }

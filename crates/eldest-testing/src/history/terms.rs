@@ -56,7 +56,8 @@ pub(super) struct Term<'a> {
     pub(super) token: i64,
     /// From the first to the last yes, with the events at both ends.
     pub(super) valid: Option<(Span, [&'a Event; 2])>,
-    /// For each stop in the middle of belief: from the last yes before it to the first check after it.
+    /// For each stop that began while the node took itself for the leader: from the last yes before it to the first
+    /// check after it.
     pub(super) stopped: Vec<Span>,
     /// When, to the best of our knowledge, this node led: from its election or first yes to the first event after
     /// its last yes that says otherwise. Never too short, so a vacancy that it leaves is a vacancy.
@@ -110,7 +111,7 @@ pub(super) fn is_repeated(event: &Event, later: &[&Event]) -> bool {
     next.is_some_and(|next| next.what == event.what)
 }
 
-/// All terms, ordered by the beginning of belief (those without belief by presence).
+/// All terms, ordered by their first yes (those without one by presence).
 pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
     let mut said: BTreeMap<(&str, i64), Vec<(Says, &Event)>> = BTreeMap::new();
     let mut process: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
@@ -135,7 +136,7 @@ pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
 }
 
 impl Term<'_> {
-    /// The beginning of belief, or of presence where there is no sample.
+    /// The first yes, or the beginning of presence where there is no sample.
     pub(super) fn begins(&self) -> Duration {
         self.valid.map_or(self.present.from, |(span, _)| span.from)
     }

@@ -105,11 +105,11 @@ fn a_watch_from_the_future_keeps_its_stream_from_telling_progress() -> Result<()
         both(&mut pair, &Step::Watch(ahead)).await?;
         for revision in 1..=5 {
             let wait = Duration::from_millis(300);
-            let reports = try_join(
+            let answers = try_join(
                 pair.real.reports_progress(wait),
                 pair.ours.reports_progress(wait),
             );
-            let (etcd, us) = reports.await?;
+            let (etcd, us) = answers.await?;
             ensure!(
                 etcd == us,
                 "at {revision} etcd reports progress: {etcd}, and we: {us}"

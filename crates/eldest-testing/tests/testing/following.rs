@@ -26,7 +26,7 @@ async fn a_followed_term_is_sampled_from_its_election_to_its_end() -> Result {
         (history.events().iter().filter(|event| valid(event)).count() >= 3).then_some(())
     })
     .await?;
-    // While etcd stands still, the token is cancelled and the rest of the belief is used up.
+    // While etcd stands still, the token is cancelled and the rest of the validity is used up.
     etcd.pause();
     timeout(GUARD, followed).await??;
     etcd.resume();
