@@ -75,8 +75,8 @@ pub struct Member {
     /// Since when the candidate is in the queue: when it joined, by its own wall clock, but not before an older candidate.
     /// null: it does not announce that, as candidates of other libraries.
     pub since_unix_ms: Option<u64>,
-    /// When the leader's term began, by the leader's own wall clock. null: it does not lead, or it has not announced that:
-    /// a leader announces it with a renewal, a third of the TTL after its term began.
+    /// When the leader's term began, by the leader's own wall clock. null: it does not lead, or it has not announced
+    /// that: a leader announces it with a renewal, a third of the TTL after its term began.
     pub leads_since_unix_ms: Option<u64>,
 }
 

@@ -63,7 +63,7 @@ impl Stage {
         self.patient_node(TTL, name, manners, options)
     }
 
-    /// Starts a node whose lease lasts longer, so that a test can distinguish what waits for its end from what does not.
+    /// Starts a node with a longer lease, so that a test can distinguish what waits for its end from what does not.
     pub(crate) fn patient_node(
         &self,
         ttl: Duration,
