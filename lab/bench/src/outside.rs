@@ -43,7 +43,7 @@ mod tests {
     use super::{KAZOO, find, needed_by};
 
     #[test]
-    fn what_nobody_told_of_is_not_there() {
+    fn a_program_that_nobody_named_is_not_found() {
         assert!(find("nothing-of-this-name").unwrap_err().contains("look"));
         assert_eq!(needed_by(KAZOO).len(), 2);
         assert!(needed_by("eldest").is_empty());

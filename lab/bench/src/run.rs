@@ -353,7 +353,7 @@ mod tests {
     use super::Pause;
 
     #[test]
-    fn pauses_within_a_period_are_spread_over_all_of_it_whoever_is_asked() {
+    fn pauses_within_a_period_are_spread_over_all_of_it_for_every_peer() {
         let (period, peers) = (Duration::from_millis(100), 6);
         let pauses = (0..200).map(|round| Pause::Within(period).after(round * peers));
         let mut tenths = [0; 10];

@@ -242,7 +242,7 @@ mod tests {
     use crate::step::tests::step;
 
     #[test]
-    fn a_term_that_ended_by_itself_is_told_but_none_that_a_step_ended() -> Result {
+    fn a_term_that_ended_by_itself_is_reported_but_none_that_a_step_ended() -> Result {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("n");
         let line = |at: u64, token: i64, what: &str| {

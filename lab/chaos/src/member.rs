@@ -290,7 +290,7 @@ impl Member {
     }
 
     /// An error if it did not log that a renewal failed with an error of that class.
-    pub(crate) fn told_why(&self, class: &str) -> Result {
+    pub(crate) fn require_logged_cause(&self, class: &str) -> Result {
         let class = format!("class={class}");
         let log = self.log();
         let mut lines = log.lines().filter(|line| line.contains("renewal failed"));

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_takes_twice_the_delay_and_none_for_whoever_looks_on() -> Result {
+    fn a_round_trip_takes_twice_the_delay_and_none_for_an_onlooker() -> Result {
         there(async || {
             let delay = Duration::from_millis(60);
             let way = Way {

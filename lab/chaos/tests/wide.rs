@@ -22,7 +22,7 @@ fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Re
 
 /// Close to each other, with a TTL that survives a change of etcd's leader, and not more.
 #[test]
-fn a_leader_isolated_with_etcd_s_leader_is_not_believed_by_its_acknowledgements() -> Result {
+fn a_leader_isolated_with_etcd_s_leader_does_not_trust_its_acknowledgements() -> Result {
     let round_trip = Duration::from_millis(4);
     let far = Wide {
         preset: false,

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_told_what_its_setup_says() {
+    fn a_node_parses_the_arguments_that_its_setup_makes() {
         let setup = Setup {
             name: "alice".into(),
             namespace: "demo-1".into(),

@@ -70,7 +70,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     } = world;
     view.finish(&model, now);
     if !whole {
-        out("\ninterrupted: the nodes are told to leave\n");
+        out("\ninterrupted: the nodes are asked to leave\n");
     }
     fleet.end().await;
     let code = if whole {

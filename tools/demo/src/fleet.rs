@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     /// Writes a command to a node's input.
-    pub(crate) async fn tell(&mut self, name: &str, command: &str) -> Result<()> {
+    pub(crate) async fn send_command(&mut self, name: &str, command: &str) -> Result<()> {
         let commands = &mut self.node(name)?.commands;
         commands
             .write_all(format!("{command}\n").as_bytes())

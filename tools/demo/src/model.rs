@@ -240,7 +240,7 @@ fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Optio
         }
         Said::Checked { valid: true, .. } => return None,
         Said::Checked { .. } => "asks is_valid(): no, it does not lead any more".to_owned(),
-        Said::Lost { reason, .. } => format!("is told that its term is over ({reason})"),
+        Said::Lost { reason, .. } => format!("learns that its term is over ({reason})"),
         Said::Resigns { .. } => "resigns: gives its key back".to_owned(),
         Said::Wrote {
             token,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_election_is_told_with_the_time_since_its_cause() {
+    fn an_election_is_reported_with_the_time_since_its_cause() {
         let mut model = Model::default();
         model.started("alice", 1);
         model.cause = Some((at(1_000), "bob was killed".into()));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_write_of_a_term_is_told() {
+    fn only_the_first_write_of_a_term_is_reported() {
         let mut model = Model::default();
         model.started("alice", 1);
         let wrote = |value| Said::Wrote {

@@ -95,7 +95,7 @@ impl Node {
                     self.check()?;
                     if let Some(leading) = leadership.take() {
                         let reason = leading.lost_reason().map_or("unknown", |reason| reason.as_str());
-                        self.tell(Said::Lost { token: leading.fencing_token(), reason: reason.to_owned() })?;
+                        self.report(Said::Lost { token: leading.fencing_token(), reason: reason.to_owned() })?;
                         // Nothing is done as leader from here on, so nothing is asked either; dropping it lets the
                         // candidate stand again.
                         self.said_invalid = true;
@@ -104,24 +104,24 @@ impl Node {
                 line = commands.next_line() => match line?.as_deref() {
                     None => return Ok(None),
                     Some(RESIGN) => if let Some(leading) = leadership.take() {
-                        self.tell(Said::Resigns { token: leading.fencing_token() })?;
+                        self.report(Said::Resigns { token: leading.fencing_token() })?;
                         self.term = None;
                         leading.resign().await.context("resigning")?;
                         return Ok(Some(()));
                     },
                     Some(WRITE_LATE) => self.write_late().await?,
-                    Some(other) => self.tell(Said::Error { text: format!("unknown command: {other}") })?,
+                    Some(other) => self.report(Said::Error { text: format!("unknown command: {other}") })?,
                 },
                 changed = status.changed() => {
                     changed.context("the session is gone")?;
                     let now = *status.borrow_and_update();
                     if let Status::Waiting { ahead, .. } = now {
-                        self.tell(Said::Queued { ahead })?;
+                        self.report(Said::Queued { ahead })?;
                     }
                 }
                 elected = candidate.elected(), if leadership.is_none() => {
                     let leading = elected?;
-                    self.tell(Said::Elected { token: leading.fencing_token() })?;
+                    self.report(Said::Elected { token: leading.fencing_token() })?;
                     self.term = Some(leading.term());
                     self.said_invalid = false;
                     self.value = None;
@@ -140,7 +140,7 @@ impl Node {
         };
         let before = self.clock.now();
         let valid = term.is_valid();
-        // A process that is stopped between check and stamp would otherwise seem to believe while it did nothing.
+        // A process that is stopped between check and stamp would otherwise seem to lead while it did nothing.
         let at = if valid { before } else { self.clock.now() };
         let checked = Said::Checked {
             token: term.fencing_token(),
@@ -148,7 +148,7 @@ impl Node {
             until: term.valid_until().since_boot(),
         };
         self.said_invalid = !valid;
-        self.tell_at(at, checked)
+        self.report_at(at, checked)
     }
 
     /// Counts up by one, fenced.
@@ -167,12 +167,12 @@ impl Node {
                 Outcome::Admitted { value: value + 1 }
             }
             Err(error) if error.kind() == ErrorKind::LeadershipLost => {
-                return self.tell(Said::NotSent { token });
+                return self.report(Said::NotSent { token });
             }
             Err(error) if error.kind() == ErrorKind::FenceLost => Outcome::Refused,
             Err(_) => Outcome::Unknown,
         };
-        self.tell(Said::Wrote {
+        self.report(Said::Wrote {
             token,
             outcome,
             late: false,
@@ -183,18 +183,18 @@ impl Node {
     async fn write_late(&mut self) -> Result<()> {
         let Some(term) = self.term.clone() else {
             let text = "it never led, so it has nothing to write with".to_owned();
-            return self.tell(Said::Error { text });
+            return self.report(Said::Error { text });
         };
         self.check()?;
         let token = term.fencing_token();
         match term.txn([self.put(0)]).await {
             Err(error) if error.kind() == ErrorKind::LeadershipLost => {
-                self.tell(Said::NotSent { token })?;
+                self.report(Said::NotSent { token })?;
             }
-            Ok(_) => self.tell(Said::Error {
+            Ok(_) => self.report(Said::Error {
                 text: "the library sent a write of a term that has ended".to_owned(),
             })?,
-            Err(error) => self.tell(Said::Error {
+            Err(error) => self.report(Said::Error {
                 text: error.to_string(),
             })?,
         }
@@ -208,7 +208,7 @@ impl Node {
             Ok(Ok(_)) => Outcome::Refused,
             Ok(Err(_)) | Err(_) => Outcome::Unknown,
         };
-        self.tell(Said::Wrote {
+        self.report(Said::Wrote {
             token,
             outcome,
             late: true,
@@ -236,12 +236,12 @@ impl Node {
         }
     }
 
-    fn tell(&self, said: Said) -> Result<()> {
-        self.tell_at(self.clock.now(), said)
+    fn report(&self, said: Said) -> Result<()> {
+        self.report_at(self.clock.now(), said)
     }
 
     /// Fails once the demo is gone, which ends the node.
-    fn tell_at(&self, at: Duration, said: Said) -> Result<()> {
+    fn report_at(&self, at: Duration, said: Said) -> Result<()> {
         let node = self.setup.name.clone();
         let line = Event { at, node, said }.to_line();
         let mut out = std::io::stdout().lock();

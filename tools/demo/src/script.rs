@@ -44,8 +44,8 @@ pub(crate) async fn play(world: &mut World, rows: &mut Vec<Row>) {
             _ => leave(world).await,
         };
         let outcome = outcome.map_err(|error| format!("{error:#}"));
-        let told = outcome.as_ref().unwrap_or_else(|error| error);
-        world.view.step_done(outcome.is_ok(), told);
+        let message = outcome.as_ref().unwrap_or_else(|error| error);
+        world.view.step_done(outcome.is_ok(), message);
         let failed = outcome.is_err();
         rows.push(Row {
             step: step.short.to_owned(),
@@ -94,7 +94,7 @@ fn steps(ttl: Duration) -> [Step; 6] {
         step(
             "4 restart",
             "4. The killed node starts again",
-            "It goes to the end of the line. Whoever leads goes on leading.",
+            "It goes to the end of the line. The leader goes on leading.",
             format!("{third} goes on, {second} is last"),
         ),
         step(
@@ -137,7 +137,7 @@ async fn join(world: &mut World) -> Result<String> {
 async fn hand_over(world: &mut World) -> Result<String> {
     let [old, next, third] = NODES;
     let mark = world.mark();
-    world.fleet.tell(old, RESIGN).await?;
+    world.fleet.send_command(old, RESIGN).await?;
     let (led, _) = successor(world, mark, next, PATIENCE).await?;
     let resigned = world.model.find(mark, old, |event| {
         matches!(event.said, Said::Resigns { .. }).then_some(event.at)
@@ -203,10 +203,10 @@ async fn frozen(world: &mut World) -> Result<String> {
     world.watch_for(LOOK).await;
     // The node finds this order when it wakes up: check, then write whatever the check says.
     let woken = world.mark();
-    world.fleet.tell(old, WRITE_LATE).await?;
+    world.fleet.send_command(old, WRITE_LATE).await?;
     world.model.set(old, Condition::Running);
     world.say(format!(
-        "{old} is woken, in the middle of what it believes to be its leadership"
+        "{old} is woken, and takes itself for the leader"
     ));
     world.record(old, What::Resumed);
     let resumed = world.now();

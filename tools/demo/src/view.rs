@@ -96,7 +96,7 @@ impl View {
         }
         let (width, height) = size();
         let lines = self.picture(model, now, height);
-        // Up to where the last picture began, and everything from there on anew.
+        // Up to where the last picture began; everything from there on is drawn again.
         let mut text = match self.drawn {
             0 => "\r\x1b[J".to_owned(),
             drawn => format!("\x1b[{drawn}A\r\x1b[J"),

@@ -17,7 +17,7 @@ struct Demo {
     output: BufReader<ChildStdout>,
     /// The output so far.
     text: String,
-    /// The processes of the nodes it told of.
+    /// The processes of the nodes that it named.
     nodes: Vec<u32>,
 }
 
@@ -146,6 +146,6 @@ fn an_etcd_out_of_reach_is_a_failure_that_names_the_reason() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("connecting to etcd"), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("connecting to etcd"), "{errors}");
 }

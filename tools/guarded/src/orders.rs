@@ -50,7 +50,7 @@ pub(crate) fn end(order: &str) -> Result<()> {
                 rustix::net::shutdown(&socket, Shutdown::Both)?;
             }
         }
-        "tell" => println!("told"),
+        "ping" => println!("pong"),
         "eat" => {
             let mut eaten = Vec::new();
             loop {

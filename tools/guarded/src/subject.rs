@@ -31,7 +31,7 @@ fn millis(variable: &str) -> Result<Option<Duration>> {
     Ok(value.transpose()?)
 }
 
-/// Guards whoever connects, until it is killed.
+/// Guards every process that connects, until it is killed.
 pub(crate) async fn agent(endpoint: &str, socket: &str) -> Result<()> {
     let endpoints = [endpoint.to_owned()];
     let agent = eldest::internal::agent::listen(&endpoints, options("agent")?, Path::new(socket))?;
@@ -62,7 +62,7 @@ pub(crate) async fn stand(endpoint: &str, guard: &str, identity: &str, count: us
             }
         };
         println!("connected");
-        tokio::spawn(tell_guard(session.clone()));
+        tokio::spawn(print_guard_states(session.clone()));
         for election in 0..count {
             let name = format!("work-{}", number * count + election);
             tokio::spawn(lead(session.clone(), name));
@@ -95,7 +95,7 @@ fn guarded(options: SessionOptions, guard: &str) -> Result<SessionOptions> {
     Ok(options.guard(guard.linger(linger)))
 }
 
-async fn tell_guard(session: Session) {
+async fn print_guard_states(session: Session) {
     let mut state = session.guard_state();
     loop {
         match &*state.borrow_and_update() {

@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) guard: Option<PathBuf>,
     /// `LISTEN`: where it answers HTTP; `0.0.0.0:8080` if there is none.
     pub(crate) listen: String,
-    /// `ADVERTISE`: where the others are told that it answers; `http://NODE_NAME:8080` if there is none.
+    /// `ADVERTISE`: the address that it announces to the others; `http://NODE_NAME:8080` if there is none.
     pub(crate) advertise: String,
     /// `HISTORY`: the file to which it writes what it does, if it was built with the feature `history`.
     pub(crate) history: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct Config {
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register_fenced: bool,
-    /// `ORDERS`: the socket at which it is told to break its own, if it was built with the feature `orders`.
+    /// `ORDERS`: the socket at which it receives orders to break itself, if it was built with the feature `orders`.
     #[cfg_attr(
         not(any(feature = "orders", test)),
         expect(dead_code, reason = "nobody gives any")
@@ -179,12 +179,12 @@ mod tests {
         let refused = |set: &[(&str, &str)]| config(set).unwrap_err().to_string();
         assert!(refused(&[]).contains("ETCD_ENDPOINTS"));
         for ttl in ["soon", "0", "NaN", "-1", "301"] {
-            let told = refused(&[
+            let message = refused(&[
                 ("ETCD_ENDPOINTS", "http://a:1"),
                 ("NODE_NAME", "n"),
                 ("TTL_SECONDS", ttl),
             ]);
-            assert!(told.contains("TTL_SECONDS"), "{told}");
+            assert!(message.contains("TTL_SECONDS"), "{message}");
         }
         let node = [("ETCD_ENDPOINTS", "http://a:1"), ("NODE_NAME", "n")];
         for (name, value) in [
@@ -193,8 +193,8 @@ mod tests {
             ("REGISTER_FENCED", "maybe"),
             ("ETCD_USER", "somebody"),
         ] {
-            let told = refused(&[&node[..], &[(name, value)]].concat());
-            assert!(told.contains(name), "{told}");
+            let message = refused(&[&node[..], &[(name, value)]].concat());
+            assert!(message.contains(name), "{message}");
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::voice::Voice;
 /// Threads that looked up a name end after this, so that they do not count as left behind.
 const IDLE_THREADS: Duration = Duration::from_millis(200);
 
-/// Runs the node that the environment describes until it is told to stop (SIGTERM, SIGINT).
+/// Runs the node that the environment describes until a signal asks it to stop (SIGTERM, SIGINT).
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ async fn node(config: Config) -> Result<()> {
     let history = History::open(&config).await?;
     history.record(Event::Baseline);
     let shutdown = CancellationToken::new();
-    stop_when_told(shutdown.clone(), voice.clone(), history.clone());
+    stop_on_signal(shutdown.clone(), voice.clone(), history.clone());
 
     let listener = TcpListener::bind(&config.listen)
         .await
@@ -166,14 +166,14 @@ fn announcement(config: &Config) -> Announcement {
     }
 }
 
-fn stop_when_told(shutdown: CancellationToken, voice: Voice, history: History) {
+fn stop_on_signal(shutdown: CancellationToken, voice: Voice, history: History) {
     tokio::spawn(async move {
         tokio::select! {
             () = eldest::shutdown_signal() => {}
             // The node shuts down by itself.
             () = shutdown.cancelled() => return,
         }
-        voice.say("I was told to stop");
+        voice.say("I was asked to stop");
         history.record(Event::Left);
         shutdown.cancel();
     });

@@ -30,7 +30,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Says every change, until the node is told to stop.
+    /// Says every change, until the node is asked to stop.
     pub(crate) async fn follow(mut self, shutdown: CancellationToken) -> Result<()> {
         let mut session = self.session.state();
         session.mark_changed();

@@ -21,14 +21,14 @@ pub(crate) struct Leader {
 
 impl Leader {
     pub(crate) fn new(member: &Member) -> Self {
-        let told = member.announcement();
+        let announcement = member.announcement();
         let token = member.create_revision();
-        let of_this_term = told.metadata(LEADS_WITH) == Some(&token.to_string());
-        let since = told.metadata(LEADS_SINCE).filter(|_| of_this_term);
+        let of_this_term = announcement.metadata(LEADS_WITH) == Some(&token.to_string());
+        let since = announcement.metadata(LEADS_SINCE).filter(|_| of_this_term);
         Self {
             name: member.identity().to_owned(),
-            data_center: told.data_center().map(str::to_owned),
-            address: told.address().map(str::to_owned),
+            data_center: announcement.data_center().map(str::to_owned),
+            address: announcement.address().map(str::to_owned),
             token,
             since: since.map(str::to_owned),
         }
@@ -148,7 +148,7 @@ pub(crate) fn why(reason: LostReason) -> &'static str {
         LostReason::KeyDeleted => "somebody deleted my key",
         LostReason::KeyOverwritten => "somebody wrote over my key",
         LostReason::StoreChanged => "etcd is another one, or was restored",
-        LostReason::Shutdown => "I was told to stop",
+        LostReason::Shutdown => "I was asked to stop",
         other => other.as_str(),
     }
 }

@@ -42,7 +42,7 @@ impl Web {
     /// Answers 200 if the node is in the queue, or leads, with a lease that it trusts.
     fn ready(&self) -> Answer {
         if self.shutdown.is_cancelled() {
-            return answer(false, &"I was told to stop");
+            return answer(false, &"I was asked to stop");
         }
         let seen = self.seen.borrow();
         let lives = match &*self.session.borrow() {

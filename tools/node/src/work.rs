@@ -19,7 +19,7 @@ const COUNTER: &str = "eldest-node/count/";
 #[derive(Clone)]
 pub(crate) struct Leading {
     pub(crate) term: Term,
-    /// By the wall clock, as the others are told.
+    /// When the term began, by the wall clock, as it is announced to the others.
     pub(crate) since: String,
 }
 
@@ -55,10 +55,10 @@ impl Work {
         self.leading.send_replace(Some(leading));
         let _ends = Ends(&self.leading);
 
-        let told = crate::announcement(&self.me)
+        let news = crate::announcement(&self.me)
             .with_metadata(LEADS_SINCE, since)
             .with_metadata(LEADS_WITH, token.to_string());
-        let mut is_told = false;
+        let mut is_announced = false;
         let mut count = Count {
             key: format!("{COUNTER}{}", self.me.election),
             known: None,
@@ -74,12 +74,12 @@ impl Work {
                 _ = pace.tick() => {}
             }
             self.orders.obey(&leadership).await;
-            if !is_told {
-                // If etcd did not take it, it is told again.
-                let telling = leadership.proclaim(told.clone());
-                is_told = tokio::select! {
+            if !is_announced {
+                // If etcd did not take the announcement, it is repeated.
+                let proclaiming = leadership.proclaim(news.clone());
+                is_announced = tokio::select! {
                     () = lost.cancelled(), if !self.orders.is_deaf() => break,
-                    done = telling => done.is_ok(),
+                    done = proclaiming => done.is_ok(),
                 };
             }
             count.up(&term, &self.history).await;

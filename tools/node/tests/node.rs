@@ -202,9 +202,9 @@ async fn every_node_says_who_leads_with_which_token_and_since_when() -> Result {
     };
     let status = first.stop().await?;
     assert!(status.success(), "{status}");
-    first.says(0, &["I was told to stop"]).await?;
+    first.says(0, &["I was asked to stop"]).await?;
     let over = first
-        .says(0, &["my term with token", "I was told to stop; I wrote "])
+        .says(0, &["my term with token", "I was asked to stop; I wrote "])
         .await?;
     assert_ne!(between(&over, "I wrote ", " times"), "0", "{over}");
     first.says(0, &["I have left"]).await?;
@@ -263,7 +263,7 @@ async fn without_a_quorum_every_node_says_that_it_follows_before_the_lease_can_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_etcd_is_not_there_says_so_lives_and_ends_when_told() -> Result {
+async fn a_node_whose_etcd_is_not_there_says_so_lives_and_ends_when_asked() -> Result {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();
@@ -287,10 +287,10 @@ async fn a_setting_that_makes_no_sense_ends_the_node_and_is_named() -> Result {
         .env("ETCD_ENDPOINTS", "http://127.0.0.1:9")
         .env("TTL_SECONDS", "soon")
         .output()?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && told.contains("TTL_SECONDS=soon"),
-        "{told}"
+        !output.status.success() && errors.contains("TTL_SECONDS=soon"),
+        "{errors}"
     );
     Ok(())
 }

@@ -150,7 +150,7 @@ async fn a_worker_answers_only_while_its_node_lets_it() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_told_to_end_says_so_and_ends() -> Result {
+async fn a_worker_that_is_asked_to_end_says_so_and_ends() -> Result {
     let mut stage = Stage::start().await?;
     kill_process(Pid::from_child(&stage.child), Signal::TERM)?;
     let status = eventually(SOON, "it ends", async || {

@@ -220,7 +220,7 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
             }
             total += outcome.sum.clone();
             if let Some(broken) = &outcome.broken {
-                return tell_seed(options, seed, broken);
+                return print_broken_seed(options, seed, broken);
             }
             if alone {
                 print!("{}", report::story(&options.plan(seed), &outcome, lines));
@@ -250,7 +250,7 @@ const AT_ONCE: u64 = 64;
 const ENOUGH: u64 = 1000;
 
 /// Prints what a seed broke, in brief if that was asked for.
-fn tell_seed(options: &Options, seed: u64, broken: &Broken) -> Result<ExitCode, String> {
+fn print_broken_seed(options: &Options, seed: u64, broken: &Broken) -> Result<ExitCode, String> {
     if options.brief {
         println!("seed {seed}: {broken}");
         return Ok(ExitCode::FAILURE);

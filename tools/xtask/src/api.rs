@@ -18,7 +18,7 @@ const REMEDY: &str = "if that is meant, run `cargo xtask api` and commit docs/ap
 /// How many differences are shown.
 const SHOWN: usize = 20;
 
-/// The command `api`: writes the lists anew.
+/// The command `api`: writes the lists again.
 pub(crate) fn run() -> Result<ExitCode> {
     let stage = Stage::start("api", DEFAULT_LIMIT);
     let mut command = documenting(&stage)?;

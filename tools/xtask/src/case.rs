@@ -98,7 +98,7 @@ impl Case {
                 }
                 ("there is no such test".to_owned(), false)
             }
-            // A crash takes the program with it, so no test is told as failed.
+            // A crash takes the program with it, so no test is reported as failed.
             End::Exited(status) => (status.to_string(), tally.failed > 0 || !self.is_test),
             End::TimedOut => (format!("killed after {} s", limit.as_secs()), true),
         };
@@ -148,7 +148,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_is_told_with_its_reason_and_runs_once_more() {
+    fn a_test_that_fails_is_reported_with_its_reason_and_runs_once_more() {
         let late = failed(&fails("late"), LONG);
         assert_eq!(late, Some(("api::a::b: Error: late".to_owned(), true)));
     }

@@ -62,12 +62,12 @@ impl Reason {
     /// Reads a line that the test printed. The last reason is kept.
     pub(crate) fn read(&mut self, line: &str) {
         // A panic's message is on the line after the one that says where, what was compared below; an error's on its own.
-        let told = line.starts_with("Error: ")
+        let is_reason = line.starts_with("Error: ")
             || (line.starts_with("thread '") && line.contains(" panicked at "));
         let compared = ["  left: ", " right: "].iter();
         let goes_on = self.0.ends_with(':')
             || self.0.contains("assertion ") && { compared }.any(|start| line.starts_with(start));
-        if told {
+        if is_reason {
             line.clone_into(&mut self.0);
         } else if goes_on {
             self.0.push(' ');
@@ -142,7 +142,7 @@ mod tests {
         failures.found()
     }
 
-    fn told(lines: &[&str]) -> Vec<String> {
+    fn messages(lines: &[&str]) -> Vec<String> {
         let found = found(lines);
         found.iter().map(ToString::to_string).collect()
     }
@@ -166,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_is_told_with_the_last_reason_that_it_gave() {
-        let got = told(&[
+    fn each_failure_is_reported_with_the_last_reason_that_it_gave() {
+        let got = messages(&[
             "test a::b ... FAILED",
             "Error: of a test that passed",
             "successes:",
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut() {
         let long = format!("Error: {}", "é".repeat(2 * LONGEST));
-        let got = told(&["failures:", "---- a stdout ----", &long]);
+        let got = messages(&["failures:", "---- a stdout ----", &long]);
         assert_eq!(got[0].chars().count(), "a: ".len() + LONGEST);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the 
   bases        stand-ins for what the Dockerfile starts from; as root, on Debian
   haproxy      haproxy:2.6, Debian's, the front of docker-compose.yml
   node         eldest-node-test, a node that records its history, for the tests in containers
-  eldest       eldest:0.1.0, the command, static, for whoever runs it as no user in particular
+  eldest       eldest:0.1.0, the command, static, to run as no user in particular
   eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
 
 /// An image that can be requested.
@@ -90,7 +90,7 @@ fn parse(args: &[String]) -> Result<Vec<Kind>> {
         .collect()
 }
 
-/// Makes what no change of this workspace's code makes anew.
+/// Makes the images that do not change with this workspace's code.
 pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
@@ -135,7 +135,7 @@ struct Image<'a> {
 /// The owner of an image's files.
 #[derive(Clone, Copy)]
 enum Owner {
-    /// Root all of them, whoever laid them out.
+    /// Root owns all of them, whatever user laid them out.
     Root,
     /// As they were laid out.
     AsItIs,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_made_anew_when_its_parts_change_and_a_pulled_one_never() {
+    fn an_image_is_rebuilt_when_its_parts_change_and_a_pulled_one_never() {
         let image = |public| Image {
             name: "etcd",
             public,

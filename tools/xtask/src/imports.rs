@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     const TABLE: &str = "## Rooms of the library\n\n| room | holds | may import |\n|---|---|---|\n\
-        | `driver/` | the task | `state`, `util` |\n| `state/` | what is told | `util` |\n\
+        | `driver/` | the task | `state`, `util` |\n| `state/` | what is shown | `util` |\n\
         | `util/` | containers |  |\n| `lib.rs` | all | everything |\n\n## Next\n";
 
     /// A package of these files in a folder of its own.

@@ -152,7 +152,7 @@ const COMMANDS: &[Entry] = &[
     command(
         "pictures",
         "",
-        "take docs/status-page*.png anew, in Chromium; takes two minutes",
+        "take docs/status-page*.png again, in Chromium; takes two minutes",
         |_| pictures::run(),
     ),
     command(

@@ -1,4 +1,4 @@
-//! Takes the guide's pictures of the status page anew, in Debian's Chromium.
+//! Takes the guide's pictures of the status page again, in Debian's Chromium.
 
 use std::process::ExitCode;
 

@@ -55,7 +55,7 @@ fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<Ve
     ensure!(!cases.is_empty(), "there is no test");
     stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
     let mut ended = all(stage, cases, at_once);
-    tell(stage, &mut ended);
+    print_times(stage, &mut ended);
     let passed = ended.iter().filter(|it| matches!(it.failed, Ok(None)));
     let times = passed.map(|it| (it.case.shown(), it.took.as_millis()));
     let times = times.collect();
@@ -97,8 +97,8 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next case that may run beside those that do, if there is one. The last container tests are run by whoever has run the
-/// ones before them.
+/// The next case that may run beside those that do, if there is one. The last container tests are run by the threads that
+/// have run the ones before them.
 fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Case> {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let all = containers.load(Ordering::SeqCst) >= CONTAINERS_AT_ONCE;
@@ -112,7 +112,7 @@ fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Cas
 }
 
 /// Prints the time of each group's tests, and the slowest tests.
-fn tell(stage: &Stage, ended: &mut [Ended]) {
+fn print_times(stage: &Stage, ended: &mut [Ended]) {
     let mut groups: BTreeMap<&str, (usize, Duration)> = BTreeMap::new();
     for Ended { case, took, .. } in ended.iter() {
         let (tests, sum) = groups.entry(&case.group).or_default();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_again_is_red_and_told_with_the_command_that_runs_it() {
+    fn a_test_that_fails_again_is_red_and_reported_with_the_command_that_runs_it() {
         let report = pool(DEFAULT_LIMIT, &[&fails("late")]);
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert!(report.failures[0].ends_with("cargo xtask test p0::a::b"));

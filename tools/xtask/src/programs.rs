@@ -154,7 +154,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn programs_are_told_by_what_they_are_for() {
+    fn programs_are_classified_by_purpose() {
         let messages = [
             message("eldest_demo", "lib", true, &json!("/t/lib")),
             message("demo", "test", true, &json!("/t/demo")),

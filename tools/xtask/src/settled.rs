@@ -1,4 +1,4 @@
-//! Gives this program the same surroundings, whoever calls it: no signal is ignored or blocked, new files can be read by
+//! Gives this program the same surroundings, whatever calls it: no signal is ignored or blocked, new files can be read by
 //! others, and programs speak English.
 
 use std::process::Command;
@@ -14,7 +14,7 @@ const LOCALE: (&str, &str) = ("LC_ALL", "C.UTF-8");
 /// Starts its arguments as a program. A shell cannot take back that a signal is ignored, but `env` of GNU can.
 const SCRIPT: &str = "umask 022; exec env --default-signal \"$@\"";
 
-/// Starts this program anew with these surroundings, once. Elsewhere than on Linux they stay as they are.
+/// Starts this program again with these surroundings, once. Elsewhere than on Linux they stay as they are.
 pub(crate) fn become_settled(args: &[String]) -> Result<()> {
     if std::env::var_os(SETTLED).is_some() || !can_be_settled() {
         return Ok(());
@@ -56,13 +56,13 @@ mod tests {
     const TERM: u64 = 1 << 14;
 
     /// The mask of files, and which of those signals are ignored and blocked.
-    fn read(told: &str) -> (&str, [u64; 2]) {
+    fn read(status: &str) -> (&str, [u64; 2]) {
         let signals = |name: &str| {
-            let mut lines = told.lines();
+            let mut lines = status.lines();
             let set = lines.find_map(|line| line.strip_prefix(name)).unwrap();
             u64::from_str_radix(set.trim(), 16).unwrap() & (HUP | INT | USR2 | TERM)
         };
-        let mask = told.lines().next().unwrap();
+        let mask = status.lines().next().unwrap();
         (mask, [signals("SigIgn:"), signals("SigBlk:")])
     }
 

@@ -17,11 +17,13 @@ pub(crate) fn root() -> &'static Path {
     &ROOT
 }
 
-/// The workspace in which cargo runs this program, if cargo has told so. It may be another checkout than the one in which the
+/// The workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one in which the
 /// program was built, if both have the same built files.
-fn workspace(told: Option<OsString>) -> PathBuf {
-    let told = told.map(PathBuf::from).filter(|it| it.ends_with(PACKAGE));
-    let here = told.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+fn workspace(manifest_dir: Option<OsString>) -> PathBuf {
+    let named = manifest_dir
+        .map(PathBuf::from)
+        .filter(|it| it.ends_with(PACKAGE));
+    let here = named.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     here.ancestors().nth(2).unwrap_or(&here).to_owned()
 }
 
@@ -46,8 +48,8 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Comma
     // Cargo's variables for this program are not for another cargo: build scripts that look at them would run again, and
     // what depends on them be built again, whenever somebody else calls cargo in between.
     for (name, _) in env::vars_os() {
-        let told = name.to_string_lossy();
-        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }

@@ -188,7 +188,7 @@ impl Stage {
         Ok(counted.is_some())
     }
 
-    /// As [`Stage::step`], for a program of unit tests: each that fails is told with the command that runs it alone.
+    /// As [`Stage::step`], for a program of unit tests: each that fails is reported with the command that runs it alone.
     pub(crate) fn unit_tests(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let counted = self.counted(command, Some(name))?;
         Ok(counted.is_some())
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_failed_is_told_with_its_reason() {
+    fn a_test_that_failed_is_reported_with_its_reason() {
         let report = stage(DEFAULT_LIMIT, |stage| {
             let said = "failures:\n\n---- a::b stdout ----\nError: \"late\"\n\nfailures:\n    a::b\ntest result: FAILED. 0 passed; 1 failed";
             assert!(!stage.tests(&mut sh(&format!("echo '{said}'; exit 101")))?);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_test_that_failed_is_told_with_the_command_that_runs_it_alone() {
+    fn a_unit_test_that_failed_is_reported_with_the_command_that_runs_it_alone() {
         let report = stage(DEFAULT_LIMIT, |stage| {
             let said = "failures:\n\n---- a::b stdout ----\nError: no\n\ntest result: FAILED. 0 passed; 1 failed";
             let mut command = sh(&format!("echo '{said}'; exit 101"));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_plain_sum_and_skips_are_told() {
+    fn the_last_line_is_the_plain_sum_and_skips_are_reported() {
         let text = table(&[report("unit", 5, 0), report("versions", 7, 2)]);
         assert_eq!(text.lines().last(), Some("12 passed, 2 failed"));
         assert!(text.contains("FAILED versions: failure 1"), "{text}");

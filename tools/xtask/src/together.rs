@@ -27,7 +27,7 @@ pub(crate) const OTHER_CRYPTOGRAPHY: &str = "tls-aws-lc";
 
 /// The compiler with clippy's lints.
 const DRIVER: &str = "clippy-driver";
-/// Its arguments, as `cargo clippy` hands them over. Cargo builds anew what was built with others.
+/// Its arguments, as `cargo clippy` hands them over. Cargo builds again what was built with others.
 const LINTS: (&str, &str) = (
     "CLIPPY_ARGS",
     "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",

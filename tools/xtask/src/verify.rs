@@ -96,7 +96,7 @@ impl Sources {
             git.args(args).env("GIT_INDEX_FILE", &index);
             said(&mut git)
         };
-        // An index of its own, so that whoever works here finds theirs as it was.
+        // An index of its own, so that the index of the developer who works here stays as it was.
         git(&["read-tree", "HEAD"])?;
         git(&["add", "--all"])?;
         Ok(Self {
@@ -125,7 +125,7 @@ impl Results {
         }
         let text = fs::read_to_string(&file)?;
         serde_json::from_str(&text)
-            .with_context(|| format!("reading {}; remove it to begin anew", file.display()))
+            .with_context(|| format!("reading {}; remove it to begin from scratch", file.display()))
     }
 
     fn write(&self) -> Result<()> {

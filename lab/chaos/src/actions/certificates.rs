@@ -147,7 +147,7 @@ impl Action for Replace {
                 How::Authorities => lab.cluster.lock().await.restart().await?,
                 How::Spoil(_) => {
                     if lab.alone.get() {
-                        told = lab.nodes[victim.node].told_why("Certificate");
+                        told = lab.nodes[victim.node].require_logged_cause("Certificate");
                     }
                     lab.certificates()?.issue(whose)?;
                 }

@@ -122,7 +122,7 @@ impl Action for User {
             self.change(lab, victim, true).await?;
             lab.healed(&node.name, self.card.name);
             if lab.alone.get() {
-                node.told_why(self.class)?;
+                node.require_logged_cause(self.class)?;
             }
             Ok(())
         }

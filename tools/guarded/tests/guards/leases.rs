@@ -1,4 +1,4 @@
-//! Which leases are guarded and when they go: a lease that was lost and granted anew, a guard that is required and missing,
+//! Which leases are guarded and when they go: a lease that was lost and granted again, a guard that is required and missing,
 //! one that comes late, and one that lingers.
 
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ async fn a_session_whose_agent_comes_late_is_guarded_then() -> Result {
 }
 
 #[tokio::test]
-async fn a_guard_lingers_as_long_as_it_was_told() -> Result {
+async fn a_guard_lingers_for_the_configured_time() -> Result {
     const LINGER: Duration = Duration::from_secs(3);
     for guard in ["agent", "spawned"] {
         let stage = Stage::new().await?;

@@ -136,8 +136,8 @@ impl Process {
 
     /// Fails if the subject has lost a term or met an error since it was last asked.
     pub(crate) async fn has_lost_nothing(&mut self) -> Result {
-        self.obey("tell").await?;
-        let (_, said) = self.says_at_last("told").await?;
+        self.obey("ping").await?;
+        let (_, said) = self.says_at_last("pong").await?;
         let bad = |line: &&String| line.starts_with("lost") || line.starts_with("error");
         match said.iter().find(bad) {
             Some(line) => Err(format!("it said {line:?}").into()),
@@ -147,8 +147,8 @@ impl Process {
 
     /// Waits until every order so far was carried out.
     pub(crate) async fn has_obeyed(&mut self) -> Result {
-        self.obey("tell").await?;
-        self.says("told").await?;
+        self.obey("ping").await?;
+        self.says("pong").await?;
         Ok(())
     }
 

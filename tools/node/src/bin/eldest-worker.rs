@@ -38,7 +38,7 @@ struct Worker {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let mut told = signal(SignalKind::terminate())?;
+    let mut terminations = signal(SignalKind::terminate())?;
     let worker = Arc::new(Worker::from_env()?);
     // `WORKER_LISTEN`: where it answers.
     let at = std::env::var("WORKER_LISTEN").unwrap_or_else(|_| "0.0.0.0:8080".to_owned());
@@ -48,9 +48,9 @@ async fn main() -> Result<()> {
     let app = Router::new()
         .fallback(answer)
         .with_state(Arc::clone(&worker));
-    let told = async move { _ = told.recv().await };
+    let asked_to_end = async move { _ = terminations.recv().await };
     axum::serve(listener, app)
-        .with_graceful_shutdown(told)
+        .with_graceful_shutdown(asked_to_end)
         .await?;
     let answered = worker.answered.load(Ordering::Relaxed);
     worker.say(&format!(
@@ -130,12 +130,12 @@ async fn answer(State(worker): State<Arc<Worker>>) -> Response {
     }
     worker.answered.fetch_add(1, Ordering::Relaxed);
     let token = worker.token;
-    let told = [
+    let headers = [
         ("fencing-token", token.to_string()),
         ("answered-at", at.as_nanos().to_string()),
         ("may-act-until", until.as_nanos().to_string()),
     ];
-    (told, format!("{name} leads with token {token}\n")).into_response()
+    (headers, format!("{name} leads with token {token}\n")).into_response()
 }
 
 fn refused(why: &str) -> Response {

@@ -65,7 +65,7 @@ impl Orders {
         desk.is_some_and(|desk| desk.deaf.load(Ordering::Relaxed))
     }
 
-    /// Carries out what the work was told to do.
+    /// Carries out the order that the work received, if there is one.
     pub(crate) async fn obey(&self, leadership: &Leadership) {
         let Some(desk) = &self.0 else {
             return;
@@ -74,14 +74,14 @@ impl Orders {
         let Some((order, answer)) = order else {
             return;
         };
-        let told = match order {
+        let reply = match order {
             Order::Deaf => {
                 desk.deaf.store(true, Ordering::Relaxed);
                 "done".to_owned()
             }
             Order::Panic => {
                 let _ = answer.send("done".to_owned());
-                panic!("the work was told to panic");
+                panic!("the work was ordered to panic");
             }
             Order::Announce(bytes) => {
                 let news = Announcement::new("padded").with_metadata("padding", "x".repeat(bytes));
@@ -91,7 +91,7 @@ impl Orders {
                 }
             }
         };
-        let _ = answer.send(told);
+        let _ = answer.send(reply);
     }
 }
 
@@ -116,9 +116,9 @@ impl Desk {
                 *lock(&self.starving) = false;
                 self.fed.notify_all();
             }
-            ("deaf", "") => return Ok(self.tell_work(Order::Deaf)),
-            ("panic", "") => return Ok(self.tell_work(Order::Panic)),
-            ("announce", bytes) => return Ok(self.tell_work(Order::Announce(bytes.parse()?))),
+            ("deaf", "") => return Ok(self.order_work(Order::Deaf)),
+            ("panic", "") => return Ok(self.order_work(Order::Panic)),
+            ("announce", bytes) => return Ok(self.order_work(Order::Announce(bytes.parse()?))),
             _ => bail!("`{order}` is no order"),
         }
         Ok("done".to_owned())
@@ -141,7 +141,7 @@ impl Desk {
         all.wait();
     }
 
-    fn tell_work(&self, order: Order) -> String {
+    fn order_work(&self, order: Order) -> String {
         let (answer, answered) = sync_channel(1);
         *lock(&self.for_work) = Some((order, answer));
         if let Ok(answer) = answered.recv_timeout(PATIENCE) {

@@ -13,8 +13,8 @@ use crate::record::{Counter, Event, History, Write};
 
 /// Patience with somebody else's write. Who is stopped in the middle of one keeps all others out.
 const BUSY: Duration = Duration::from_millis(500);
-/// Between the look at the term and the write, as if something was worked out: whoever is stopped is stopped there,
-/// nearly always.
+/// The pause between the check of the term and the write, as if something was worked out: a node that is stopped nearly
+/// always stops there.
 pub const WORK: Duration = Duration::from_millis(40);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,7 +48,7 @@ impl Register {
         Ok(register)
     }
 
-    /// Counts up for as long as the term is valid and its work not told to end, on a thread of its own: this kind of
+    /// Counts up for as long as the term is valid and its work is not asked to end, on a thread of its own: this kind of
     /// work cannot be dropped.
     pub(crate) fn count(&self, term: &Term, history: &History) -> Result<Counting> {
         let Some(file) = &self.file else {

@@ -339,7 +339,7 @@ proptest! {
 
     /// A key that somebody else took away early is the one thing that lets two nodes believe, and not for long.
     #[test]
-    fn what_somebody_else_deletes_is_believed_in_until_the_deadline_at_most(
+    fn what_somebody_else_deletes_is_trusted_until_the_deadline_at_most(
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 1..6),
     ) {

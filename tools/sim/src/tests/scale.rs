@@ -78,7 +78,7 @@ impl Pair {
     }
 
     /// The session doubts its lease, gives every key up and stands anew everywhere. How long that takes.
-    fn doubt_and_stand_anew(&mut self) -> Duration {
+    fn doubt_and_stand_again(&mut self) -> Duration {
         let before = self.terms.clone();
         // The renewal that is due fails, and the belief ends before the next one.
         self.now = self.now.after(TTL).before(Duration::from_secs(1));
@@ -151,12 +151,12 @@ fn what_leaders_read_waits_until_nobody_joins() {
 
 /// How long sessions of so many elections take to stand anew, one session after the other.
 fn cost(sessions: u32, elections: u64) -> Duration {
-    let session = |_| Pair::leading(elections).doubt_and_stand_anew();
+    let session = |_| Pair::leading(elections).doubt_and_stand_again();
     (0..sessions).map(session).sum()
 }
 
 #[test]
-fn standing_anew_in_all_elections_costs_in_proportion_to_their_number() {
+fn standing_again_in_all_elections_costs_in_proportion_to_their_number() {
     // As many elections in both cases, and about as long, so that a busy machine hits both alike.
     let ratio = || cost(1, 16_000).as_secs_f64() / cost(8, 2_000).as_secs_f64();
     let ratio = (0..5).map(|_| ratio()).fold(f64::MAX, f64::min);

@@ -133,7 +133,7 @@ fn a_shrunk_story_breaks_the_same_with_fewer_faults() {
 }
 
 #[test]
-fn what_cannot_be_zero_is_told_when_it_is() {
+fn what_cannot_be_zero_is_reported_when_it_is() {
     let missing = report::vacuous(&Sum::default());
     for what in ["terms", "refused renewals", "Deposed", "lease_expiring"] {
         assert!(missing.iter().any(|m| m.contains(what)), "{what}");

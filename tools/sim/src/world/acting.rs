@@ -152,7 +152,7 @@ impl World {
             let at = self.now.after(wait);
             self.schedule(at, node, Ev::Deliver(Event::Joined { slot, term }));
         }
-        self.tell_early(node, slot, term);
+        self.report_work_early(node, slot, term);
     }
 
     fn begin_term(&mut self, node: usize, action: &Action) {

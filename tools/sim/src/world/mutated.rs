@@ -196,7 +196,7 @@ impl World {
     }
 
     /// A term is over and its work goes on.
-    pub(crate) fn tell_early(&mut self, node: usize, slot: SlotId, term: TermId) {
+    pub(crate) fn report_work_early(&mut self, node: usize, slot: SlotId, term: TermId) {
         if self.mutant == Some(Mutant::ReleasesEarly) {
             self.give(node, |m, now| m.work_joined(now, slot, term));
         }

@@ -27,7 +27,7 @@ impl Node {
                     belief.frozen.set(true);
                 }
             }
-            Action::Candidate(action) => self.candidate_told(action, extends),
+            Action::Candidate(action) => self.note_candidate_action(action, extends),
             Action::Proclaimed { ticket, result } if self.recording => {
                 self.proclaimed.push((ticket, result));
             }
@@ -84,7 +84,7 @@ impl Node {
         }
     }
 
-    fn candidate_told(&mut self, action: CandidateAction, extends: bool) {
+    fn note_candidate_action(&mut self, action: CandidateAction, extends: bool) {
         match action {
             CandidateAction::TermEnded {
                 term,

@@ -170,7 +170,7 @@ fn script(package: &Path) -> String {
     let list = format!("find / \\( {others} \\) -prune -o -print | sort");
     let there = FILES.map(|file| format!("test -f {file}")).join("\n");
     let gone = FILES.map(|file| format!("test ! -e {file}")).join("\n");
-    // The public image leaves pages out, unless it is told otherwise.
+    // The public image leaves pages out, unless dpkg is instructed otherwise.
     format!(
         "{list} > /tmp/before
 dpkg --path-include='/usr/share/*' --install /dist/{name}

@@ -104,7 +104,7 @@ fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
     let core = fs::read_to_string(root.join(ROOT)).context(ROOT)? + &weave::module(&names);
     let mut woven = BTreeMap::from([(root.join(ROOT), core)]);
-    // A test reads it, which is not run here. It changes with every run, and must not have the tests built anew.
+    // A test reads it, which is not run here. It changes with every run, and must not cause a new build of the tests.
     woven.insert(root.join(results::FILE), String::new());
     for (file, mutants) in of_file {
         let text = source(root, mutants[0].1)?;

@@ -175,7 +175,7 @@ impl A {
     }
 
     #[test]
-    fn what_is_in_no_function_is_told() {
+    fn a_mutant_in_no_function_is_refused() {
         let outside = mutant("impl A {", "impl B {");
         assert!(weave(SOURCE, &[(1, &outside)]).is_err());
     }

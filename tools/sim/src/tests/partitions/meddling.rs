@@ -46,7 +46,7 @@ fn owner_whose_keys_are_deleted_unwatched_notices_at_the_next_renewal() {
 }
 
 #[test]
-fn a_key_put_anew_while_work_of_the_lost_term_goes_on_is_taken_away() {
+fn a_key_put_again_while_work_of_the_lost_term_goes_on_is_taken_away() {
     let mut w = World::with_partitions(2, 8);
     // No sweep follows that would find it.
     w.run(TTL * 3);

@@ -202,7 +202,7 @@ impl Schedule {
 }
 
 #[test]
-fn terms_of_partitions_that_share_a_token_are_told_apart() {
+fn terms_of_partitions_that_share_a_token_are_distinguished() {
     let recreate = |at_ms, node, for_ms| Step {
         at_ms,
         node,
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn a_partition_whose_key_somebody_else_deletes_is_believed_in_until_the_deadline_at_most(
+    fn a_partition_whose_key_somebody_else_deletes_is_trusted_until_the_deadline_at_most(
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 1..6),
     ) {

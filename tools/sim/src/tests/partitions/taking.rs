@@ -134,7 +134,7 @@ fn a_member_that_stepped_aside_does_not_leave_a_late_key_of_its_own_to_wait_for(
 }
 
 #[test]
-fn what_is_taken_too_late_to_be_believed_in_goes_again() {
+fn what_is_taken_too_late_to_be_trusted_goes_again() {
     let mut w = World::with_partitions(1, 4);
     let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
     w.the_next(1000, 0, renews, Fate::RequestLost);

@@ -52,7 +52,7 @@ fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belie
 }
 
 #[test]
-fn a_lease_that_is_believed_in_again_is_renewed_without_asking_whether_etcd_is_heard() {
+fn a_lease_that_is_trusted_again_is_renewed_without_asking_whether_etcd_is_heard() {
     let mut w = World::seated(2);
     w.relink(1, |l| l.answers_lost = true);
     w.until("it doubts", TTL, |w| doubts(w, 1));

@@ -221,7 +221,7 @@ fn a_session_closed_while_its_grant_is_under_way_leaves_no_lease() {
 }
 
 #[test]
-fn who_campaigns_in_a_closing_session_is_told_so() {
+fn a_candidacy_in_a_closing_session_ends_at_once() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.close(0);

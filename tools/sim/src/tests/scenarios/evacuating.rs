@@ -88,7 +88,7 @@ fn work_that_ignores_the_order_is_over_after_the_grace_period() {
 }
 
 #[test]
-fn whoever_stands_alone_goes_on_and_gives_way_when_somebody_elsewhere_comes() {
+fn a_leader_without_rivals_goes_on_and_gives_way_when_somebody_elsewhere_comes() {
     for scope in SCOPES {
         let mut w = seated(scope, &[East, East]);
         w.evacuate(East, None);
@@ -221,7 +221,7 @@ fn an_order_during_a_hand_over_ends_with_a_leader_elsewhere() {
 }
 
 #[test]
-fn whoever_joins_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_there() {
+fn a_candidate_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_there() {
     for scope in SCOPES {
         let mut w = seated(scope, &[West]);
         w.evacuate(East, None);
@@ -238,7 +238,7 @@ fn whoever_joins_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_t
 }
 
 #[test]
-fn whoever_cannot_see_the_order_goes_on_as_before_until_it_can() {
+fn a_leader_that_cannot_see_the_order_goes_on_as_before_until_it_can() {
     for scope in SCOPES {
         let mut w = World::new(3, 1);
         w.forbid(0, MARKS, false);
@@ -350,7 +350,7 @@ fn an_order_costs_those_elsewhere_nothing_and_those_behind_others_neither() {
 }
 
 #[test]
-fn in_a_long_queue_whoever_follows_its_predecessor_moves_once_for_each_order() {
+fn in_a_long_queue_a_follower_of_its_predecessor_moves_once_for_each_order() {
     let mut homes = vec![East; 5];
     homes.extend([West; 2]);
     let mut w = seated(WatchScope::Predecessor, &homes);

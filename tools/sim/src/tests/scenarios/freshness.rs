@@ -61,7 +61,7 @@ fn looking(seed: u64) -> World {
 }
 
 #[test]
-fn no_onlooker_is_told_that_it_has_seen_what_it_has_not() {
+fn no_onlooker_is_assured_that_it_has_seen_what_it_has_not() {
     for seed in 0..300 {
         let mut w = looking(seed);
         let mut accepted = Vec::new();

@@ -49,7 +49,7 @@ fn who_steps_down_alone_leads_again_with_a_new_key() {
 
 /// The key goes at the deadline, and is asked for by nobody in particular; a caller asks for it only then.
 #[test]
-fn whoever_waits_for_a_key_that_is_going_already_is_told_when_it_is_gone() {
+fn a_caller_that_awaits_a_departing_key_is_notified_when_it_is_gone() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.end(0, E, LostReason::SteppedDown);
@@ -173,7 +173,7 @@ fn a_stalled_term_whose_work_ends_releases_its_key_at_once() {
 }
 
 #[test]
-fn who_is_held_back_releases_its_key_and_stands_again_only_when_told() {
+fn a_candidate_held_back_releases_its_key_and_stands_again_only_when_allowed() {
     let mut w = World::seated(2);
     w.hold_back(0, E, true);
     w.run(secs(10));

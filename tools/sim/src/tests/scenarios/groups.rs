@@ -87,7 +87,7 @@ fn a_member_whose_lease_was_lost_joins_again_under_the_new_one() {
 }
 
 #[test]
-fn a_member_whose_key_was_deleted_or_written_over_puts_it_anew() {
+fn a_member_whose_key_was_deleted_or_written_over_puts_it_again() {
     for overwritten in [false, true] {
         let mut w = joined(2);
         let key = own_key(&w, 0).expect("it stands");

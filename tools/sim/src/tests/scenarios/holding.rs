@@ -216,7 +216,7 @@ fn another_capacity_is_refused_while_anybody_stands_and_named() {
 }
 
 #[test]
-fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_told() {
+fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
     let mut w = World::new(2, 1);
     for _ in 0..3 {
         w.acquire(0, PERMITS, false);
@@ -238,7 +238,7 @@ fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_told() {
 }
 
 #[test]
-fn a_key_without_a_lease_before_a_lock_is_told_of_and_left_alone() {
+fn a_key_without_a_lease_before_a_lock_is_reported_and_left_alone() {
     let mut w = World::new(2, 1);
     w.store.put(&key("l/0"), b"", 0);
     w.acquire(0, L, false);

@@ -361,7 +361,7 @@ fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
 }
 
 #[test]
-fn whoever_leaves_while_an_earlier_join_is_under_way_does_not_free_its_key() {
+fn a_candidate_that_leaves_while_an_earlier_join_is_under_way_does_not_free_its_key() {
     // The join is lost, or takes long and is answered all the same.
     for fate in [Fate::RequestLost, Fate::Delayed(ms(200))] {
         let mut w = World::new(1, 1);
@@ -440,7 +440,7 @@ fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
 }
 
 #[test]
-fn a_new_candidate_is_told_what_etcd_will_never_accept() {
+fn a_new_candidate_learns_what_etcd_will_never_accept() {
     for (class, persistent, told) in [
         (Class::Denied, false, true),
         (Class::Denied, true, true),
@@ -473,7 +473,7 @@ fn a_new_candidate_is_told_what_etcd_will_never_accept() {
 }
 
 #[test]
-fn what_etcd_took_before_it_may_take_again_and_only_who_asks_once_is_told() {
+fn what_etcd_took_before_it_may_take_again_and_only_a_single_attempt_is_refused() {
     for (class, at_once, told) in [
         (Class::Auth, false, false),
         (Class::Backoff, false, false),

@@ -54,7 +54,7 @@ fn renewed_after(heal: impl Fn(Time) -> Time) -> World {
 }
 
 #[test]
-fn a_renewal_shortly_before_the_end_of_the_belief_is_told_to_be_late() {
+fn a_renewal_shortly_before_the_end_of_the_belief_is_reported_as_late() {
     let w = renewed_after(|end| end.before(SLOW.timeout * 2));
     assert_eq!(w.nodes[0].noted(renewed_late), 1);
     assert_eq!(w.elected.len(), 1);
@@ -62,7 +62,7 @@ fn a_renewal_shortly_before_the_end_of_the_belief_is_told_to_be_late() {
 
 /// Its terms are over by then, which is told; what the renewal saves is the key's place alone.
 #[test]
-fn a_renewal_after_the_end_of_the_belief_is_not_told_to_be_late() {
+fn a_renewal_after_the_end_of_the_belief_is_not_reported_as_late() {
     let w = renewed_after(|end| end);
     assert_eq!(w.nodes[0].noted(renewed_late), 0);
 }

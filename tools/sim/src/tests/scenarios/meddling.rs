@@ -164,7 +164,7 @@ fn a_key_deleted_and_created_again_between_two_events_is_not_ours() {
 }
 
 #[test]
-fn a_key_created_again_is_told_from_ours_by_the_verifying_read() {
+fn the_verifying_read_distinguishes_a_key_created_again_from_ours() {
     let mut w = World::seated(1);
     w.relink(0, |l| l.watches_stalled = true);
     w.recreate(&own_key(&w, 0), w.nodes[0].lease().unwrap());
@@ -237,13 +237,13 @@ fn a_late_word_about_an_earlier_lease_does_not_take_the_present_one() {
 }
 
 #[test]
-fn a_key_put_anew_under_our_lease_goes_though_the_work_of_the_lost_term_goes_on() {
+fn a_key_put_again_under_our_lease_goes_though_the_work_of_the_lost_term_goes_on() {
     for reason in [LostReason::KeyDeleted, LostReason::Shutdown] {
-        put_anew_while_work_goes_on(reason);
+        put_again_while_work_goes_on(reason);
     }
 }
 
-fn put_anew_while_work_goes_on(reason: LostReason) {
+fn put_again_while_work_goes_on(reason: LostReason) {
     let mut w = World::new(2, 1);
     w.campaign(0);
     w.run(ms(20));
@@ -265,7 +265,7 @@ fn put_anew_while_work_goes_on(reason: LostReason) {
 }
 
 #[test]
-fn key_put_anew_unseen_goes_though_its_predecessor_was_released_and_the_work_goes_on() {
+fn key_put_again_unseen_goes_though_its_predecessor_was_released_and_the_work_goes_on() {
     let mut w = World::seated(1);
     w.add_node();
     // Its first sweeps are over.
@@ -318,7 +318,7 @@ fn candidate_whose_key_went_unseen_does_not_lead_by_it() {
 }
 
 #[test]
-fn key_put_anew_in_place_of_a_waiting_one_is_not_adopted() {
+fn key_put_again_in_place_of_a_waiting_one_is_not_adopted() {
     // A lost answer to an earlier join makes no difference: the candidate's key has existed since.
     for lost in [false, true] {
         let mut w = World::seated(1);

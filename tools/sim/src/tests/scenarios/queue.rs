@@ -234,7 +234,7 @@ fn in_a_queue_that_has_become_long_only_the_first_two_hear_of_everybody() {
 }
 
 #[test]
-fn whoever_turned_to_its_predecessor_leads_when_its_turn_comes() {
+fn a_candidate_that_turned_to_its_predecessor_leads_when_its_turn_comes() {
     let mut w = growing(6, 2);
     for next in 1..6 {
         w.drop_leadership(next - 1, E);

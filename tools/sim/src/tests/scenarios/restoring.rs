@@ -85,7 +85,7 @@ fn stream_that_a_restore_killed_is_noticed_though_the_revision_comes_back_to_wha
 }
 
 #[test]
-fn every_reopened_stream_lists_anew() {
+fn every_reopened_stream_lists_again() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(3, follow);
         let backup = w.store.clone();
@@ -264,7 +264,7 @@ fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
 }
 
 #[test]
-fn onlooker_reads_anew_when_its_watch_begins_in_a_restored_store_that_has_come_as_far() {
+fn onlooker_reads_again_when_its_watch_begins_in_a_restored_store_that_has_come_as_far() {
     for changes in 0..3 {
         let mut w = World::new(1, 1);
         let backup = w.store.clone();

@@ -113,7 +113,7 @@ fn what_happened_while_the_stream_was_broken_is_read_again() {
 }
 
 #[test]
-fn every_stream_that_is_opened_anew_is_followed_by_one_read() {
+fn every_stream_that_is_opened_again_is_followed_by_one_read() {
     let mut w = World::seated(2);
     let before = w.count(1, reads);
     w.disturb_watches(1, true);
@@ -266,7 +266,7 @@ fn an_onlooker_whose_stream_is_stalled_notices_it_without_a_lease() {
 }
 
 #[test]
-fn an_onlooker_is_told_that_it_may_not_look() {
+fn an_onlooker_learns_that_it_may_not_look() {
     let mut w = World::new(1, 1);
     w.next(0, reads, Fate::Refused(Class::Denied));
     w.observe(0);
@@ -320,7 +320,7 @@ fn refused_watch_leaves_the_other_elections_of_its_session_alone() {
 }
 
 #[test]
-fn stream_is_opened_anew_when_a_read_is_permitted_where_a_watch_was_refused() {
+fn stream_is_opened_again_when_a_read_is_permitted_where_a_watch_was_refused() {
     let mut w = World::seated(2);
     w.forbid(1, E, true);
     w.disturb_watches(1, false);
