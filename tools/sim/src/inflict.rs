@@ -236,7 +236,7 @@ fn on_candidates(w: &mut World, fault: Fault) -> bool {
         Kind::Proclaim => proclaim(w, fault),
         Kind::Look => {
             let reach = [Reach::Children, Reach::Everything][fault.dice as usize % 2];
-            if let Some(slot) = w.look(node, election, reach) {
+            if let Some(slot) = w.observe_prefix(node, election, reach) {
                 w.after(lasts, move |w| w.look_away(node, slot));
             }
         }

@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     LeaderChange,
     /// And this node's renewals go on to the old one, which acknowledges them.
     Deposed,
-    /// And the old one, which believes that this node's lease has expired, has it revoked.
+    /// And the old one, which takes this node's lease for expired, has it revoked.
     StaleRevocation,
     QuorumLost,
     // The node.
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
     Foreign,
     /// etcd refuses a node's watches of one election, beside others on the same stream.
     WatchesRefused,
-    /// The node starts anew as a clone of another one, and draws lease ids that others have.
+    /// The node starts again as a clone of another one, and draws lease ids that others have.
     Clone,
     /// etcd refuses a request for good: not permitted, or never acceptable.
     Denied,

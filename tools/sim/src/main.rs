@@ -149,7 +149,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic of the core is an outcome like others, and told as one.
+    // A panic of the core is an outcome like others, and reported as one.
     std::panic::set_hook(Box::new(|_| {}));
     if options.help {
         print!("{HELP}");
@@ -184,7 +184,7 @@ fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     };
     let what = file.display().to_string();
-    tell(options, kept, broken, (&what, &format!("--plan {what}")))
+    print_shrunk(options, kept, broken, (&what, &format!("--plan {what}")))
 }
 
 /// Runs seeds until one breaks something, or the budget is used up.
@@ -260,11 +260,11 @@ fn print_broken_seed(options: &Options, seed: u64, broken: &Broken) -> Result<Ex
         ..Kept::default()
     };
     let what = (format!("seed {seed}"), options.again(seed));
-    tell(options, kept, broken, (&what.0, &what.1))
+    print_shrunk(options, kept, broken, (&what.0, &what.1))
 }
 
 /// Prints what a plan broke and what is left of it when it is shrunk, which is kept if that was asked for.
-fn tell(
+fn print_shrunk(
     options: &Options,
     mut kept: Kept,
     broken: &Broken,

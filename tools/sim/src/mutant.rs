@@ -98,7 +98,7 @@ impl Mutant {
                 "only the predecessor is known of the older keys, so that its end is taken for one's turn"
             }
             Mutant::TrustsExistence => {
-                "whether the own key stands is told by its name, not by its create revision"
+                "the own key is recognized by its name, not by its create revision"
             }
             Mutant::DeletesBlindly => "a key is deleted whatever its create revision is",
             Mutant::NoRelist => {
@@ -116,7 +116,7 @@ impl Mutant {
                 "when a process dies, its guard deletes the keys of another process"
             }
             Mutant::GuardProvesOnce => {
-                "a guard revokes the lease that a dead process has proven once, whoever leads under it by then"
+                "a guard revokes the lease that a dead process has proven once, though another process may lead under it by then"
             }
         }
     }

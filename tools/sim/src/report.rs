@@ -34,7 +34,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
     if let Some(on_cpu) = on_cpu {
         speed(on_cpu, "on one core", " of processors");
     }
-    lines.extend(told(sum));
+    lines.extend(count_lines(sum));
     lines.push("faults (of them on who led):".to_owned());
     let kinds: Vec<_> = sum.faults.iter().collect();
     for row in kinds.chunks(4) {
@@ -48,22 +48,27 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
 }
 
 /// Returns the nodes' reports and the events of the world, but for the faults.
-fn told(sum: &Sum) -> [String; 7] {
-    let (told, happened) = (&sum.told, &sum.happened);
-    let ended = told.ended.iter().map(|(why, n)| format!("{why} {n}"));
+fn count_lines(sum: &Sum) -> [String; 7] {
+    let (tally, happened) = (&sum.tally, &sum.happened);
+    let ended = tally.ended.iter().map(|(why, n)| format!("{why} {n}"));
     let ended: Vec<_> = ended.collect();
     [
         format!(
             "{} terms; leases granted {}, renewals counted {}, late {}, refused {}, failed {}",
-            sum.terms, told.granted, told.renewed, told.late, told.refused, told.renewal_failed
+            sum.terms,
+            tally.granted,
+            tally.renewed,
+            tally.late,
+            tally.refused,
+            tally.renewal_failed
         ),
         format!(
-            "keys joined {}, again {}, joins failed {}, orphans found {}, blockers told {}",
-            told.joined, told.rejoined, told.join_failed, told.orphans, told.blocked
+            "keys joined {}, again {}, joins failed {}, orphans found {}, blockers reported {}",
+            tally.joined, tally.rejoined, tally.join_failed, tally.orphans, tally.blocked
         ),
         format!(
             "watches lost {}, lists read {}, takes lost beside others {}, other requests failed {}",
-            told.watch_lost, told.relisted, told.takes_lost, told.request_failed
+            tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
             "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}, locks shared {}",
@@ -95,20 +100,20 @@ fn told(sum: &Sum) -> [String; 7] {
 
 /// Returns the counts that are zero after a campaign although only a broken simulator makes them zero.
 pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
-    let told = &sum.told;
+    let tally = &sum.tally;
     let mut counts = vec![
         ("terms", sum.terms),
-        ("renewals", told.renewed),
-        ("late renewals", told.late),
-        ("refused renewals", told.refused),
-        ("failed renewals", told.renewal_failed),
-        ("keys that were joined again", told.rejoined),
-        ("failed joins", told.join_failed),
-        ("watches lost", told.watch_lost),
-        ("lists", told.relisted),
-        ("takes lost beside others", told.takes_lost),
-        ("orphans", told.orphans),
-        ("blockers", told.blocked),
+        ("renewals", tally.renewed),
+        ("late renewals", tally.late),
+        ("refused renewals", tally.refused),
+        ("failed renewals", tally.renewal_failed),
+        ("keys that were joined again", tally.rejoined),
+        ("failed joins", tally.join_failed),
+        ("watches lost", tally.watch_lost),
+        ("lists", tally.relisted),
+        ("takes lost beside others", tally.takes_lost),
+        ("orphans", tally.orphans),
+        ("blockers", tally.blocked),
         ("turns that left inputs waiting", sum.happened.queued),
         ("timers that a suspend stopped", sum.happened.stopped),
         ("joins in one transaction", sum.happened.together),
@@ -125,7 +130,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("overlaps with a clock beyond the bound", sum.skewed.0),
     ];
     for reason in ENDS {
-        counts.push((reason, told.ended.get(reason).copied().unwrap_or_default()));
+        counts.push((reason, tally.ended.get(reason).copied().unwrap_or_default()));
     }
     let none = counts.into_iter().filter(|(_, count)| *count == 0);
     let mut none: Vec<_> = none.map(|(what, _)| what.to_owned()).collect();

@@ -28,7 +28,7 @@ pub(crate) struct Sum {
     pub(crate) terms: u64,
     /// Faults of each kind, and those that hit who led.
     pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
-    pub(crate) told: Tally,
+    pub(crate) tally: Tally,
     pub(crate) happened: Happened,
     pub(crate) written: u64,
     pub(crate) fenced: u64,
@@ -48,7 +48,7 @@ impl std::ops::AddAssign for Sum {
             let sum = self.faults.entry(kind).or_default();
             *sum = (sum.0 + times, sum.1 + hits);
         }
-        self.told += other.told;
+        self.tally += other.tally;
         self.happened += other.happened;
         self.written += other.written;
         self.fenced += other.fenced;
@@ -113,7 +113,7 @@ fn sum(plan: &Plan, world: &World) -> Sum {
         steps: world.steps,
         terms: prizes.clone().map(|p| p.terms).sum(),
         faults: world.faults.clone(),
-        told: world.told(),
+        tally: world.total_tally(),
         happened: world.happened,
         written: prizes.clone().map(|p| p.counter.written).sum(),
         fenced: prizes.map(|p| p.counter.fenced).sum(),

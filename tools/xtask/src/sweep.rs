@@ -254,7 +254,11 @@ mod tests {
                 .map(|sweep| sweep.join().unwrap())
         });
         for left in results {
-            assert_eq!(left.unwrap(), [[false; 3]; 3], "gone, whichever sweep removed it");
+            assert_eq!(
+                left.unwrap(),
+                [[false; 3]; 3],
+                "gone, whichever sweep removed it"
+            );
         }
     }
 }

@@ -124,8 +124,12 @@ impl Results {
             return Ok(Self::default());
         }
         let text = fs::read_to_string(&file)?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("reading {}; remove it to begin from scratch", file.display()))
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "reading {}; remove it to begin from scratch",
+                file.display()
+            )
+        })
     }
 
     fn write(&self) -> Result<()> {

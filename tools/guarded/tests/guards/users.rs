@@ -90,8 +90,7 @@ async fn mallory_proves(stage: &Stage, lease: i64) -> Result<Process> {
 
 /// Between two terms a lease has no keys, and any user may bind one to it.
 #[tokio::test]
-async fn proof_of_a_lease_without_keys_deletes_no_key_that_its_owner_puts_later()
--> Result {
+async fn proof_of_a_lease_without_keys_deletes_no_key_that_its_owner_puts_later() -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, "root").await?;
     let lease = stage.client.clone().lease_grant(300, None).await?.id();

@@ -54,7 +54,7 @@ fn what_a_turn_decides_is_done_at_its_end() {
     assert!((1..20).contains(&late), "some turns cost time, some none");
 }
 
-/// Its timers may ring late, but whoever asks for validity reads the clock.
+/// Its timers may ring late, but a check of validity reads the clock.
 #[test]
 fn a_leader_whose_machine_was_suspended_for_a_ttl_leads_no_more() {
     let mut w = World::seated(2);

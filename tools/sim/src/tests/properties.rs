@@ -127,7 +127,7 @@ impl Schedule {
         w
     }
 
-    /// After the faults: whoever does not stand does so again, and all of it settles.
+    /// After the faults: every node that does not stand does so again, and all of it settles.
     fn settle(&self, w: &mut World) {
         w.run(HEALED.saturating_sub(w.now.since(Time::ZERO)));
         w.tidy();
@@ -254,7 +254,7 @@ proptest! {
         schedule.settle(&mut w);
     }
 
-    /// The same of locks and semaphores, on the same leases: never more hold than may, whoever waits gets his turn, and
+    /// The same of locks and semaphores, on the same leases: never more hold than may, every waiter gets its turn, and
     /// what was given back or given up is gone.
     #[test]
     fn whatever_fails_no_more_hold_than_may(
@@ -337,7 +337,7 @@ proptest! {
         prop_assert!(w.elected.iter().all(|elected| &*elected.prefix != GROUP));
     }
 
-    /// A key that somebody else took away early is the one thing that lets two nodes believe, and not for long.
+    /// A key that somebody else took away early is the one thing that lets two nodes lead, and not for long.
     #[test]
     fn what_somebody_else_deletes_is_trusted_until_the_deadline_at_most(
         schedule in schedule(),

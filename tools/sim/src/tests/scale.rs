@@ -77,7 +77,7 @@ impl Pair {
         self.core.answer(self.now, request, answer);
     }
 
-    /// The session doubts its lease, gives every key up and stands anew everywhere. How long that takes.
+    /// Has the session doubt its lease, give every key up and stand again everywhere, and returns how long that takes.
     fn doubt_and_stand_again(&mut self) -> Duration {
         let before = self.terms.clone();
         // The renewal that is due fails, and the belief ends before the next one.
@@ -101,11 +101,11 @@ impl Pair {
         }
         self.serve();
         let took = begun.elapsed();
-        let anew = self
+        let new = self
             .terms
             .iter()
             .filter(|(slot, term)| before[slot] != **term);
-        assert_eq!(anew.count(), before.len(), "every election has a new term");
+        assert_eq!(new.count(), before.len(), "every election has a new term");
         took
     }
 }
@@ -149,7 +149,7 @@ fn what_leaders_read_waits_until_nobody_joins() {
     assert_eq!((pair.terms.len() as u64, listed), (N, N - 1));
 }
 
-/// How long sessions of so many elections take to stand anew, one session after the other.
+/// How long sessions of so many elections take to stand again, one session after the other.
 fn cost(sessions: u32, elections: u64) -> Duration {
     let session = |_| Pair::leading(elections).doubt_and_stand_again();
     (0..sessions).map(session).sum()

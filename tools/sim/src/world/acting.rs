@@ -32,7 +32,7 @@ impl World {
 
     /// The process dies and another takes its place.
     pub(crate) fn kill(&mut self, node: usize) {
-        self.says(Some(node), || "is killed and starts anew".to_owned());
+        self.says(Some(node), || "is killed and starts again".to_owned());
         self.lives[node] += 1;
         self.watchers.retain(|w| w.node != node);
         self.inboxes[node].clear();
@@ -74,7 +74,7 @@ impl World {
             Action::Candidate(CandidateAction::TermEnded { slot, term, .. }) => {
                 self.says_action(node, &action);
                 self.wind_up(node, slot, term);
-                self.tell(node, action);
+                self.note_action(node, action);
             }
             Action::Candidate(CandidateAction::Elected { slot, .. }) => {
                 self.says_action(node, &action);
@@ -92,25 +92,25 @@ impl World {
             Action::Observed { .. } => {
                 self.says_action(node, &action);
                 self.shown(node, &action);
-                self.tell(node, action);
+                self.note_action(node, action);
             }
             Action::Synced { .. } | Action::Confirmed { .. } => {
-                self.tell(node, action);
+                self.note_action(node, action);
                 self.check_ages(node);
             }
             Action::ObserveFailed { slot, .. } => {
                 self.says_action(node, &action);
                 self.look_failed(node, slot);
-                self.tell(node, action);
+                self.note_action(node, action);
             }
             Action::Proclaimed { ticket, ref result } => {
                 self.says_action(node, &action);
                 self.proclaimed(node, ticket, result);
-                self.tell(node, action);
+                self.note_action(node, action);
             }
             other => {
                 self.says_action(node, &other);
-                self.tell(node, other);
+                self.note_action(node, other);
             }
         }
     }
@@ -140,10 +140,10 @@ impl World {
         self.schedule(at, node, register);
     }
 
-    fn tell(&mut self, node: usize, action: Action) {
+    fn note_action(&mut self, node: usize, action: Action) {
         let mutant = self.mutant;
         let now = self.nodes[node].local(self.now);
-        self.nodes[node].told(action, now, mutant);
+        self.nodes[node].note_action(action, now, mutant);
     }
 
     /// The term's token is cancelled; its work ends when it ends.
@@ -168,7 +168,7 @@ impl World {
         p.open += 1;
         p.terms += 1;
         self.crowded += usize::from(p.open == p.capacity + 1);
-        // A driver that was held up may tell of a term whose time has passed: nobody ever believes in it.
+        // A driver that was held up may report a term whose time has passed: nobody ever acts in it.
         let local = self.nodes[node].local(self.now);
         let over = |term: &Term| term.limit() <= local;
         if self.nodes[node].terms.last().is_some_and(over) {

@@ -1,5 +1,5 @@
 //! Announces values in candidates' keys, and checks what becomes of them: no write replaces a newer value or somebody
-//! else's, and what a caller was told is announced stands in the key, or a newer value does.
+//! else's, and a value whose announcement was confirmed to its caller stands in the key, or a newer value does.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) struct Announced {
     calls: BTreeMap<u64, (SlotId, u64)>,
     /// How many values each candidate announced.
     values: BTreeMap<SlotId, u64>,
-    /// The newest value of each candidate that its caller was told is announced.
-    told: BTreeMap<SlotId, u64>,
+    /// The newest value of each candidate whose announcement was confirmed to its caller.
+    confirmed: BTreeMap<SlotId, u64>,
 }
 
 /// Tickets of tests are smaller.
@@ -81,8 +81,8 @@ impl World {
             self.happened.not_announced += 1;
             return;
         }
-        let told = announced.told.entry(slot).or_default();
-        *told = number.max(*told);
+        let newest = announced.confirmed.entry(slot).or_default();
+        *newest = number.max(*newest);
         self.happened.announced += 1;
         if let Err(what) = self.stands_announced(node, slot) {
             self.broken(Invariant::Announced, what);
@@ -93,7 +93,7 @@ impl World {
     fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
         let n = &self.nodes[node];
         let own = n.core.own(slot);
-        let (Some(told), Some(own)) = (n.announced.told.get(&slot), own) else {
+        let (Some(confirmed), Some(own)) = (n.announced.confirmed.get(&slot), own) else {
             return Ok(());
         };
         let entry = self.store.keys.get(&own.key);
@@ -101,17 +101,17 @@ impl World {
             return Ok(());
         };
         match parts(&entry.value) {
-            Some((_, value)) if value >= (slot, *told) => Ok(()),
+            Some((_, value)) if value >= (slot, *confirmed) => Ok(()),
             _ => {
                 let value = String::from_utf8_lossy(&entry.value);
                 Err(format!(
-                    "node {node} was told that its value {told} is announced, and {value} is"
+                    "node {node} learned that its value {confirmed} is announced, and {value} is"
                 ))
             }
         }
     }
 
-    /// Everything that was told stands, and every call was answered.
+    /// Every confirmed value stands, and every call was answered.
     pub(super) fn all_is_announced(&self) -> Result<(), (Invariant, String)> {
         for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
             if let Some(call) = n.announced.calls.values().next() {
@@ -119,7 +119,7 @@ impl World {
                 return Err((Invariant::Liveness, what));
             }
             // A restored backup has the values of its time.
-            for slot in n.announced.told.keys().filter(|_| !self.restored) {
+            for slot in n.announced.confirmed.keys().filter(|_| !self.restored) {
                 self.stands_announced(node, *slot)
                     .map_err(|what| (Invariant::Announced, what))?;
             }
@@ -143,8 +143,8 @@ impl World {
         let written = matches!(answer, Answer::Proclaimed { held: Some(_), .. });
         if let (true, Some(before), Some(new)) = (written, before, parts(value)) {
             let older = |old: (&str, (SlotId, u64))| old.0 == new.0 && old.1 <= new.1;
-            // Put anew at its path and under its lease, it may be the key of a join whose answer was lost.
-            let adopted = *before.value == *b"anew";
+            // Put again at its path and under its lease, it may be the key of a join whose answer was lost.
+            let adopted = *before.value == *b"again";
             if !adopted && !parts(&before.value).is_some_and(older) {
                 let [old, new] = [&before.value, value].map(|v| String::from_utf8_lossy(v));
                 let what = format!("node {node} replaces the value {old} by {new}");

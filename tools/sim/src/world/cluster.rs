@@ -88,7 +88,7 @@ impl World {
         Some(slot)
     }
 
-    /// Asks for a lock, or for one of the permits of `PERMITS`. Whoever gets it does not stand again by itself.
+    /// Asks for a lock, or for one of the permits of `PERMITS`. A node that got one does not stand again by itself.
     pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
         self.acquire_as(node, prefix, at_once, false)
     }
@@ -294,8 +294,8 @@ impl World {
             .store
             .keys
             .get(key)
-            .is_some_and(|e| *e.value == *b"anew");
-        let value: &[u8] = if theirs { b"anew" } else { b"somebody else's" };
+            .is_some_and(|e| *e.value == *b"again");
+        let value: &[u8] = if theirs { b"again" } else { b"somebody else's" };
         self.store.put(key, value, 0);
         self.publish();
     }
@@ -304,7 +304,7 @@ impl World {
     pub(crate) fn recreate(&mut self, key: &Key, lease: i64) {
         self.touch(key);
         self.store.delete(key);
-        let value = (*b"anew").into();
+        let value = (*b"again").into();
         let key = Arc::clone(key);
         let lease = if self.store.leases.contains_key(&lease) {
             lease
@@ -333,7 +333,7 @@ impl World {
         let known = |e: &Entry| owned.contains(&e.key) && known.contains(&e.create_revision);
         let left = self.store.keys.values().filter(|e| e.lease == 0);
         // Nobody but they can take away what a restore brought back without a lease.
-        let left = left.filter(|e| self.restored || *e.value == *b"anew" || !known(e));
+        let left = left.filter(|e| self.restored || *e.value == *b"again" || !known(e));
         let left = left.filter(|e| !e.key.starts_with(MARKS));
         for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
             self.store.delete(&key);

@@ -57,10 +57,10 @@ pub(crate) struct Happened {
     /// Joins shared a transaction, and nothing was heard of such a transaction.
     pub(crate) together: u64,
     pub(crate) lost_together: u64,
-    /// Calls were told that a value is announced, or not.
+    /// Calls returned that a value is announced, or is not.
     pub(crate) announced: u64,
     pub(crate) not_announced: u64,
-    /// Onlookers were shown a state, or told that they may not look.
+    /// Onlookers were shown a state, or were denied it.
     pub(crate) shown: u64,
     pub(crate) looks_failed: u64,
     /// The keys of a lease were read in pages.
@@ -195,8 +195,8 @@ impl World {
         };
         let n = &mut self.nodes[node];
         // etcd does not tell how far a stream is while one of its watches is behind.
-        let told = matches!(message, Message::Events { .. } | Message::Progress { .. });
-        let lost = number < n.lost_below && told;
+        let withheld = matches!(message, Message::Events { .. } | Message::Progress { .. });
+        let lost = number < n.lost_below && withheld;
         let dead = n.dead_watches == Some(generation);
         if generation != n.watch_generation || lost || dead {
             return None;

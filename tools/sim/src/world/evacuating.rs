@@ -1,5 +1,5 @@
-//! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that whoever is there lets others lead and own partitions, and that the
-//! others own their shares.
+//! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that members there let others lead and
+//! own partitions, and that the others own their shares.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,9 +136,11 @@ impl World {
         let mut roster = Roster::new(Arc::clone(&prefix), Reach::Children);
         roster.replace(self.store.revision, self.store.queue(&prefix));
         let (members, owned, _) = facts(&prefix, &roster, share);
-        let told = prefix.rsplit(|byte| *byte == b'/').nth(1);
-        let count = told.and_then(|told| std::str::from_utf8(told).ok());
-        let count = count.and_then(|told| told.parse().ok()).unwrap_or_default();
+        let segment = prefix.rsplit(|byte| *byte == b'/').nth(1);
+        let count = segment.and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let count = count
+            .and_then(|digits| digits.parse().ok())
+            .unwrap_or_default();
         let target = assign(count, &members, &owned);
         let moves = |key: &&Owned| target.get(key.partition as usize) != Some(&key.lease);
         match owned.iter().find(moves) {

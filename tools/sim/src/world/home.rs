@@ -67,10 +67,12 @@ const SPREAD: &str = "+";
 
 pub(super) fn share(value: &[u8]) -> Share {
     let mut parts = value.split(|byte| *byte == b'*').skip(1);
-    let told = parts.next().and_then(|told| std::str::from_utf8(told).ok());
+    let capacity = parts
+        .next()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok());
     Share {
         aside: value.first() == Some(&ASIDE),
-        capacity: told.and_then(|told| told.parse().ok()).unwrap_or(1),
+        capacity: capacity.and_then(|digits| digits.parse().ok()).unwrap_or(1),
         center: center(value),
     }
 }

@@ -245,7 +245,7 @@ impl World {
         true
     }
 
-    /// I5 and I6, once everything has settled: one leader of every election, whoever stands has a place, and
+    /// I5 and I6, once everything has settled: one leader of every election, every candidate has a place, and
     /// nothing else is left in etcd.
     pub(crate) fn settled(&self) -> Result<(), (Invariant, String)> {
         let mut owned = self.keys_of_candidates()?;

@@ -231,7 +231,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// When the driver of each node is to be woken.
     pub(crate) wakes: Vec<Time>,
-    /// Every request is remembered, and everything told; a broken invariant panics. For the tests of single rules.
+    /// Every request is remembered, and everything reported; a broken invariant panics. For the tests of single rules.
     pub(crate) recording: bool,
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
@@ -244,7 +244,7 @@ pub(crate) struct World {
     pub(crate) overlaps: BTreeMap<(usize, i64), (Time, Time)>,
     /// How long terms did that one with a clock beyond the stated bound had a part in.
     pub(crate) skewed: BTreeMap<(usize, i64), (Time, Time)>,
-    /// Tokens count from anew, because the store was exchanged.
+    /// Tokens count from the start again, because the store was exchanged.
     pub(crate) restored: bool,
     /// Messages take from a fifth of it up to this long.
     pub(crate) delay: Duration,
@@ -467,7 +467,7 @@ impl World {
     }
 
     /// Returns the tally of all nodes, including those that have gone.
-    pub(crate) fn told(&self) -> Tally {
+    pub(crate) fn total_tally(&self) -> Tally {
         let mut tally = self.tally.clone();
         for node in &self.nodes {
             tally += node.tally.clone();

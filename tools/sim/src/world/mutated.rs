@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     pub(crate) renewed: Option<i64>,
     /// The create revision under which a key was first seen.
     pub(crate) created: BTreeMap<Key, i64>,
-    /// Watches that etcd cancelled and nobody was told of.
+    /// Watches that etcd cancelled, unreported to the core.
     pub(crate) reopened: Vec<WatchId>,
     /// The key of each watch, and whether it is a prefix.
     pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,

@@ -404,7 +404,7 @@ impl Node {
         self.closed
     }
 
-    /// A term begins, unless nothing may be believed in any more: its token.
+    /// Begins a term, unless the lease is no longer trusted, and returns its token.
     pub(crate) fn elected(&mut self, action: &Action, prize: usize) -> Option<i64> {
         let Action::Candidate(CandidateAction::Elected {
             slot,

@@ -8,8 +8,8 @@ use eldest_core::reason::EndReason;
 use eldest_core::time::Time;
 
 impl Node {
-    /// Actions that only tell.
-    pub(crate) fn told(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
+    /// Notes an action that only reports.
+    pub(crate) fn note_action(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
         let extends = mutant == Some(Mutant::ExtendsCancelled);
         match action {
             Action::HangUp => {
@@ -48,11 +48,11 @@ impl Node {
             Action::Synced { slot, as_of } => {
                 let complete = self.complete.entry(slot).or_default();
                 complete.read(as_of);
-                assert!(complete.synced(self.confirmed), "told twice");
+                assert!(complete.synced(self.confirmed), "reported twice");
             }
             Action::Unsynced { slot } => {
                 let complete = self.complete.entry(slot).or_default();
-                assert!(complete.unsynced(self.confirmed), "told twice");
+                assert!(complete.unsynced(self.confirmed), "reported twice");
             }
             Action::Confirmed { as_of } => {
                 assert!(Some(as_of) > self.confirmed, "older than before");

@@ -82,7 +82,12 @@ fn shows(entries: &Queue, truth: &BTreeMap<Key, Entry>) -> bool {
 
 impl World {
     /// Somebody on that node looks at what lies below the prefix from now on.
-    pub(crate) fn look(&mut self, node: usize, prefix: &[u8], reach: Reach) -> Option<SlotId> {
+    pub(crate) fn observe_prefix(
+        &mut self,
+        node: usize,
+        prefix: &[u8],
+        reach: Reach,
+    ) -> Option<SlotId> {
         if self.nodes[node].paused || self.nodes[node].closed() {
             return None;
         }
@@ -131,7 +136,7 @@ impl World {
         if n.looks.keys().any(stays) {
             return;
         }
-        let slot = self.look(node, &prefix, reach);
+        let slot = self.observe_prefix(node, &prefix, reach);
         self.nodes[node].lasting_look = slot;
     }
 
@@ -172,7 +177,7 @@ impl World {
         self.check_age(node, *slot, *as_of);
     }
 
-    /// The onlookers of a node are told how old they are.
+    /// Checks the age that each onlooker of a node is given.
     pub(super) fn check_ages(&mut self, node: usize) {
         let n = &self.nodes[node];
         let ages = n.looks.keys().filter_map(|slot| {
@@ -196,12 +201,12 @@ impl World {
         let prefix = String::from_utf8_lossy(&past.prefix);
         let (shown, missed) = (look.shown, missed.revision);
         let what = format!(
-            "node {node} shows {prefix} at {shown:?}, and is told that it has seen {missed}"
+            "node {node} shows {prefix} at {shown:?}, and is assured that it has seen {missed}"
         );
         self.broken(Invariant::Shown, what);
     }
 
-    /// An onlooker is told that it may not look, and is no more.
+    /// Removes an onlooker that learned that it may not look.
     pub(super) fn look_failed(&mut self, node: usize, slot: SlotId) {
         self.nodes[node].looks.remove(&slot);
         self.happened.looks_failed += 1;

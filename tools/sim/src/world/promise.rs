@@ -27,9 +27,9 @@ pub(crate) enum Invariant {
     Release,
     /// A key that was asked to go is never ours again.
     Held,
-    /// A value announced is never older than its caller was told, and never somebody else's.
+    /// An announced value is never older than the one confirmed to its caller, and never somebody else's.
     Announced,
-    /// Onlookers are shown states that were, in their order, and are no older than they are told.
+    /// Onlookers are shown states that were, in their order, and are no older than their stated time.
     Shown,
     /// At rest, onlookers are shown what is, and know it.
     Present,

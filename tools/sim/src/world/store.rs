@@ -32,7 +32,7 @@ pub(crate) struct Store {
     none_before: Time,
     /// The changes that watchers have not received yet, in order.
     pub(crate) news: Vec<Change>,
-    /// The last changes that they were told.
+    /// The last changes that watchers received.
     pub(crate) history: VecDeque<Change>,
     /// Since when most members cannot be reached: nothing is read linearizably, written or expired.
     pub(crate) headless: Option<Time>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use eldest_core::action::Note;
 
-/// How often a node was told something.
+/// How often a node's core reported something.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) granted: u64,

@@ -122,7 +122,7 @@ impl World {
 
     pub(super) fn says_answer(&mut self, node: usize, request: RequestId, what: &Answer) {
         self.says(Some(node), || {
-            format!("is told #{request}: {}", answer(what))
+            format!("receives #{request}: {}", answer(what))
         });
     }
 
@@ -156,10 +156,10 @@ impl World {
         let what = match action {
             Action::Trust { deadline, fresh } => {
                 let until = self.instant(node, *deadline);
-                let anew = if *fresh { "anew " } else { "" };
-                format!("believes {anew}until {until}")
+                let again = if *fresh { "again " } else { "" };
+                format!("trusts its lease {again}until {until}")
             }
-            Action::Distrust => "believes no longer".to_owned(),
+            Action::Distrust => "trusts its lease no longer".to_owned(),
             Action::Candidate(CandidateAction::Elected { term, token, .. }) => {
                 format!("LEADS: term {term}, token {token}")
             }

@@ -183,7 +183,7 @@ impl Schedule {
         assert_eq!(terms, w.elected.len(), "nothing happens, nothing moves");
     }
 
-    /// A term whose key somebody took away is believed in for so long at most.
+    /// A term whose key somebody took away is trusted for so long at most.
     fn check_meddled(&self, meddling: &[Step]) {
         let mut w = self.world();
         for &step in meddling {

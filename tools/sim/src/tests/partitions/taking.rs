@@ -287,8 +287,8 @@ fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
     assert_eq!(&*w.store.keys[&foreign].value, b"theirs");
     w.store.put(&foreign, b"theirs still", 0);
     w.run(secs(1));
-    let told = |note: &Note| matches!(note, Note::Blocked { key, .. } if *key == foreign);
-    assert_eq!(w.nodes[0].noted(told), 1);
+    let blocked = |note: &Note| matches!(note, Note::Blocked { key, .. } if *key == foreign);
+    assert_eq!(w.nodes[0].noted(blocked), 1);
     w.delete(&foreign);
     w.until("all owned", ms(50), |w| w.all_owned(8));
 }

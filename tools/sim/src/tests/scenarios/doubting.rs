@@ -1,8 +1,8 @@
-//! Stops believing in a lease, renews it only where etcd is heard, and believes in it again after a verified renewal.
+//! Stops trusting a lease, renews it only where etcd is heard, and trusts it again after a verified renewal.
 
 use std::collections::BTreeSet;
 
-use super::lease::{believed, sent};
+use super::lease::{sent, trusted_until};
 use super::*;
 use crate::tests::{E, GRACE, TTL};
 use crate::world::{Fate, World};
@@ -15,7 +15,7 @@ fn doubts(w: &World, node: usize) -> bool {
     w.nodes[node].session_states.last() == Some(&lost)
 }
 
-fn believes(w: &World, node: usize) -> bool {
+fn trusts(w: &World, node: usize) -> bool {
     let last = w.nodes[node].session_states.last();
     matches!(last, Some(SessionState::Live(_)))
 }
@@ -35,18 +35,18 @@ fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belie
     w.until("it renews", TTL, |w| w.count(1, renews) == 1);
     let renewal = sent(&w, 1, renews);
     w.the_next(usize::MAX, 1, opens, Fate::RequestLost);
-    let grace = believed(renewal).before(GRACE);
+    let grace = trusted_until(renewal).before(GRACE);
     w.until("too late", TTL, |w| w.nodes[1].local(w.now) >= grace);
     assert!(doubts(&w, 1));
 
     w.rules.retain(|rule| rule.fate != Fate::AnswerLost);
-    let told = w.nodes[1].session_states.len();
+    let states = w.nodes[1].session_states.len();
     let renewed = |note: &Note| matches!(note, Note::Renewed { .. });
     w.until("verified", GRACE, |w| w.nodes[1].noted(renewed) == 1);
     w.run(ms(50));
     assert_eq!(
         w.nodes[1].session_states.len(),
-        told,
+        states,
         "doubted all the time"
     );
 }
@@ -57,7 +57,7 @@ fn a_lease_that_is_trusted_again_is_renewed_without_asking_whether_etcd_is_heard
     w.relink(1, |l| l.answers_lost = true);
     w.until("it doubts", TTL, |w| doubts(w, 1));
     w.relink(1, |l| l.answers_lost = false);
-    w.until("it believes", secs(1), |w| believes(w, 1));
+    w.until("it trusts its lease", secs(1), |w| trusts(w, 1));
     assert_eq!(w.count(1, grants), 1, "the lease is still the first");
 
     let tried = w.count(1, renews);
@@ -93,7 +93,7 @@ fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
     let mut w = World::new(1, 1);
     w.campaign(0);
     w.until("asked", secs(1), |w| w.count(0, joins) == 1);
-    let belief = believed(sent(&w, 0, grants)).before(GRACE);
+    let belief = trusted_until(sent(&w, 0, grants)).before(GRACE);
     w.pause(0, belief.since(w.nodes[0].local(w.now)) + ms(10));
     let stood = |w: &World| w.nodes[0].candidate(E).unwrap().1.registered;
     w.until("answered", TTL, stood);

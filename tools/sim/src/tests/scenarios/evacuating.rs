@@ -1,4 +1,4 @@
-//! Evacuated data centres: whoever is there lets others lead, and nobody stops leading for nobody.
+//! Evacuated data centres: members there let others lead, and nobody stops leading for nobody.
 
 use super::*;
 use crate::tests::{E, GRACE, TTL};

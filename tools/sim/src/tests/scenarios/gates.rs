@@ -148,7 +148,7 @@ fn leaders_keys_are_checked_whatever_number_of_operations_etcd_takes() {
             .filter(|(now, before)| now == before)
             .count();
         assert_eq!(kept, LEADS - 1, "{most}");
-        let told = w.nodes[0].noted(|note| {
+        let refusals = w.nodes[0].noted(|note| {
             matches!(
                 note,
                 Note::RequestFailed {
@@ -157,6 +157,6 @@ fn leaders_keys_are_checked_whatever_number_of_operations_etcd_takes() {
                 }
             )
         });
-        assert_eq!(told > 0, most < 64, "{most}: a refusal is told");
+        assert_eq!(refusals > 0, most < 64, "{most}: a refusal is reported");
     }
 }

@@ -58,7 +58,7 @@ fn a_caller_that_awaits_a_departing_key_is_notified_when_it_is_gone() {
     let term = w.nodes[0].term_of(E).unwrap();
     let (slot, id) = (term.slot, term.id);
     assert!(!w.nodes[0].core.await_release(slot, id));
-    w.until("told", secs(2), |w| {
+    w.until("notified", secs(2), |w| {
         w.nodes[0].candidate(E).unwrap().1.releases > 0
     });
     assert!(w.nodes[0].core.await_release(slot, id));
@@ -228,7 +228,7 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     w.until("the next leads", secs(1), |w| w.leads(1));
     w.run(ms(50));
     assert!(released(&w, 0));
-    assert_eq!(releases(&w), 1, "told");
+    assert_eq!(releases(&w), 1, "notified");
     // Its next term says nothing about the last one.
     let first = w.nodes[0].term_of(E).unwrap().id;
     w.drop_leadership(1, E);

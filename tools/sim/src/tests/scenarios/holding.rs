@@ -133,7 +133,7 @@ fn attempt_does_not_compare_with_revisions_of_a_former_store() {
     }
     assert_eq!(w.store.queue(PERMITS).len(), 2);
     w.relink(1, |l| l.requests_lost = false);
-    w.until("it is told", TTL, |w| {
+    w.until("its candidacy ends", TTL, |w| {
         ended(w, 1) == Some((EndReason::Taken, None))
     });
     assert_eq!(w.store.queue(PERMITS).len(), 2);

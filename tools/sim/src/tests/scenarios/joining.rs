@@ -157,12 +157,12 @@ fn late_announcement_does_not_overwrite_a_newer_one() {
         w.give(0, |m, now| m.proclaim(now, 1, (*b"older").into(), 1));
         w.give(0, |m, now| m.proclaim(now, 1, (*b"newer").into(), 2));
         w.run(secs(2));
-        let told: Vec<_> = w.nodes[0]
+        let results: Vec<_> = w.nodes[0]
             .proclaimed
             .iter()
             .map(|(t, r)| (*t, r.is_ok()))
             .collect();
-        assert_eq!(told, [(1, false), (2, true)]);
+        assert_eq!(results, [(1, false), (2, true)]);
         assert_eq!(*w.store.queue(E)[0].value, *b"newer");
     }
 }
@@ -441,7 +441,7 @@ fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
 
 #[test]
 fn a_new_candidate_learns_what_etcd_will_never_accept() {
-    for (class, persistent, told) in [
+    for (class, persistent, ends) in [
         (Class::Denied, false, true),
         (Class::Denied, true, true),
         (Class::Invalid, true, true),
@@ -463,10 +463,10 @@ fn a_new_candidate_learns_what_etcd_will_never_accept() {
                 .ended
                 .as_ref()
                 .map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
-            let expected = told.then_some((EndReason::Refused, Some(class)));
+            let expected = ends.then_some((EndReason::Refused, Some(class)));
             assert_eq!(refused, expected, "{class:?} persistent {persistent}");
-            assert_eq!(w.leads(0), !told);
-            assert_eq!(candidate.registered, !told);
+            assert_eq!(w.leads(0), !ends);
+            assert_eq!(candidate.registered, !ends);
             w.check_settled();
         }
     }
@@ -474,7 +474,7 @@ fn a_new_candidate_learns_what_etcd_will_never_accept() {
 
 #[test]
 fn what_etcd_took_before_it_may_take_again_and_only_a_single_attempt_is_refused() {
-    for (class, at_once, told) in [
+    for (class, at_once, ends) in [
         (Class::Auth, false, false),
         (Class::Backoff, false, false),
         (Class::Stale, false, false),
@@ -492,10 +492,10 @@ fn what_etcd_took_before_it_may_take_again_and_only_a_single_attempt_is_refused(
         let refused = candidate.ended.as_ref().map(|(reason, _)| *reason);
         assert_eq!(
             refused,
-            told.then_some(EndReason::Refused),
+            ends.then_some(EndReason::Refused),
             "{class:?} at once {at_once}"
         );
-        assert_eq!(candidate.registered, !told, "{class:?} at once {at_once}");
+        assert_eq!(candidate.registered, !ends, "{class:?} at once {at_once}");
         assert!(w.leads(0), "the other election goes on");
     }
 }

@@ -14,7 +14,7 @@ fn deadline(w: &World, node: usize) -> Time {
     w.nodes[node]
         .belief
         .as_ref()
-        .expect("believes")
+        .expect("a trusted lease")
         .deadline
         .get()
 }
@@ -26,7 +26,7 @@ pub(super) fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
     w.nodes[node].local(*at)
 }
 
-pub(super) fn believed(sent: Time) -> Time {
+pub(super) fn trusted_until(sent: Time) -> Time {
     sent.after(TTL.mul_f64(0.999).saturating_sub(MARGIN))
 }
 
@@ -60,7 +60,7 @@ fn a_renewal_shortly_before_the_end_of_the_belief_is_reported_as_late() {
     assert_eq!(w.elected.len(), 1);
 }
 
-/// Its terms are over by then, which is told; what the renewal saves is the key's place alone.
+/// Its terms are over by then, which is reported; the renewal saves nothing but the key's place.
 #[test]
 fn a_renewal_after_the_end_of_the_belief_is_not_reported_as_late() {
     let w = renewed_after(|end| end);
@@ -77,12 +77,12 @@ fn the_deadline_counts_from_the_instant_of_sending() {
     w.next(0, grants, Fate::Slow(ms(290)));
     w.campaign(0);
     w.until("it leads", secs(1), |w| w.leads(0));
-    assert_eq!(deadline(&w, 0), believed(sent(&w, 0, grants)));
+    assert_eq!(deadline(&w, 0), trusted_until(sent(&w, 0, grants)));
     w.the_next(1, 0, renews, Fate::Slow(ms(290)));
     w.the_next(1, 0, verifies, Fate::Slow(ms(290)));
     let before = deadline(&w, 0);
     w.until("renewed", secs(4), |w| deadline(w, 0) > before);
-    assert_eq!(deadline(&w, 0), believed(sent(&w, 0, renews)));
+    assert_eq!(deadline(&w, 0), trusted_until(sent(&w, 0, renews)));
     assert!(w.nodes[0].local(w.now).since(sent(&w, 0, renews)) > ms(580));
 }
 
@@ -113,7 +113,7 @@ fn a_lost_acknowledgement_extends_nothing_and_the_next_one_does() {
     w.run(ms(50));
     assert_eq!(
         deadline(&w, 0),
-        believed(sent(&w, 0, renews)),
+        trusted_until(sent(&w, 0, renews)),
         "renewed at once"
     );
     w.run(secs(20));
@@ -189,7 +189,7 @@ fn a_lapse_ends_terms_but_keeps_the_seniority_of_those_who_wait() {
     // Renewals reach etcd, so the lease lives on for a while; nothing comes back.
     w.relink(1, |l| l.answers_lost = true);
     let lost = SessionState::lost(LostReason::LeaseExpiring);
-    w.until("it believes nothing", TTL, |w| {
+    w.until("it trusts no lease", TTL, |w| {
         w.nodes[1].session_states.last() == Some(&lost)
     });
     w.relink(1, |l| l.answers_lost = false);

@@ -331,10 +331,10 @@ fn key_put_again_in_place_of_a_waiting_one_is_not_adopted() {
         w.until("it waits", secs(1), |w| w.nodes[1].status(E) == behind);
         let key = own_key(&w, 1);
         w.recreate(&key, w.nodes[1].lease().unwrap());
-        let anew = w.store.keys[&key].create_revision;
+        let revision = w.store.keys[&key].create_revision;
         w.until("it has a key of its own", secs(1), |w| {
             let stands = w.store.keys.get(&key);
-            stands.is_some_and(|entry| entry.create_revision > anew)
+            stands.is_some_and(|entry| entry.create_revision > revision)
         });
     }
 }

@@ -217,12 +217,12 @@ fn in_a_queue_that_has_become_long_only_the_first_two_hear_of_everybody() {
     let heard = |w: &World| -> Vec<u64> { w.nodes.iter().map(|node| node.messages).collect() };
     let mut w = growing(nodes, 4);
     let before = heard(&w);
-    // The youngest leaves: its predecessor learns nothing by it, nor does whoever is further ahead.
+    // The youngest leaves: its predecessor learns nothing by it, nor do those further ahead.
     w.leave(nodes - 1, E);
     w.run(ms(100));
     let after = heard(&w);
-    let told: Vec<_> = (0..nodes - 1).filter(|n| after[*n] > before[*n]).collect();
-    assert_eq!(told, [0, 1], "the leader and the next");
+    let informed: Vec<_> = (0..nodes - 1).filter(|n| after[*n] > before[*n]).collect();
+    assert_eq!(informed, [0, 1], "the leader and the next");
     // While it was short, everybody heard of everybody.
     let mut w = growing(nodes, nodes);
     let before = heard(&w);
@@ -230,7 +230,7 @@ fn in_a_queue_that_has_become_long_only_the_first_two_hear_of_everybody() {
     w.run(ms(100));
     let after = heard(&w);
     assert!((0..nodes - 1).all(|n| after[n] > before[n]));
-    assert_eq!(w.count(0, joins), 1, "nobody stands anew for it");
+    assert_eq!(w.count(0, joins), 1, "nobody stands again for it");
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_
     let (partition, key) = w.any_of(0, 8);
     let old = w.store.keys[&key].create_revision;
     w.drop_leadership(0, &key);
-    w.until("taken anew", secs(1), |w| {
+    w.until("taken again", secs(1), |w| {
         w.all_owned(8) && w.store.keys[&key].create_revision > old
     });
     w.restore(&backup, 1000);
@@ -248,7 +248,7 @@ fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
     for _ in 0..2 {
         w.drop_leadership(0, &given_up);
         w.run(ms(100));
-        w.until("taken anew", secs(1), |w| w.all_owned(8));
+        w.until("taken again", secs(1), |w| w.all_owned(8));
     }
     w.restored = true;
     w.store = Store::new();

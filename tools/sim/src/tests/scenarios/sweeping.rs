@@ -42,7 +42,7 @@ fn join_that_may_have_been_done_is_swept_for_whatever_its_refusal_says() {
         // A caller that asks once hears of every class.
         w.acquire(0, OTHER, true);
         let ended = |w: &World| w.nodes[0].candidate(OTHER).unwrap().1.ended.is_some();
-        w.until("its candidate is told", secs(1), ended);
+        w.until("its candidacy ends", secs(1), ended);
         assert_eq!((w.count(0, finds), w.store.queue(OTHER).len()), (1, 0));
         let orphan = orphan(&mut w);
         w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&orphan));
@@ -70,18 +70,18 @@ fn key_that_a_sweep_meets_during_the_removal_of_an_earlier_one_is_swept_later() 
     });
     // Unheard, another key stands in the place of the one that the candidate asks etcd to delete.
     w.relink(0, |l| l.watches_stalled = true);
-    let anew = key_of(OTHER, w.nodes[0].lease().unwrap());
-    w.recreate(&anew, w.nodes[0].lease().unwrap());
+    let other = key_of(OTHER, w.nodes[0].lease().unwrap());
+    w.recreate(&other, w.nodes[0].lease().unwrap());
     w.next(0, deletes, Fate::Slow(ms(250)));
     w.leave(0, OTHER);
     w.drop_leadership(0, OTHER);
     w.until("swept", ms(100), |w| w.count(0, sweeps) == 2);
     w.run(ms(300));
     assert!(
-        w.store.keys.contains_key(&anew),
+        w.store.keys.contains_key(&other),
         "it is not the deleted one"
     );
-    w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&anew));
+    w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&other));
 }
 
 #[test]
