@@ -29,7 +29,7 @@ pub(crate) enum Asked {
     All(Vec<Args>),
     /// Draw what a folder keeps.
     Plot(PathBuf),
-    /// Which programs of others are needed for it: for whoever starts this one.
+    /// Which programs of others are needed for it: for the program that starts this one.
     Needs(Args),
     Measure(Args),
 }

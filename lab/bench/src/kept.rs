@@ -196,7 +196,7 @@ impl Kept {
                 begins = true;
                 continue;
             }
-            // At the end of a run, what was missed is told of all its benches.
+            // At the end of a run, what was missed is listed for all its benches.
             let missed = line.strip_prefix(MISSED);
             if begins {
                 forgets = named(line);

@@ -41,9 +41,9 @@ fn main() -> Result<ExitCode> {
     eldest::guard::init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [word, socket] = &args[..]
-        && word == benches::supervised::TELL
+        && word == benches::supervised::REPORT_START
     {
-        benches::supervised::tell(socket.as_ref())?;
+        benches::supervised::report_start(socket.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Runtime::new()?;

@@ -33,7 +33,7 @@ pub(crate) struct Run<'a> {
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
     zookeeper: Option<ZooKeeper>,
     /// Programs of which it was said that they are not there.
-    told: Vec<&'static str>,
+    missing_programs: Vec<&'static str>,
     /// Where processes of the library leave samples of what they do.
     samples: Option<PathBuf>,
 }
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
             report,
             etcd: None,
             zookeeper: None,
-            told: Vec::new(),
+            missing_programs: Vec::new(),
             samples: None,
         }
     }
@@ -252,10 +252,10 @@ impl<'a> Run<'a> {
     pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
         let found = outside::find(name);
         if let Err(why) = &found
-            && !self.told.contains(&name)
+            && !self.missing_programs.contains(&name)
         {
             self.report.say(format_args!("  skipped {name}: {why}"));
-            self.told.push(name);
+            self.missing_programs.push(name);
         }
         found.ok()
     }
@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
             .await
     }
 
-    /// Asks the peers by turns, so many times each, whoever begins being another each time. A peer that fails is out,
+    /// Asks the peers by turns, so many times each, another one first each time. A peer that fails is out,
     /// aloud. The first few answers are not kept.
     pub(crate) async fn interleave_part(
         &mut self,

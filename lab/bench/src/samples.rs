@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Figures of one kind; the unit is whoever's collects them.
+/// Figures of one kind; their collector chooses the unit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);
 

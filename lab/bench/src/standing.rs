@@ -181,7 +181,7 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             let (elected, resigned) = queue.alone(election).await?;
             Ok(vec![nanos(elected), nanos(resigned)])
         }
-        // One of a queue that many processes share. Moments are told by the wall clock, which they share too.
+        // One of a queue that many processes share. Moments are read from the wall clock, which they share too.
         ["stand", election, count] => {
             election.clone_into(&mut queue.election);
             let candidate = S::connect(&queue.context, count.parse()?).await?;

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use crate::options::Storage;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Ends Java when its own stdin ends, that is when whoever started it has ended, however that came.
+/// Ends Java when its own stdin ends, that is when the process that started it has ended, for whatever reason.
 const KEEPER: &str =
     r#"exec 3<&0; "$@" </dev/null >log 2>&1 & java=$!; cat <&3 >/dev/null; kill -9 $java; wait"#;
 

@@ -30,15 +30,15 @@ pub(crate) struct Seen {
 /// How long nobody led.
 struct Takeover {
     fault: &'static str,
-    /// Since the leader was told to end, or killed.
-    told: Duration,
+    /// Since the leader was asked to end, or killed.
+    asked: Duration,
     /// Since its work had ended and the key was about to go; if it was not killed.
     released: Option<Duration>,
 }
 
 impl Seen {
-    /// Lets everything be, and looks what happened; also during those steps.
-    pub(crate) async fn look(lab: &Lab, far: &Wide, steps: &[Step]) -> Result<Self> {
+    /// Measures what happens while nothing else does, and what happened during those steps.
+    pub(crate) async fn measure(lab: &Lab, far: &Wide, steps: &[Step]) -> Result<Self> {
         let wire = lab.wire.as_ref().ok_or("there is no wire")?;
         let began = raft_term(lab).await?;
         lab.say(&format!("now nothing else happens for {:?}", far.quiet));
@@ -97,7 +97,7 @@ impl Seen {
             .map(|takeover| {
                 json!({
                     "fault": takeover.fault,
-                    "ms": millis(takeover.told),
+                    "ms": millis(takeover.asked),
                     "after_release_ms": takeover.released.map(millis),
                 })
             })
@@ -119,8 +119,8 @@ impl Seen {
         })
     }
 
-    /// For people.
-    pub(crate) fn tell(
+    /// Writes the figures for people.
+    pub(crate) fn write_text(
         &self,
         f: &mut fmt::Formatter<'_>,
         settings: &Settings,
@@ -150,21 +150,21 @@ impl Seen {
             settings.election_timeout,
         )?;
         for takeover in takeovers(steps, history) {
-            let told = takeover.told.as_secs_f64();
+            let asked = takeover.asked.as_secs_f64();
             match takeover.released {
                 Some(released) => writeln!(
                     f,
-                    "hand-over: the next one led {:.0} ms after the leader was told to end, {:.0} ms or {:.1} round trips \
+                    "hand-over: the next one led {:.0} ms after the leader was asked to end, {:.0} ms or {:.1} round trips \
                      after it gave its key back",
-                    told * 1e3,
+                    asked * 1e3,
                     released.as_secs_f64() * 1e3,
                     released.div_duration_f64(wide.round_trip),
                 )?,
                 None => writeln!(
                     f,
-                    "crash: the next one led after {told:.2} s, {:.2} TTLs or {:.0} round trips",
-                    takeover.told.div_duration_f64(settings.ttl),
-                    takeover.told.div_duration_f64(wide.round_trip),
+                    "crash: the next one led after {asked:.2} s, {:.2} TTLs or {:.0} round trips",
+                    takeover.asked.div_duration_f64(settings.ttl),
+                    takeover.asked.div_duration_f64(wide.round_trip),
                 )?,
             }
         }
@@ -193,7 +193,7 @@ fn lost(ledger: &Ledger, steps: &[Step]) -> Vec<String> {
         let mut asked = steps.iter().map(|step| step.token);
         asked.all(|asked| asked != *token)
     });
-    let told = |(node, token): (&str, i64)| {
+    let describe = |(node, token): (&str, i64)| {
         let mut reasons = ledger
             .events()
             .iter()
@@ -204,7 +204,7 @@ fn lost(ledger: &Ledger, steps: &[Step]) -> Vec<String> {
         let reason = reasons.next().unwrap_or("unknown");
         format!("{node} lost its term with token {token}, and nobody had ended it: {reason}")
     };
-    ended.map(told).collect()
+    ended.map(describe).collect()
 }
 
 fn takeovers(steps: &[Step], history: &History) -> impl Iterator<Item = Takeover> {
@@ -216,14 +216,14 @@ fn takeovers(steps: &[Step], history: &History) -> impl Iterator<Item = Takeover
         let released = after.clone().find(|event| released(&event.what));
         let elected = after.find(|event| matches!(event.what, What::Elected { .. }))?;
         let since = |time: Duration| elected.at.saturating_sub(time);
-        let (told, released) = match fault {
+        let (asked, released) = match fault {
             HAND_OVER => (since(step.from), Some(since(released?.at))),
             CRASH => (since(step.applied), None),
             _ => return None,
         };
         Some(Takeover {
             fault,
-            told,
+            asked,
             released,
         })
     })
@@ -264,11 +264,11 @@ mod tests {
         ledger.follow(path);
         ledger.refresh()?;
         // A step ended the first one; the last one goes on.
-        let told = lost(&ledger, &[step(HAND_OVER)]);
-        assert_eq!(told.len(), 1, "{told:?}");
+        let lost_terms = lost(&ledger, &[step(HAND_OVER)]);
+        assert_eq!(lost_terms.len(), 1, "{lost_terms:?}");
         assert!(
-            told[0].contains("token 7") && told[0].contains("lease_expiring"),
-            "{told:?}"
+            lost_terms[0].contains("token 7") && lost_terms[0].contains("lease_expiring"),
+            "{lost_terms:?}"
         );
         Ok(())
     }

@@ -49,7 +49,7 @@ pub struct Lab {
     pub(crate) alone: Cell<bool>,
     /// Faults that found nothing to hit since the last time that somebody asked.
     misses: RefCell<Vec<&'static str>>,
-    /// One for each server: whoever is asked through others would hear of a change late while one is stopped.
+    /// One for each server: a recorder that asked another server would hear of a change late while that one is stopped.
     truths: Vec<TruthRecorder>,
     /// The same: an operator finds the server that answers.
     clients: Vec<Client>,
@@ -243,7 +243,7 @@ impl Lab {
         self.recorder.record(node, ELECTION, what);
     }
 
-    /// Something breaks for that node, or for everybody; told again when it is broken for certain.
+    /// Something breaks for that node, or for everybody; recorded again when it is broken for certain.
     pub(crate) fn fault(&self, node: &str, name: &str) {
         let name = name.to_owned();
         self.record(node, What::Fault { name });
@@ -277,7 +277,7 @@ impl Lab {
         Ok(self.ledger.borrow())
     }
 
-    /// Returns the running nodes that believe that they lead.
+    /// Returns the running nodes that take themselves for the leader.
     pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
         // Its sampler looks every 10 ms.
         const FRESH: Duration = Duration::from_secs(1);
@@ -319,7 +319,7 @@ impl Lab {
     }
 
     /// How long the successor of a dead leader may take. A lease is renewed after a third of its TTL, so at the death of its
-    /// process two thirds are left. Whoever leads after half the TTL does so because a guard deleted its keys.
+    /// process two thirds are left. A node that leads after half the TTL does so because a guard deleted its keys.
     pub(crate) fn takeover_of_dead(&self) -> Duration {
         match self.agent {
             Some(_) => self.settings.ttl / 2,

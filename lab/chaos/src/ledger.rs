@@ -45,7 +45,7 @@ pub(crate) struct Term {
     pub(crate) elected: Duration,
     /// The last time that it said yes.
     pub(crate) valid: Duration,
-    /// When it was told, or saw, that it is over.
+    /// When the node learned, or saw, that the term is over.
     pub(crate) ended: Option<Duration>,
 }
 

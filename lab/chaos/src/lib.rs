@@ -1,5 +1,5 @@
 //! The fault harness: three real etcd servers, node processes that lead, follow and count, and named faults that are
-//! made and undone again. What everybody believed, did and suffered is recorded and judged by the one checker of
+//! made and undone again. The terms, writes and faults of all nodes are recorded and judged by the one checker of
 //! histories.
 //!
 //! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says what must hold, and names the tests that

@@ -21,7 +21,7 @@ impl Links {
         Ok(Self(links))
     }
 
-    /// As the node is told them, `first` first.
+    /// Returns the endpoints as the node receives them, `first` first.
     pub(crate) fn endpoints(&self, first: usize) -> String {
         let endpoint = |link: &Proxy| format!("https://{}", link.address());
         let mut endpoints: Vec<String> = self.0.iter().map(endpoint).collect();

@@ -1,4 +1,4 @@
-//! The fault harness as a command, and the nodes that it starts: the same program, told otherwise.
+//! The fault harness as a command, and the nodes that it starts: the same program, started by other variables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,13 +15,13 @@ use eldest_testing::WallClock;
 #[cfg(unix)]
 fn main() -> ExitCode {
     if std::env::var_os(eldest_chaos::NODE).is_some() {
-        return told(eldest_node::main().map(|()| true).map_err(Into::into));
+        return exit_code(eldest_node::main().map(|()| true).map_err(Into::into));
     }
     if let Some(socket) = std::env::var_os(eldest_chaos::AGENT) {
-        return told(eldest_chaos::agent::main(socket.as_ref()).map(|()| true));
+        return exit_code(eldest_chaos::agent::main(socket.as_ref()).map(|()| true));
     }
     let args = <Args as clap::Parser>::parse();
-    told(command(&args))
+    exit_code(command(&args))
 }
 
 #[cfg(not(unix))]
@@ -110,7 +110,7 @@ struct Far {
 }
 
 #[cfg(unix)]
-fn told(result: eldest_chaos::Result<bool>) -> ExitCode {
+fn exit_code(result: eldest_chaos::Result<bool>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

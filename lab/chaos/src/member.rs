@@ -243,7 +243,7 @@ impl Member {
         };
         let answer = timeout(patience, ask).await??;
         match answer.strip_prefix("error: ") {
-            Some(error) => Err(format!("{}, told to {order}: {error}", self.name).into()),
+            Some(error) => Err(format!("{}, ordered to {order}: {error}", self.name).into()),
             None => Ok(answer),
         }
     }
@@ -289,7 +289,7 @@ impl Member {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// An error if it did not log that a renewal failed with an error of that class.
+    /// Returns an error if the node did not log that a renewal failed with an error of that class.
     pub(crate) fn require_logged_cause(&self, class: &str) -> Result {
         let class = format!("class={class}");
         let log = self.log();

@@ -41,8 +41,8 @@ impl Outcome {
     /// Returns the problems, apart from broken invariants.
     pub fn problems(&self) -> Vec<String> {
         let of_steps = self.steps.iter().flat_map(|step| {
-            let told = |problem: &String| format!("{}: {problem}", step.name());
-            step.problems.iter().map(told)
+            let named = |problem: &String| format!("{}: {problem}", step.name());
+            step.problems.iter().map(named)
         });
         let of_distance = self.wide.iter().flat_map(Seen::problems);
         let problems = self.problems.iter().cloned().chain(of_steps);
@@ -87,7 +87,7 @@ impl Outcome {
                     "leader_after": step.settled.as_ref().map(|(_, node, _)| node),
                     "token_after": step.settled.as_ref().map(|(_, _, token)| token),
                     "expected": step.effect().map(expected),
-                    "believed_ms": millis(step.believed),
+                    "last_yes_ms": millis(step.last_yes),
                     "vacant_ms": millis(step.vacant),
                     "lasted_ms": millis(Some(step.undone.saturating_sub(step.from))),
                     "problems": step.problems,
@@ -137,7 +137,7 @@ impl Outcome {
                 )
             }
         };
-        let times = [("last yes", step.believed), ("next elected", step.vacant)];
+        let times = [("last yes", step.last_yes), ("next elected", step.vacant)];
         let times = times.into_iter().filter_map(|(what, time)| {
             time.map(|time| format!(", {what} after {:.2} s", time.as_secs_f64()))
         });
@@ -205,10 +205,10 @@ fn missing(
     ];
     let short = wanted.into_iter().chain(more);
     let short = short.filter(|(_, found, least)| found < least);
-    let told = short.map(|(what, found, least)| format!("{found} {what}; there must be {least}"));
+    let texts = short.map(|(what, found, least)| format!("{found} {what}; there must be {least}"));
     let open = counts.open_faults;
     let never_healed = (open > 0).then(|| format!("{open} faults never ended"));
-    told.chain(never_healed).chain(never_hit(steps)).collect()
+    texts.chain(never_healed).chain(never_hit(steps)).collect()
 }
 
 /// The faults that were made and hit nothing each time.
@@ -261,7 +261,7 @@ impl fmt::Display for Outcome {
             writeln!(f, "{at:>8.2} s  {}", Self::line(step))?;
         }
         if let Some(seen) = &self.wide {
-            seen.tell(f, &self.settings, &self.steps, &self.history)?;
+            seen.write_text(f, &self.settings, &self.steps, &self.history)?;
         }
         // Violations and counts; the nodes' own timelines are what the picture shows.
         let report = self.report.to_string();
@@ -316,9 +316,13 @@ mod tests {
         ) = (1, 1);
         let mut missed = pair(&["delete-leader", "stop-leader"]);
         missed.cards.extend(step("kill-follower").cards);
-        let told = missing(&[missed], &counts, true, []);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told.iter().all(|told| told.ends_with("never hit anything")));
+        let problems = missing(&[missed], &counts, true, []);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(
+            problems
+                .iter()
+                .all(|problem| problem.ends_with("never hit anything"))
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ enum Kind {
     Dead,
 }
 
-/// The rows of whoever is no node.
+/// The rows of everything that is no node.
 const ETCD: &str = "etcd";
 const EVERYBODY: &str = "everybody";
 
@@ -62,7 +62,7 @@ pub(crate) fn draw(history: &History) -> String {
     sketch(&bars, &rows, first.at, last.at)
 }
 
-/// Bars of the times in which each node believed that it led.
+/// Bars of the times in which each node took itself for the leader.
 fn beliefs(events: &[Event]) -> Vec<Bar> {
     let mut open: BTreeMap<(&str, i64), Bar> = BTreeMap::new();
     let mut bars = Vec::new();
@@ -233,13 +233,13 @@ fn sketch(bars: &[Bar], rows: &[String], from: Duration, to: Duration) -> String
             let (begin, y) = (x(bar.from), y + 4.0 + place * (BAR + 2.0));
             // A bar of no duration is visible all the same.
             let length = (x(bar.to) - begin).max(2.0);
-            let told = Title::new(format!(
+            let title = Title::new(format!(
                 "{}, from {:.2} s to {:.2} s",
                 bar.label,
                 bar.from.saturating_sub(from).as_secs_f64(),
                 bar.to.saturating_sub(from).as_secs_f64()
             ));
-            document = document.add(shape(begin, y, length, BAR, &color).add(told));
+            document = document.add(shape(begin, y, length, BAR, &color).add(title));
             let short = match bar.kind {
                 Kind::Leads(token) => token.to_string(),
                 _ => bar.label.clone(),

@@ -73,7 +73,7 @@ async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<
         }
     }
     let seen = match wide {
-        Some(wide) if problems.is_empty() => Some(Seen::look(&lab, wide, &steps).await?),
+        Some(wide) if problems.is_empty() => Some(Seen::measure(&lab, wide, &steps).await?),
         _ => None,
     };
     let version = lab.cluster.lock().await.members()[0].version().to_owned();

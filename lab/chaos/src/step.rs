@@ -27,7 +27,7 @@ pub(crate) struct Step {
     /// When one led and all stood again, and who.
     pub(crate) settled: Option<(Duration, String, i64)>,
     /// From the fault to the last yes of the term before it, if it ended.
-    pub(crate) believed: Option<Duration>,
+    pub(crate) last_yes: Option<Duration>,
     /// From the fault to the next election, if there was one before the stage was whole.
     pub(crate) vacant: Option<Duration>,
     pub(crate) problems: Vec<String>,
@@ -70,14 +70,14 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         .iter()
         .map(|card| victim(lab, card, before, draw))
         .collect();
-    let told = |(card, victim): (&Card, &Victim)| match card.side {
+    let victim_name = |(card, victim): (&Card, &Victim)| match card.side {
         Side::Everybody => String::new(),
         _ => lab.nodes[victim.node].name.clone(),
     };
     lab.alone.set(actions.len() == 1);
     let from = lab.now();
     let mut step = Step {
-        victims: cards.iter().zip(&victims).map(told).collect(),
+        victims: cards.iter().zip(&victims).map(victim_name).collect(),
         misses: Vec::new(),
         cards,
         before: lab.nodes[before.node].name.clone(),
@@ -86,7 +86,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         applied: from,
         undone: from,
         settled: None,
-        believed: None,
+        last_yes: None,
         vacant: None,
         problems: Vec::new(),
         ended: lab.ended(),
@@ -163,7 +163,7 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         .map(|(_, _, term)| term.elected);
     step.vacant = next.map(|at| at.saturating_sub(step.applied));
     if step.changed() {
-        step.believed = old.map(|term| term.valid.saturating_sub(step.applied));
+        step.last_yes = old.map(|term| term.valid.saturating_sub(step.applied));
     }
     let mut problems = Vec::new();
     let ended = lab.ended() - step.ended;
@@ -204,9 +204,9 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
         _ => {}
     }
     let ends = step.effect().is_some_and(Effect::ends);
-    if ends && step.believed.is_some_and(|believed| believed > ttl) {
-        let believed = step.believed.unwrap_or_default();
-        problems.push(format!("the term was believed in for {believed:?} longer"));
+    if ends && step.last_yes.is_some_and(|last_yes| last_yes > ttl) {
+        let last_yes = step.last_yes.unwrap_or_default();
+        problems.push(format!("the term said yes for {last_yes:?} longer"));
     }
     if step.effect().is_some() && step.cards[0].refuses && !writes_late(ledger.events(), step) {
         problems.push("no write of the old term was on its way".to_owned());
@@ -249,7 +249,7 @@ pub(crate) mod tests {
             applied: Duration::ZERO,
             undone: Duration::ZERO,
             settled: Some((Duration::ZERO, "n2".to_owned(), 2)),
-            believed: None,
+            last_yes: None,
             vacant: None,
             problems: Vec::new(),
             ended: 0,

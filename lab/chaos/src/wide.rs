@@ -19,7 +19,7 @@ pub struct Wide {
     pub near: bool,
     /// How long nothing else happens when the plan is done.
     pub quiet: Duration,
-    /// How often the leader is told to end, and killed, if those are the faults.
+    /// How often the leader is asked to end, and killed, if those are the faults.
     pub rounds: usize,
     /// Decides which packets are lost. Not twice the same ones: when they come is not up to us.
     pub seed: u64,

@@ -24,7 +24,7 @@ const QUEUE: usize = 10_000;
 pub(crate) const CLIENTS: u16 = 2379;
 /// The network of all sites.
 const NETWORK: [u8; 3] = [10, 77, 0];
-/// The last octet of whoever looks on.
+/// The last octet of the onlooker's address.
 const ONLOOKER: u8 = 254;
 
 /// Delay and loss of packets between two sites, in one direction.
@@ -48,7 +48,7 @@ struct Shared {
     sites: Vec<Site>,
     /// From where, to where.
     ways: Vec<Vec<Way>>,
-    /// The site that is cut from the others, but not from whoever looks on.
+    /// The site that is cut from the others, but not from the onlooker.
     cut: RwLock<Option<usize>>,
     carried: AtomicU64,
     lost: AtomicU64,
@@ -70,7 +70,7 @@ pub(crate) struct Traffic {
 
 impl Wire {
     /// Called in a runtime whose threads are in a namespace of their own. Between all sites but this one it is `way`;
-    /// whoever looks on sees everything at once.
+    /// the onlooker sees everything at once.
     ///
     /// # Errors
     ///

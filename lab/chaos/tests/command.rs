@@ -88,7 +88,7 @@ fn of_a_run_that_is_killed_nothing_is_left() {
     let ours = || {
         processes()
             .into_iter()
-            .filter(|told| marks.iter().any(|mark| told.contains(mark)))
+            .filter(|process| marks.iter().any(|mark| process.contains(mark)))
     };
     assert!(ours().count() >= 6, "three nodes and three servers");
     run.kill().expect("killed");
@@ -105,10 +105,10 @@ fn of_a_run_that_is_killed_nothing_is_left() {
 #[cfg(target_os = "linux")]
 fn processes() -> Vec<String> {
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
-    let told = |path: std::path::PathBuf| {
+    let describe = |path: std::path::PathBuf| {
         let read = |name: &str| std::fs::read(path.join(name)).unwrap_or_default();
         let bytes = [read("cmdline"), read("environ")].concat();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    all.map(|entry| told(entry.path())).collect()
+    all.map(|entry| describe(entry.path())).collect()
 }

@@ -88,8 +88,8 @@ fn etcd_is_set_up_for_a_distance_as_documented() {
         };
         let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
         let settings = eldest_chaos::Settings::new("").far(millis(distance));
-        let told = (millis(heartbeat), millis(timeout));
-        assert_eq!((settings.heartbeat, settings.election_timeout), told);
+        let stated = (millis(heartbeat), millis(timeout));
+        assert_eq!((settings.heartbeat, settings.election_timeout), stated);
         rows += 1;
     }
     assert!(rows > 0, "the page says nothing of distances");

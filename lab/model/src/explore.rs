@@ -179,7 +179,7 @@ impl Model {
     /// Lists the states that must be reachable.
     fn possibilities(&self) -> Vec<Property<Self>> {
         let mut possibilities = vec![
-            // Nobody has a key that stood in the first term, so whoever leads next is another leader.
+            // Nobody has a key that stood in the first term, so the next leader is another one.
             Property::sometimes(SUCCESSION, |_, state: &State| {
                 let mut nodes = state.nodes.iter();
                 state.led && state.last_token.is_none() && nodes.any(|node| node.first)
@@ -221,8 +221,8 @@ impl Model {
 }
 
 impl Explored for Model {
-    fn tell(&self, path: stateright::Path<State, Action>) -> String {
-        show::tell(self, path)
+    fn describe_path(&self, path: stateright::Path<State, Action>) -> String {
+        show::describe_path(self, path)
     }
 
     fn happened(&self) -> Vec<&'static str> {

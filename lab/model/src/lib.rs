@@ -3,7 +3,7 @@
 //! leases of dead nodes. Every state of it can be looked at. `docs/verification.md` says what is in it, what is
 //! left out, and why that is no loss.
 //!
-//! It follows `crates/eldest-core/` by hand: whoever changes a rule there changes it here.
+//! It follows `crates/eldest-core/` by hand: a change of a rule there is made here, too.
 
 mod action;
 pub mod challenge;

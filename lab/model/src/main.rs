@@ -37,7 +37,7 @@ does not.
   --no-extension   a new leader of etcd leaves leases as they are (without --fine it always does)
   --early          a deposed leader of etcd may have leases revoked that live
   --recovery       check in every state that there is a leader soon once nothing goes wrong any more
-  --without RULE   the shortest way to what the rule prevents, for 2 nodes and a TTL of 3 if not told otherwise;
+  --without RULE   the shortest way to what the rule prevents, for 2 nodes and a TTL of 3 by default;
                    one of {}
   --threads N      1 to 64; without it 2
 

@@ -79,7 +79,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If a lease could not be believed in for longer than the grace period, or the TTL is longer than 100 ticks.
+    /// If a lease could not be trusted for longer than the grace period, or the TTL is longer than 100 ticks.
     pub fn ttl(self, ttl: u8) -> Self {
         assert!((3..=100).contains(&ttl), "a TTL of 3 to 100 ticks");
         Self { ttl, ..self }
@@ -98,7 +98,7 @@ impl Model {
 
     /// Takes steps together where each alone would add nothing that anybody could see: a renewal is processed when it is
     /// sent (later, the lease would last longer, which forbids something and allows nothing), a new leader of etcd
-    /// leaves leases as they are (the same), and a confirmed delete is known at once (whoever knows it may still wait).
+    /// leaves leases as they are (the same), and a confirmed delete is known at once (the node may still wait).
     pub fn coarse(self) -> Self {
         Self {
             coarse: true,

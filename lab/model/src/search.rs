@@ -15,7 +15,7 @@ where
     Self: Model<Action: Clone + fmt::Debug + PartialEq + Send + Sync>,
 {
     /// Describes a path step by step.
-    fn tell(&self, path: PathOf<Self>) -> String;
+    fn describe_path(&self, path: PathOf<Self>) -> String;
 
     /// Returns the kinds of steps that were taken at all.
     fn happened(&self) -> Vec<&'static str> {
@@ -51,7 +51,7 @@ pub struct Report {
 pub struct Counterexample {
     property: &'static str,
     steps: usize,
-    told: String,
+    path: String,
 }
 
 impl Counterexample {
@@ -69,7 +69,7 @@ impl Counterexample {
 impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "NOT \"{}\":", self.property)?;
-        f.write_str(&self.told)
+        f.write_str(&self.path)
     }
 }
 
@@ -136,7 +136,7 @@ impl Counterexample {
         shortest.map(|(property, path)| Self {
             property,
             steps: depth - 1,
-            told: model.tell(path),
+            path: model.describe_path(path),
         })
     }
 }

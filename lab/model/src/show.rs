@@ -34,7 +34,7 @@ impl fmt::Display for Line<'_> {
         if node.acts(model) {
             f.write_str(", acts")?;
         }
-        write!(f, ", believes for {}", node.belief)?;
+        write!(f, ", trusts its lease for {}", node.belief)?;
         match node.link {
             Link::Idle => {}
             Link::Asked { until, .. } => write!(f, ", renewal for {until} sent")?,
@@ -56,8 +56,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// A path, step by step, with what has changed. Keys are numbered by age in each state.
-pub(crate) fn tell(model: &Model, path: Path<State, Action>) -> String {
+/// Describes a path, step by step, with what has changed. Keys are numbered by age in each state.
+pub(crate) fn describe_path(model: &Model, path: Path<State, Action>) -> String {
     let mut text = String::new();
     let mut before = State::EMPTY;
     let mut action: Option<Action> = None;

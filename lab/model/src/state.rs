@@ -19,7 +19,7 @@ pub(crate) enum Phase {
     Joining,
     /// The key stands.
     Waiting { rev: Rev },
-    /// The term runs, under a lease that is believed in.
+    /// The term runs, under a trusted lease.
     Leading { rev: Rev },
     /// The term's token is cancelled. Its work goes on, at the latest until `cutoff` by the own clock. The key is given
     /// unless it was released or is gone.
@@ -68,7 +68,7 @@ pub(crate) enum Removal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node {
     pub(crate) phase: Phase,
-    /// Ticks of the own clock for which the lease is believed in; 0 when it is not.
+    /// Ticks of the own clock for which the lease is trusted; 0 when it is not.
     pub(crate) belief: u8,
     pub(crate) link: Link,
     pub(crate) removal: Removal,
@@ -78,7 +78,7 @@ pub(crate) struct Node {
     pub(crate) lease: Option<u8>,
     /// In etcd: the key.
     pub(crate) key: Option<Rev>,
-    /// The key that the node knows of was the eldest while it stood; the watch tells, or has told.
+    /// The key that the node knows of was the eldest while it stood; the watch reports so, or has reported it.
     pub(crate) first: bool,
     /// etcd deleted the key early, and not because we asked.
     pub(crate) robbed: bool,
@@ -202,7 +202,7 @@ impl Node {
         }
     }
 
-    /// A dead process believes nothing and awaits no answer; its requests are still on their way.
+    /// A dead process trusts no lease and awaits no answer; its requests are still on their way.
     fn forget_process(&mut self) {
         if let Phase::Outlived { cutoff: 0 } = self.phase {
             // Work past its deadline does not act, and it ends at some time.

@@ -116,7 +116,7 @@ impl Mutant {
                 "when a process dies, its guard deletes the keys of another process"
             }
             Mutant::GuardProvesOnce => {
-                "a guard revokes the lease that a dead process has proven once, though another process may lead under it by then"
+                "a guard revokes the lease that a dead process has proven once, even if another leads under it by then"
             }
         }
     }

@@ -19,8 +19,8 @@ pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";
 /// Filters for images of the Dockerfile's first stage, left without `BuildKit` and too old to serve as cache.
 const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 
-/// Has the body run tests that need the engine, and others. The body receives the reason why the engine or Compose cannot
-/// be used, if there is one.
+/// Has the body run tests that need the engine, and others. The body receives the reason why the engine or Compose
+/// cannot be used, if there is one.
 pub(crate) fn with_engine(
     stage: &mut Stage,
     body: impl FnOnce(&mut Stage, Result<Compose>) -> Result<()>,

@@ -97,8 +97,8 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next case that may run beside those that do, if there is one. The last container tests are run by the threads that
-/// have run the ones before them.
+/// The next case that may run beside those that do, if there is one. The last container tests are run by the threads
+/// that have run the ones before them.
 fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Case> {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let all = containers.load(Ordering::SeqCst) >= CONTAINERS_AT_ONCE;

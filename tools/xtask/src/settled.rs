@@ -1,5 +1,5 @@
-//! Gives this program the same surroundings, whatever calls it: no signal is ignored or blocked, new files can be read by
-//! others, and programs speak English.
+//! Gives this program the same surroundings, whatever calls it: no signal is ignored or blocked, new files can be read
+//! by others, and programs speak English.
 
 use std::process::Command;
 

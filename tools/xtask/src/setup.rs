@@ -17,8 +17,8 @@ pub(crate) fn root() -> &'static Path {
     &ROOT
 }
 
-/// The workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one in which the
-/// program was built, if both have the same built files.
+/// The workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one in
+/// which the program was built, if both have the same built files.
 fn workspace(manifest_dir: Option<OsString>) -> PathBuf {
     let named = manifest_dir
         .map(PathBuf::from)

@@ -188,7 +188,7 @@ impl Stage {
         Ok(counted.is_some())
     }
 
-    /// As [`Stage::step`], for a program of unit tests: each that fails is reported with the command that runs it alone.
+    /// As [`Stage::step`], for a program of unit tests: each failure is reported with the command that runs it alone.
     pub(crate) fn unit_tests(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let counted = self.counted(command, Some(name))?;
         Ok(counted.is_some())

@@ -43,7 +43,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             ensure!(crates > 1, "{package} needs nothing: {tree}");
             rows.push(row(peer, [crates as f64]));
         }
-        tell(run, what, "", &rows);
+        report_rows(run, what, "", &rows);
     }
     if run.options.quick {
         run.report
@@ -60,7 +60,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             row.samples.add(start.elapsed().as_secs_f64());
         }
     }
-    tell(run, "clean", "s", &took);
+    report_rows(run, "clean", "s", &took);
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn row<const N: usize>(peer: &str, samples: [f64; N]) -> Row {
     }
 }
 
-fn tell(run: &mut Run<'_>, what: &str, unit: &'static str, rows: &[Row]) {
+fn report_rows(run: &mut Run<'_>, what: &str, unit: &'static str, rows: &[Row]) {
     let group = Group {
         what,
         ..run.group(1, unit)

@@ -114,8 +114,9 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Where the time goes: of the limit, of the limit that compares what it deletes, of that with the library's watches, and of the library, which logs the moments
-/// meanwhile. Processes of their own, for whoever logs is slower.
+/// Measures where the time goes: of the limit, of the limit that compares what it deletes, of that with the library's
+/// watches, and of the library, which logs the moments meanwhile. The processes are their own, for a peer that logs is
+/// slower.
 async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
     // In a short queue it watches what the others watch.
     let names = ["limit", GUARDED, "eldest", WATCHFUL];

@@ -38,7 +38,7 @@ const TO_LIMIT: f64 = 1.5;
 /// Against Go's rate.
 const TO_GO: f64 = 1.0 / 5.0;
 const BYTES_EACH: f64 = 4096.0;
-/// The fewest of which the memory of each can be told, and of which it is held against that.
+/// The fewest elections of which the memory of each can be measured, and is held against that.
 const SOME: usize = 100;
 const MANY: usize = 1_000;
 /// Seconds for which the lease lives that renewals are counted of.
@@ -90,7 +90,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         let window = Duration::from_secs(if run.options.quick { 3 } else { 30 });
         let costs = leaders.into_iter().map(|leader| leader.costs(n, window));
         for (name, costs) in try_join_all(costs).await? {
-            tell(run, n, &name, &costs);
+            report_costs(run, n, &name, &costs);
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ impl Leader {
     }
 }
 
-fn tell(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
+fn report_costs(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
     let mut rows = vec![
         ("leases", "", costs.leases),
         ("watch streams", "", costs.watch_streams),

@@ -48,7 +48,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-fn tell(run: &mut Run<'_>, what: &str, n: usize, unit: &'static str, samples: Samples) {
+fn report_samples(run: &mut Run<'_>, what: &str, n: usize, unit: &'static str, samples: Samples) {
     let group = Group {
         what,
         ..run.group(n, unit)
@@ -127,12 +127,12 @@ async fn renewals(run: &mut Run<'_>) -> Result<()> {
     let elapsed = start.elapsed().as_secs_f64();
     let used = usage(run).await?.processor - before.processor;
     let count = (AT_ONCE * each) as f64;
-    tell(run, "renewal", AT_ONCE, "ms", took);
+    report_samples(run, "renewal", AT_ONCE, "ms", took);
     for (what, unit, figure) in [
         ("renewal processor", "us", used * 1e6 / count),
         ("renewals", "/s", count / elapsed),
     ] {
-        tell(run, what, AT_ONCE, unit, Samples::from_iter([figure]));
+        report_samples(run, what, AT_ONCE, unit, Samples::from_iter([figure]));
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ async fn sessions(run: &mut Run<'_>) -> Result<()> {
     }
     let more = usage(run).await?.resident - before;
     let each = Samples::from_iter([more / count as f64 / 1024.0]);
-    tell(run, "memory of a session", count, "KiB", each);
+    report_samples(run, "memory of a session", count, "KiB", each);
     Ok(())
 }
 
@@ -192,9 +192,9 @@ async fn watchers(run: &mut Run<'_>, n: usize) -> Result<()> {
         took.add(nanos(start.elapsed()) / 1e6);
     }
     let used = (usage(run).await?.processor - before) * 1e6 / changes as f64;
-    tell(run, "change", n, "ms", took);
+    report_samples(run, "change", n, "ms", took);
     let each = Samples::from_iter([used / n as f64]);
-    tell(run, "change processor for each watcher", n, "us", each);
+    report_samples(run, "change processor for each watcher", n, "us", each);
     watching.iter().for_each(JoinHandle::abort);
     Ok(())
 }
@@ -264,11 +264,11 @@ async fn ends(run: &mut Run<'_>, n: usize) -> Result<()> {
         }
         used += usage(run).await?.processor - before;
     }
-    tell(run, "end of a lease", n, "ms", whole);
+    report_samples(run, "end of a lease", n, "ms", whole);
     let each = Samples::from_iter([used * 1e6 / (rounds * n) as f64]);
-    tell(run, "end processor for each key", n, "us", each);
-    tell(run, "others' renewals before it", n, "ms", quiet);
-    tell(run, "others' renewals meanwhile", n, "ms", beside);
-    tell(run, "others' slowest renewal", n, "ms", slowest);
+    report_samples(run, "end processor for each key", n, "us", each);
+    report_samples(run, "others' renewals before it", n, "ms", quiet);
+    report_samples(run, "others' renewals meanwhile", n, "ms", beside);
+    report_samples(run, "others' slowest renewal", n, "ms", slowest);
     Ok(())
 }

@@ -85,7 +85,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     limit.end().await
 }
 
-/// Nodes that run a program while they lead, and what their programs tell.
+/// Nodes that run a program while they lead, and what their programs report.
 struct Nodes {
     command: OsString,
     endpoints: String,
@@ -115,7 +115,7 @@ impl Nodes {
             .args(["--log", "error", "--endpoints", &self.endpoints])
             .arg("--")
             .arg(program)
-            .args([Path::new(TELL), &self.socket])
+            .args([Path::new(REPORT_START), &self.socket])
             .stdin(Stdio::null())
             .kill_on_drop(true);
         let node = node.spawn().context("starting eldest run")?;
@@ -140,7 +140,7 @@ impl Nodes {
 
     /// The next program that begins.
     async fn begun(&self) -> Result<Program> {
-        let told = async {
+        let program = async {
             let (stream, _) = self.listener.accept().await?;
             let mut reader = BufReader::new(stream);
             let mut line = String::new();
@@ -155,15 +155,15 @@ impl Nodes {
                 _line: reader,
             })
         };
-        let told = tokio::time::timeout(PATIENCE, told).await;
-        told.map_err(|_| anyhow!("no program has begun within {PATIENCE:?}"))?
+        let program = tokio::time::timeout(PATIENCE, program).await;
+        program.map_err(|_| anyhow!("no program has begun within {PATIENCE:?}"))?
     }
 
     /// How many milliseconds the same program needs to begin when nothing else has to happen.
     async fn start_alone(&self) -> Result<f64> {
         let start = wall_now()?;
         let mut bare = Command::new(std::env::current_exe()?)
-            .arg(TELL)
+            .arg(REPORT_START)
             .arg(&self.socket)
             .kill_on_drop(true)
             .spawn()?;
@@ -174,10 +174,10 @@ impl Nodes {
 }
 
 /// The word by which this program becomes the one that is run.
-pub(crate) const TELL: &str = "tell";
+pub(crate) const REPORT_START: &str = "report-start";
 
-/// Tells that it has begun, and ends when nobody listens any more.
-pub(crate) fn tell(socket: &Path) -> Result<()> {
+/// Reports that it has begun, and ends when nobody listens any more.
+pub(crate) fn report_start(socket: &Path) -> Result<()> {
     use std::io::{Read as _, Write as _};
     let at = wall_now()?;
     let mut line = Blocking::connect(socket)?;

@@ -178,7 +178,7 @@ fn process(peer: &Peer) -> Result<OwnedFd> {
 }
 
 /// Waits for the death, revokes the lease of the eldest keys, and returns the moment at which bare watches, one for each
-/// election as the library has them, have told that all of these keys are gone.
+/// election as the library has them, have reported that all of these keys are gone.
 async fn bare_guard(mut client: Client, process: OwnedFd, n: usize) -> Result<f64> {
     let prefix = |number: usize| format!("{NAMESPACE}/guarded-limit-{n}-{number}/");
     let eldest = GetOptions::new().with_prefix().with_sort(

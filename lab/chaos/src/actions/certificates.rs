@@ -141,19 +141,19 @@ impl Action for Replace {
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
         async move {
             let [name, whose] = self.names(lab, victim);
-            let mut told = Ok(());
+            let mut logged = Ok(());
             match self.how {
                 How::Issue => {}
                 How::Authorities => lab.cluster.lock().await.restart().await?,
                 How::Spoil(_) => {
                     if lab.alone.get() {
-                        told = lab.nodes[victim.node].require_logged_cause("Certificate");
+                        logged = lab.nodes[victim.node].require_logged_cause("Certificate");
                     }
                     lab.certificates()?.issue(whose)?;
                 }
             }
             lab.healed(name, self.card.name);
-            told
+            logged
         }
         .boxed_local()
     }

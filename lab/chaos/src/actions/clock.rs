@@ -91,14 +91,14 @@ impl Jump {
     /// Waits until the process itself tells the time that was set.
     async fn is_seen(&self, lab: &Lab, node: usize) -> Result {
         lab.until("the process sees the other time", async || {
-            let told = lab.nodes[node].order("clock", lab.settings.patience());
-            let told: u64 = told.await?.parse()?;
+            let reply = lab.nodes[node].order("clock", lab.settings.patience());
+            let seconds: u64 = reply.await?.parse()?;
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
             let wanted = match self.how {
                 How::Forward => now + JUMP,
                 How::Back => now.saturating_sub(JUMP),
             };
-            Ok((told.abs_diff(wanted.as_secs()) < CLOSE).then_some(()))
+            Ok((seconds.abs_diff(wanted.as_secs()) < CLOSE).then_some(()))
         })
         .await
     }

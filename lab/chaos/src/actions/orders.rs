@@ -13,7 +13,7 @@ use crate::lab::Lab;
 /// More than etcd takes in one request.
 const TOO_LARGE: usize = 2_000_000;
 
-/// Name and description, what must come of it and how long it lasts, and what the program is told.
+/// Name and description, what must come of it and how long it lasts, and the order to the program.
 type Row = ([&'static str; 2], (Effect, Lasts), Order);
 
 const ORDERS: [Row; 4] = {
@@ -107,9 +107,9 @@ impl Action for Program {
                     }
                 }
                 Order::Announce => {
-                    let told = order(&format!("announce {TOO_LARGE}")).await?;
+                    let reply = order(&format!("announce {TOO_LARGE}")).await?;
                     lab.healed(&node.name, name);
-                    if told == "taken" {
+                    if reply == "taken" {
                         return Err(
                             format!("an announcement of {TOO_LARGE} bytes was taken").into()
                         );

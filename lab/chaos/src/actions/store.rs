@@ -145,7 +145,7 @@ impl Action for Meddles {
                 let create_revision = key.create_revision;
                 lab.record("operator", What::DeletedByOther { create_revision });
             }
-            // Once: whoever repeats it may hit the key that the node puts next.
+            // Once: a repetition may hit the key that the node puts next.
             let done = lab.operate_once(async |client| self.meddle(client, &key).await);
             let done = done.await;
             lab.healed(node, self.card.name);

@@ -215,7 +215,7 @@ impl stateright::Model for Challenges {
 }
 
 impl Explored for Challenges {
-    fn tell(&self, path: stateright::Path<State, Action>) -> String {
-        show::tell(path)
+    fn describe_path(&self, path: stateright::Path<State, Action>) -> String {
+        show::describe_path(path)
     }
 }

@@ -49,7 +49,7 @@ impl fmt::Display for Action {
 }
 
 /// Describes a path: after each step, how long the suspect may lead and what stands in etcd.
-pub(crate) fn tell(path: Path<State, Action>) -> String {
+pub(crate) fn describe_path(path: Path<State, Action>) -> String {
     let mut text = String::new();
     let mut action: Option<Action> = None;
     for (number, (state, next)) in path.into_vec().into_iter().enumerate() {

@@ -68,7 +68,7 @@ fn a_leader_that_is_cut_off_has_ended_when_the_next_begins() {
     }
 }
 
-/// The checker's own proof: a clock that is slower than the library is told makes two leaders.
+/// The checker's own proof: a clock that is slower than the configured drift makes two leaders.
 #[test]
 fn a_clock_beyond_its_bound_makes_two_leaders_and_is_seen() {
     let plan = Plan {

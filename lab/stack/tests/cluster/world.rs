@@ -75,12 +75,12 @@ impl Shared {
         });
     }
 
-    /// A dead process believes nothing.
+    /// Drops the terms of a process that died.
     fn forget(&self, node: &str) {
         self.terms().retain(|(of, _)| of != node);
     }
 
-    /// Returns the nodes that believed that they led when last asked.
+    /// Returns the nodes whose terms were valid when last asked.
     pub(crate) fn leading(&self) -> Vec<String> {
         self.terms().iter().map(|(node, _)| node.clone()).collect()
     }

@@ -1,5 +1,5 @@
-//! Which leases are guarded and when they go: a lease that was lost and granted again, a guard that is required and missing,
-//! one that comes late, and one that lingers.
+//! Which leases are guarded and when they go: a lease that was lost and granted again, a guard that is required and
+//! missing, one that comes late, and one that lingers.
 
 use std::time::{Duration, Instant};
 

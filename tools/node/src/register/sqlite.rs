@@ -48,8 +48,8 @@ impl Register {
         Ok(register)
     }
 
-    /// Counts up for as long as the term is valid and its work is not asked to end, on a thread of its own: this kind of
-    /// work cannot be dropped.
+    /// Counts up for as long as the term is valid and its work is not asked to end, on a thread of its own: this kind
+    /// of work cannot be dropped.
     pub(crate) fn count(&self, term: &Term, history: &History) -> Result<Counting> {
         let Some(file) = &self.file else {
             return Ok(Counting(None));

@@ -1,5 +1,5 @@
-//! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that members there let others lead and
-//! own partitions, and that the others own their shares.
+//! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that members there let others lead
+//! and own partitions, and that the others own their shares.
 
 use std::sync::Arc;
 use std::time::Duration;
