@@ -205,7 +205,9 @@ async fn frozen(world: &mut World) -> Result<String> {
     let woken = world.mark();
     world.fleet.send_command(old, WRITE_LATE).await?;
     world.model.set(old, Condition::Running);
-    world.say(format!("{old} is woken, and takes itself for the leader"));
+    world.say(format!(
+        "{old} is woken, and still takes itself for the leader"
+    ));
     world.record(old, What::Resumed);
     let resumed = world.now();
     world.fleet.thaw(old)?;

@@ -98,7 +98,7 @@ impl Mutant {
                 "only the predecessor is known of the older keys, so that its end is taken for one's turn"
             }
             Mutant::TrustsExistence => {
-                "the own key is recognized by its name, not by its create revision"
+                "the own key is identified by its name, not by its create revision"
             }
             Mutant::DeletesBlindly => "a key is deleted whatever its create revision is",
             Mutant::NoRelist => {

@@ -195,8 +195,8 @@ impl World {
         };
         let n = &mut self.nodes[node];
         // etcd does not tell how far a stream is while one of its watches is behind.
-        let withheld = matches!(message, Message::Events { .. } | Message::Progress { .. });
-        let lost = number < n.lost_below && withheld;
+        let is_news = matches!(message, Message::Events { .. } | Message::Progress { .. });
+        let lost = number < n.lost_below && is_news;
         let dead = n.dead_watches == Some(generation);
         if generation != n.watch_generation || lost || dead {
             return None;
