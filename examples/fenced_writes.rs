@@ -15,7 +15,7 @@ async fn main() -> anyhow::Result<()> {
 
     let mut candidate = election.campaign().await?;
     let leadership = candidate.elected().await?;
-    // First the token goes to the resource: from then on it refuses whoever led before. Only then read its state.
+    // First the token goes to the resource: from then on it refuses earlier leaders. Only then read its state.
     resource.write(leadership.fencing_token(), 0)?;
     let mut counter = read(&leadership).await?;
     for _ in 0..3 {

@@ -1,6 +1,6 @@
 //! Works as a leader and as a follower too: one node takes the orders, the others pass theirs on to it.
 //!
-//! Start it three times and stop the one that leads with Ctrl-C: the others are told who leads now, and where.
+//! Start it three times and stop the one that leads with Ctrl-C: the others learn which node leads now, and where.
 //! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 

@@ -46,7 +46,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next number, written on condition that the lock is still ours: `None` if it is not, whatever we believe.
+/// The next number, written on condition that the lock is still ours: `None` if it is not, whatever its guard says.
 async fn number(guard: &LockGuard, etcd: &mut Client) -> anyhow::Result<Option<u64>> {
     let last = etcd.get("eldest/example-invoice", None).await?;
     let last = last.kvs().first().and_then(|kv| kv.value_str().ok());

@@ -32,7 +32,7 @@ async fn main() -> Result<(), BoxError> {
 /// One shard, for as long as it is ours.
 async fn consume(shard: Partition, items: u64) -> Result<(), BoxError> {
     match read_on(&shard, items).await {
-        // Refused because the shard is another's, which its token may not have told yet.
+        // Refused because another member owns the shard, which its token may not have reported yet.
         Err(error) if !is_over(&error) => Err(error),
         _ => {
             shard.lost().cancelled().await;
@@ -66,7 +66,7 @@ fn is_over(error: &BoxError) -> bool {
     matches!(kind, Some(ErrorKind::FenceLost | ErrorKind::LeadershipLost))
 }
 
-/// How far the shard was read, under its token: whoever had it before can change that no more.
+/// How far the shard was read, under its token: its former owner can change that no more.
 async fn position(shard: &Partition) -> Result<u64, BoxError> {
     let read = Op::get(format!("{WHERE}/{}", shard.number()));
     let outcome = shard.txn([read]).await?;

@@ -1,4 +1,4 @@
-//! A job that runs every other second, on one of the nodes: each due time once, whoever leads.
+//! A job that runs every other second, on one of the nodes: each due time once, no matter which node leads.
 //!
 //! Start it several times, and end the one that works: another one goes on, and repeats the job that was interrupted.
 //! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.

@@ -1,8 +1,8 @@
 //! A leader whose work hangs gives way, although its process and its lease are healthy.
 //!
 //! Start it twice. The first hangs after five pieces of work; a second later its term is over, the other leads until it
-//! hangs too, and so on: whoever hung stands again, at the back, once its work has ended and its health check says so.
-//! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! hangs too, and so on: the node that hung stands again, at the back, once its work has ended and its health check
+//! says so. Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;

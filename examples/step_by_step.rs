@@ -35,7 +35,7 @@ async fn main() -> anyhow::Result<()> {
         }
     });
 
-    // One turn of this loop is one term. Whoever loses a term stands again, at the back, by itself.
+    // One turn of this loop is one term. A node that loses a term stands again, at the back, by itself.
     loop {
         let leadership = candidate.elected().await?;
         leadership

@@ -85,7 +85,7 @@ impl<'a> Inside<'a> {
     ///
     /// # Errors
     ///
-    /// `Unguarded`: the guard cannot be told. The promise must not be given.
+    /// `Unguarded`: the guard cannot be informed. The promise must not be given.
     pub fn promise(self, until: Time) -> Result<()> {
         self.0.promise(until)
     }
@@ -95,7 +95,7 @@ impl<'a> Inside<'a> {
     ///
     /// # Errors
     ///
-    /// `Unguarded`: the session has too many lives, or the guard cannot be told.
+    /// `Unguarded`: the session has too many lives, or the guard cannot be informed.
     #[cfg_attr(not(target_os = "linux"), allow(unused_variables, clippy::unused_self))]
     pub fn outlive(self, process: &process::Process) -> Result<()> {
         #[cfg(target_os = "linux")]

@@ -21,8 +21,8 @@
 //! * **Pauses.** A process can be paused between a check and the write that follows. Only a fenced write is safe then.
 //! * **Removed keys.** An operator can delete the leader's key or revoke its lease. Rarely, etcd itself revokes a lease
 //!   early, after its own leader was stopped and resumed. The old leader learns of it from its watch, usually within
-//!   milliseconds, and at its local deadline at the latest. Until then, two nodes believe that they lead. Fenced writes
-//!   stay safe.
+//!   milliseconds, and at its local deadline at the latest. Until then, two nodes act as leader. Fenced writes stay
+//!   safe.
 //! * **Copies.** If a process is cloned or restored with its memory, both copies carry the same token.
 //! * **Restored backups.** A restored etcd issues old fencing tokens again, unless the restore bumps the revision.
 //! * **Other programs** that are candidates in the same election follow their own rules.

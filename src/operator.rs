@@ -28,10 +28,10 @@ use eldest_core::time::Time;
 /// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
 /// another of the same path is left alone. Whether it stood until now.
 ///
-/// **Two may believe for a moment**: the node whose key it is acts as leader until its watch tells it, usually for
-/// milliseconds, at the latest until its local deadline, while the next one leads already. To stop the process, or to
-/// have it [step down](crate::Leadership::step_down), is better where it can be had. A node of this library stands again,
-/// at the back.
+/// **Two nodes may act as leader for a moment**: the node whose key it is leads until its watch reports the deletion,
+/// usually for milliseconds, at the latest until its local deadline, while the next one leads already. To stop the
+/// process, or to have it [step down](crate::Leadership::step_down), is better where it can be had. A node of this
+/// library stands again, at the back.
 ///
 /// # Errors
 ///
@@ -199,7 +199,7 @@ impl Endpoint {
     ///
     /// `Unavailable`: it does not answer. `Unauthenticated`: it refused the password.
     pub async fn status(&self) -> Result<EtcdMemberStatus> {
-        told(self.pool.status().await)
+        convert_error(self.pool.status().await)
     }
 
     /// Returns what to write instead of its URL if the port speaks another protocol than the URL names. To be asked
@@ -214,7 +214,7 @@ impl Endpoint {
     ///
     /// As [`Endpoint::status`], and `Unauthenticated`: with users enabled, each of them may ask, and nobody else.
     pub async fn members(&self) -> Result<Vec<EtcdMember>> {
-        told(self.pool.members().await)
+        convert_error(self.pool.members().await)
     }
 
     /// So many round trips to the member, one after the other, after one that may connect. The member answers by itself,
@@ -230,7 +230,7 @@ impl Endpoint {
             match self.pool.status().await {
                 // With users, etcd 3.4 tells its status to root alone.
                 Err(failure) if failure.class == Class::Denied => {}
-                answer => drop(told(answer)?),
+                answer => drop(convert_error(answer)?),
             }
             if attempt > 0 {
                 all.push(self.env.now().since(before));
@@ -246,7 +246,7 @@ impl Endpoint {
     /// As [`Endpoint::members`].
     pub async fn read_time(&self) -> Result<Duration> {
         let before = self.env.now();
-        told(self.pool.probe(self.settings.prefix("~").as_bytes()).await)?;
+        convert_error(self.pool.probe(self.settings.prefix("~").as_bytes()).await)?;
         Ok(self.env.now().since(before))
     }
 
@@ -262,7 +262,7 @@ impl Endpoint {
         } else {
             self.settings.prefix(below)
         };
-        told(self.pool.permissions(prefix.as_bytes()).await)
+        convert_error(self.pool.permissions(prefix.as_bytes()).await)
     }
 
     /// Returns `true` if connections are made as the user: not if none is given, or while etcd has authentication disabled.
@@ -291,14 +291,14 @@ impl Endpoint {
     ///
     /// As [`Endpoint::shortest_ttl`].
     pub async fn takes_requests_beside_a_stream(&self) -> Result<bool> {
-        let granted = told(self.pool.grant(10).await)?;
+        let granted = convert_error(self.pool.grant(10).await)?;
         let opened = self.pool.keepalive(granted.id).await.map(drop);
         let revoked = self.pool.revoke(granted.id).await;
-        told(revoked)?;
+        convert_error(revoked)?;
         match opened {
             // etcd answers other requests: it granted and revoked the lease.
             Err(failure) if failure.class == Class::Retry => Ok(false),
-            opened => told(opened).map(|()| true),
+            opened => convert_error(opened).map(|()| true),
         }
     }
 
@@ -309,7 +309,7 @@ impl Endpoint {
     ///
     /// As [`Endpoint::members`], and `Overloaded`: out of space.
     pub async fn shortest_ttl(&self) -> Result<Duration> {
-        told(self.pool.shortest_term().await)
+        convert_error(self.pool.shortest_term().await)
     }
 
     /// How fast the clock runs by which etcd's leader lets leases expire, compared to this machine's: a lease is watched as
@@ -320,7 +320,7 @@ impl Endpoint {
     /// As [`Endpoint::shortest_ttl`].
     pub async fn clock_rate(&self, span: Duration) -> Result<Option<ClockRate>> {
         let term = span.as_secs().saturating_add(10);
-        let granted = told(
+        let granted = convert_error(
             self.pool
                 .grant(i64::try_from(term).unwrap_or(i64::MAX))
                 .await,
@@ -328,7 +328,7 @@ impl Endpoint {
         let rate = self.rate_of(granted.id, granted.ttl, span).await;
         let revoked = self.pool.revoke(granted.id).await;
         let rate = rate?;
-        told(revoked)?;
+        convert_error(revoked)?;
         Ok(rate)
     }
 
@@ -368,7 +368,7 @@ impl Endpoint {
             if asked > end {
                 return Ok(None);
             }
-            let term = told(self.pool.lease_term(lease).await)?;
+            let term = convert_error(self.pool.lease_term(lease).await)?;
             let answered = self.env.now();
             let Some(left) = term.map(|term| term.left) else {
                 return Ok(None);
@@ -381,7 +381,7 @@ impl Endpoint {
                         left,
                     }));
                 }
-                // A new leader of etcd begins every lease anew.
+                // A new leader of etcd starts every lease again with its full TTL.
                 Some((_, less)) if left > less => return Ok(None),
                 _ => last = Some((asked, left)),
             }
@@ -417,13 +417,13 @@ const AHEAD: Duration = Duration::from_millis(10);
 struct Tick {
     /// A request sent then was answered with the second before.
     before: Time,
-    /// An answer that came then told the new one.
+    /// An answer that came then had the new one.
     after: Time,
     left: Duration,
 }
 
 /// How much faster (or slower, if negative) the clock of etcd's leader runs than this machine's, in millionths: it is
-/// somewhere between the two, for nothing in between can be told apart by asking.
+/// somewhere between the two, for requests cannot measure it more exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockRate {
     /// At least so much.
@@ -447,7 +447,7 @@ impl ClockRate {
     }
 }
 
-fn told<T>(asked: Result<T, RequestError>) -> Result<T> {
+fn convert_error<T>(asked: Result<T, RequestError>) -> Result<T> {
     asked.map_err(|failure| Error::from_request(&failure))
 }
 
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_told_with_its_uncertainty() {
+    fn the_rate_is_reported_with_its_uncertainty() {
         let tick = |before, after| Tick {
             before: at(before),
             after: at(after),

@@ -80,7 +80,7 @@ async fn churn(client: &Client, members: usize) -> Result<i64> {
 /// [`churn`] on a thread of its own, as another process would do it.
 fn elsewhere(etcd: &Etcd, members: usize) -> oneshot::Receiver<i64> {
     let endpoint = etcd.endpoint();
-    let (newest, told) = oneshot::channel();
+    let (newest, received) = oneshot::channel();
     thread::spawn(move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().expect("a runtime");
@@ -90,7 +90,7 @@ fn elsewhere(etcd: &Etcd, members: usize) -> oneshot::Receiver<i64> {
             newest.send(revision).expect("the test goes on");
         });
     });
-    told
+    received
 }
 
 /// The least and the most time that the lease has left, looked at from a thread that waits for no task.

@@ -61,8 +61,8 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     cargo.arg("--all-features");
     // Cargo's variables for this test are not for another cargo: build scripts that look at them would run again.
     for (name, _) in std::env::vars_os() {
-        let told = name.to_string_lossy();
-        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             cargo.env_remove(&name);
         }
     }
@@ -444,7 +444,7 @@ async fn orders_to_any_node_are_taken_by_the_leader() -> Result {
 }
 
 #[tokio::test]
-async fn follower_work_is_told_where_the_leader_is_and_ends_before_it_leads() -> Result {
+async fn follower_work_learns_where_the_leader_is_and_ends_before_it_leads() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("follower_work", &etcd, &[])?;
     first.says("orders come here, token").await?;

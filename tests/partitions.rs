@@ -61,7 +61,7 @@ struct Seen {
     written: Duration,
 }
 
-/// Writes down what this process believes.
+/// Records when this process holds its terms valid.
 struct Eye {
     node: String,
     recorder: Recorder,
@@ -93,7 +93,7 @@ impl Eye {
     }
 
     /// On a thread of its own, whatever the runtime does.
-    fn look(&self) {
+    fn sample_terms(&self) {
         let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
         terms.retain_mut(|seen| {
             let (election, token) = (seen.term.name(), seen.term.fencing_token());
@@ -121,13 +121,13 @@ async fn child(endpoint: &str, name: &str, file: &str) -> Result {
         recorder: Recorder::boottime().to_file(file)?,
         terms: Mutex::default(),
     });
-    let looks = Arc::clone(&eye);
+    let sampled = Arc::clone(&eye);
     let late = format!("{file}.late");
     std::thread::spawn(move || {
         let mut latest = Duration::ZERO;
         loop {
             let before = Instant::now();
-            looks.look();
+            sampled.sample_terms();
             std::thread::sleep(SAMPLE);
             if before.elapsed() > latest {
                 latest = before.elapsed();
@@ -149,7 +149,7 @@ async fn child(endpoint: &str, name: &str, file: &str) -> Result {
     });
     run.await?;
     session.close().await?;
-    eye.look();
+    eye.sample_terms();
 
     Ok(())
 }

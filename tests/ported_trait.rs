@@ -69,7 +69,7 @@ struct OnEldest {
     nodes: Group,
     /// Kept for as long as this node is to be known.
     known: OnceLock<GroupMembership>,
-    /// The token of the last term whose beginning was told.
+    /// The token of the last term whose beginning was reported.
     begun: AtomicI64,
     /// The token of the last term whose work has ended.
     stopped: watch::Sender<i64>,

@@ -43,7 +43,7 @@ async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     timeout(LONG, there).await?
 }
 
-/// No key and no lease, whoever they might be of.
+/// Checks that etcd holds no key and no lease of anybody.
 async fn nothing_is_left(client: &mut Client) -> Result {
     let all = GetOptions::new().with_all_keys().with_keys_only();
     let keys = client.get("", Some(all)).await?;

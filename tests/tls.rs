@@ -51,7 +51,7 @@ async fn refused_at_once(sealed: &TlsEtcd, files: TlsOptions) -> Result<String> 
 }
 
 #[tokio::test]
-async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_why() -> Result {
+async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let stranger = Authority::new()?;
     let past = eldest_fixtures::tls::now().saturating_sub(SECOND);
@@ -65,12 +65,12 @@ async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_wh
         let files = TlsOptions::new()
             .authorities(sealed.file("ca.pem"))
             .identity(sealed.file("odd.pem"), sealed.file("odd.key"));
-        let told = refused_at_once(&sealed, files).await?;
-        assert!(told.contains("received fatal alert"), "{told}");
+        let refusal = refused_at_once(&sealed, files).await?;
+        assert!(refusal.contains("received fatal alert"), "{refusal}");
     }
     let none = TlsOptions::new().authorities(sealed.file("ca.pem"));
-    let told = refused_at_once(&sealed, none).await?;
-    assert!(told.contains("CertificateRequired"), "{told}");
+    let refusal = refused_at_once(&sealed, none).await?;
+    assert!(refusal.contains("CertificateRequired"), "{refusal}");
 
     // etcd's, as we see it; it reads its files for every connection.
     for (what, signed, why) in [
@@ -91,8 +91,11 @@ async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_wh
         ),
     ] {
         sealed.identify("server", &signed)?;
-        let told = refused_at_once(&sealed, files(&sealed)).await?;
-        assert!(told.contains(why), "etcd's certificate {what}: {told}");
+        let refusal = refused_at_once(&sealed, files(&sealed)).await?;
+        assert!(
+            refusal.contains(why),
+            "etcd's certificate {what}: {refusal}"
+        );
     }
 
     sealed.identify("server", &sealed.authority.sign("127.0.0.1")?)?;
@@ -107,8 +110,8 @@ async fn whoever_shows_the_wrong_certificate_or_none_gets_nowhere_and_is_told_wh
 async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     sealed.identify("server", &sealed.authority.sign("localhost")?)?;
-    let told = refused_at_once(&sealed, files(&sealed)).await?;
-    assert!(told.contains("not valid for name"), "{told}");
+    let refusal = refused_at_once(&sealed, files(&sealed)).await?;
+    assert!(refusal.contains("not valid for name"), "{refusal}");
     let name = sealed.endpoint.replace("127.0.0.1", "localhost");
     let name = format!("dns+{name}");
     let session = Session::connect([&name], options(files(&sealed))).await?;
@@ -120,8 +123,8 @@ async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -
     sealed.identify("server", &sealed.authority.sign("127.0.0.1")?)?;
     let options = options(files(&sealed)).connect_timeout(SECOND);
     let refused = Session::connect([&name], options).await.unwrap_err();
-    let told = refused.report().to_string();
-    assert!(told.contains("not valid for name"), "{told}");
+    let refusal = refused.report().to_string();
+    assert!(refusal.contains("not valid for name"), "{refusal}");
     Ok(())
 }
 
@@ -133,9 +136,9 @@ async fn named(sealed: &TlsEtcd, rows: &[(TlsOptions, [&str; 2])]) {
         for part in parts {
             assert!(checked.to_string().contains(part), "{checked}");
         }
-        let told = refused(sealed, files.clone(), SECOND).await;
-        assert_eq!(told.kind(), ErrorKind::InvalidInput, "{told}");
-        assert_eq!(told.to_string(), checked.to_string());
+        let error = refused(sealed, files.clone(), SECOND).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(error.to_string(), checked.to_string());
     }
 }
 
@@ -205,26 +208,26 @@ async fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_the_remedy() -
 }
 
 #[tokio::test]
-async fn an_http_url_of_a_tls_port_and_an_https_url_of_a_plain_one_are_told() -> Result {
+async fn an_http_url_of_a_tls_port_and_an_https_url_of_a_plain_one_are_reported() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let plain = eldest_testing::Etcd::start().await?;
-    let told = async |endpoint: String| {
+    let refusal = async |endpoint: String| {
         let options = SessionOptions::new("n").connect_timeout(SECOND);
         let refused = Session::connect([endpoint], options).await;
         refused.expect_err("another protocol").to_string()
     };
-    let of_tls = told(sealed.endpoint.replace("https:", "http:")).await;
+    let of_tls = refusal(sealed.endpoint.replace("https:", "http:")).await;
     assert!(
         of_tls.contains("the server speaks TLS: write https://"),
         "{of_tls}"
     );
-    let of_plain = told(plain.endpoint().replace("http:", "https:")).await;
+    let of_plain = refusal(plain.endpoint().replace("http:", "https:")).await;
     assert!(
         of_plain.contains("the server speaks no TLS: write http://"),
         "{of_plain}"
     );
     // A port at which nobody listens says nothing of the kind.
-    let nobody = told("http://127.0.0.1:1".to_owned()).await;
+    let nobody = refusal("http://127.0.0.1:1".to_owned()).await;
     assert!(!nobody.contains("write"), "{nobody}");
     Ok(())
 }
@@ -307,10 +310,10 @@ async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_n
         "renewal failed",
         &[("class", "Certificate")],
     );
-    let told = failed
+    let is_named = failed
         .iter()
         .any(|line| line.field("why").contains("CertificateExpired"));
-    assert!(told, "the log says why: {logs:?}");
+    assert!(is_named, "the log says why: {logs:?}");
     drop(leadership);
 
     sealed.identify("client", &sealed.authority.sign("127.0.0.1")?)?;
@@ -335,8 +338,8 @@ async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_retu
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
     let class = [("class", "Certificate")];
     let failed = logs.of("eldest::session", "renewal failed", &class);
-    let told = |line: &capture::Line| line.field("why").contains("UnknownIssuer");
-    assert!(failed.iter().any(told), "the log says why: {logs:?}");
+    let is_named = |line: &capture::Line| line.field("why").contains("UnknownIssuer");
+    assert!(failed.iter().any(is_named), "the log says why: {logs:?}");
     drop(leadership);
 
     let both = format!("{}{}", sealed.authority.pem(), new.pem());

@@ -19,7 +19,7 @@ use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 
 /// Logs what became of a candidate: of an election it is news, of a lock a detail.
-macro_rules! tell {
+macro_rules! log_event {
     ($candidate:expr, $($event:tt)*) => {
         if $candidate.brief {
             tracing::debug!($($event)*);
@@ -47,7 +47,7 @@ pub(crate) struct CandidateState {
     unclaimed: Option<Time>,
     pub(super) announcing: Announcing,
     failure: Arc<OnceLock<Error>>,
-    /// A lock's, a semaphore's or a partition's: its many terms are told as details.
+    /// True for a lock, a semaphore or a partition: its many terms are logged as details.
     brief: bool,
     /// The next task of this session may stand when the key of this one is gone.
     turn: Option<OwnedSemaphorePermit>,
@@ -168,7 +168,7 @@ impl CandidateState {
 
     pub(super) fn joined(&mut self, identity: &str, key: &[u8], create_revision: i64, again: bool) {
         self.announcing.registered();
-        tell!(
+        log_event!(
             self, target: "eldest::election", identity, election = &*self.election,
             key = %String::from_utf8_lossy(key), create_revision, again, "joined",
         );
@@ -195,7 +195,7 @@ impl CandidateState {
         key: Arc<[u8]>,
         token: i64,
     ) -> Won {
-        tell!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
+        log_event!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
         let since = env.unix_time();
         let shared = TermState::new(
             env,
@@ -212,7 +212,7 @@ impl CandidateState {
         let whose = Whose {
             identity,
             election: &self.election,
-            // A partition is rarely won, and its work is told apart by its term.
+            // A partition is rarely won, and its term identifies its work.
             brief: self.turn.is_some(),
         };
         let span = spans::term(whose, token);
@@ -263,18 +263,18 @@ impl CandidateState {
         cutoff: Time,
         valid: bool,
     ) {
-        // Kept, for it may be told again: a term that winds up can lose its key.
+        // Kept, for the end may be reported again: a term that winds up can lose its key.
         let Some((_, shared)) = self.term.as_ref().filter(|(t, _)| *t == term) else {
             return;
         };
         if shared.end(reason, cutoff, valid) {
             // The watchdog may have ended it before, for another reason.
-            self.tell_end(identity, shared, shared.reason().unwrap_or(reason));
+            self.log_end(identity, shared, shared.reason().unwrap_or(reason));
         }
     }
 
     /// Logs the end of the term, as a warning if nobody asked for it.
-    fn tell_end(&self, identity: &str, term: &TermState, reason: LostReason) {
+    fn log_end(&self, identity: &str, term: &TermState, reason: LostReason) {
         let token = term.token;
         term.end_span(reason);
         if !self.brief {
@@ -292,7 +292,7 @@ impl CandidateState {
         );
         let (election, reason) = (&*self.election, reason.as_str());
         if asked_for {
-            tell!(self, target: "eldest::election", identity, election, token, reason, "term ended");
+            log_event!(self, target: "eldest::election", identity, election, token, reason, "term ended");
         } else {
             tracing::warn!(target: "eldest::election", identity, election, token, reason, "term ended");
         }
@@ -342,7 +342,7 @@ impl CandidateState {
     }
 
     pub(super) fn ended(mut self, identity: &str, reason: EndReason, error: Option<&RequestError>) {
-        tell!(
+        log_event!(
             self, target: "eldest::election", identity, election = &*self.election,
             reason = reason.as_str(), "candidacy ended",
         );
@@ -367,7 +367,7 @@ impl CandidateState {
         if let Some((_, shared)) = self.term.take() {
             // One that was over before is not over again.
             if shared.end(LostReason::RuntimeGone, deadline, true) {
-                self.tell_end(identity, &shared, LostReason::RuntimeGone);
+                self.log_end(identity, &shared, LostReason::RuntimeGone);
             }
         }
     }

@@ -30,7 +30,7 @@ pub(super) enum What {
     Request(&'static str),
 }
 
-/// Something to tell.
+/// A line to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) what: What,
@@ -71,13 +71,13 @@ struct Outage {
     names: BTreeSet<String>,
     began: Time,
     last: Time,
-    told: Time,
+    logged: Time,
     count: u64,
 }
 
 impl Outage {
     fn line(&mut self, step: Step, now: Time) -> Line {
-        self.told = now;
+        self.logged = now;
         Line {
             what: self.what,
             class: self.class,
@@ -95,7 +95,7 @@ impl Outage {
 
 impl Line {
     /// Logs it.
-    fn tell(&self, identity: &str) {
+    fn log(&self, identity: &str) {
         let (why, elections) = (&*self.why, &*self.elections);
         let class = tracing::field::debug(self.class);
         match (&self.step, self.what) {
@@ -183,16 +183,20 @@ impl Failures {
     }
 
     /// Logs. A failure of the whole session concerns `all`.
-    pub(super) fn tell(&self, lines: impl IntoIterator<Item = Line>, all: impl Fn() -> String) {
+    pub(super) fn log_lines(
+        &self,
+        lines: impl IntoIterator<Item = Line>,
+        all: impl Fn() -> String,
+    ) {
         for mut line in lines {
             if line.elections.is_empty() {
                 line.elections = all();
             }
-            line.tell(&self.identity);
+            line.log(&self.identity);
         }
     }
 
-    /// Something failed; what there is to tell of it now: the first failure of its kind and class, the first of each
+    /// Something failed; the line to log of it now: the first failure of its kind and class, the first of each
     /// further reason up to a bound, and a summary now and then. `names`: the elections that are affected.
     fn failed(
         &mut self,
@@ -214,7 +218,7 @@ impl Failures {
                 names: BTreeSet::new(),
                 began: now,
                 last: now,
-                told: now,
+                logged: now,
                 count: 0,
             });
             outages.len() - 1
@@ -224,12 +228,12 @@ impl Failures {
         why.clone_into(&mut outage.why);
         outage.last = now;
         outage.count += 1;
-        if outage.reasons.len() < REASONS && !outage.reasons.iter().any(|told| told == why) {
+        if outage.reasons.len() < REASONS && !outage.reasons.iter().any(|reason| reason == why) {
             outage.reasons.push(why.to_owned());
             return Some(outage.line(Step::First, now));
         }
-        // By a failure, never by the time alone: nobody is told that it goes on when it is over.
-        if now >= outage.told.after(EVERY) {
+        // By a failure, never by the time alone: no line says that an outage goes on when it is over.
+        if now >= outage.logged.after(EVERY) {
             let step = Step::GoesOn(outage.count, now.since(outage.began));
             return Some(outage.line(step, now));
         }
@@ -243,7 +247,7 @@ impl Failures {
         over.map(Outage::over).collect()
     }
 
-    /// When [`Failures::due`] has something to tell.
+    /// When [`Failures::due`] has something to log.
     pub(super) fn next(&self) -> Option<Time> {
         let ends = self.outages.iter().map(|outage| outage.last);
         ends.min().map(|last| last.after(self.quiet))
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_once_and_summed_up_at_a_bounded_rate() {
+    fn an_outage_is_logged_once_and_summed_up_at_a_bounded_rate() {
         let mut failures = new();
         let mut lines = 0;
         for second in 0..=60 {
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_or_class_is_told_at_once() {
+    fn another_kind_or_class_is_logged_at_once() {
         let mut failures = new();
         assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
         for other in [RENEWAL, (What::Request("list"), Class::Denied)] {
@@ -367,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn another_reason_is_told_at_once_up_to_a_bound() {
+    fn another_reason_is_logged_at_once_up_to_a_bound() {
         let mut failures = new();
-        let mut told = |why: &str| failures.failed(at(1), RENEWAL, why, []).is_some();
-        assert!(told("channel closed"));
-        assert!(!told("channel closed"));
-        assert!(told("certificate expired"));
-        let further = (0..100).filter(|port| told(&format!("no answer at port {port}")));
+        let mut is_logged = |why: &str| failures.failed(at(1), RENEWAL, why, []).is_some();
+        assert!(is_logged("channel closed"));
+        assert!(!is_logged("channel closed"));
+        assert!(is_logged("certificate expired"));
+        let further = (0..100).filter(|port| is_logged(&format!("no answer at port {port}")));
         assert_eq!(further.count(), REASONS - 2);
     }
 

@@ -19,7 +19,7 @@ use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 /// Calls that may wait for the driver at once. Further callers wait until it has taken up earlier ones.
 const CALLS: usize = 1024;
 /// Campaigns that may be on their way into etcd at once, those included that their callers gave up. Further ones wait:
-/// a caller that gives up and begins anew is faster than etcd.
+/// a caller that gives up and starts again is faster than etcd.
 const CAMPAIGNS: usize = 1024;
 
 /// The handles' end of the command queue.
@@ -37,7 +37,7 @@ pub(crate) struct WeakCommands(mpsc::WeakUnboundedSender<Queued>);
 pub(crate) struct Room {
     calls: Arc<Semaphore>,
     campaigns: Arc<Semaphore>,
-    looks: Arc<Semaphore>,
+    observers: Arc<Semaphore>,
 }
 
 /// A command, and the room that it takes until the driver takes it up.
@@ -54,7 +54,7 @@ impl Commands {
     }
 
     /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
-    pub(crate) fn tell(&self, command: Command) -> Result<()> {
+    pub(crate) fn send_at_once(&self, command: Command) -> Result<()> {
         self.send(command, None)
     }
 
@@ -88,7 +88,7 @@ impl WeakCommands {
     /// Says that etcd answered somebody else of the session. With the driver gone, nobody needs to know.
     pub(super) fn connected(&self) {
         if let Some(commands) = self.upgrade() {
-            let _ = commands.tell(Command::Connected);
+            let _ = commands.send_at_once(Command::Connected);
         }
     }
 }
@@ -98,7 +98,7 @@ impl Default for Room {
         Self {
             calls: Arc::new(Semaphore::new(CALLS)),
             campaigns: Arc::new(Semaphore::new(CAMPAIGNS)),
-            looks: Arc::new(Semaphore::new(CALLS)),
+            observers: Arc::new(Semaphore::new(CALLS)),
         }
     }
 }
@@ -116,8 +116,8 @@ impl Room {
     ///
     /// # Cancellation safety
     /// Cancel safe.
-    pub(crate) async fn look(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.looks).acquire_owned().await.ok()
+    pub(crate) async fn admit_observer(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.observers).acquire_owned().await.ok()
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) enum Work {
     Due,
     /// Commands, at most [`IN_ONE_TURN`].
     Commands(Vec<Command>),
-    /// Every handle was dropped; told once.
+    /// Every handle was dropped; reported once.
     HandlesGone,
     /// A request that the driver polls itself has ended; its answer is an event.
     Sent,
@@ -322,7 +322,9 @@ mod tests {
 
         fn flood(&self, commands: usize) {
             for _ in 0..commands {
-                self.commands.tell(Command::Connected).expect("received");
+                self.commands
+                    .send_at_once(Command::Connected)
+                    .expect("received");
             }
         }
 
@@ -397,7 +399,10 @@ mod tests {
         let commands = stage.commands.clone();
         let mut waiting = pin!(unconstrained(commands.call(&room, Command::Connected)));
         assert!(waiting.as_mut().now_or_never().is_none(), "it is full");
-        stage.commands.tell(Command::Connected).expect("received");
+        stage
+            .commands
+            .send_at_once(Command::Connected)
+            .expect("received");
         assert_eq!(stage.next(None), 'c');
         let sent = waiting.now_or_never().expect("there is room again");
         sent.expect("received");

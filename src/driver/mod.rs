@@ -193,7 +193,7 @@ impl Driver {
                     let now = driver.env.now();
                     driver.core.tick(now);
                     let lines = driver.failures.due(now);
-                    driver.tell(lines);
+                    driver.log_lines(lines);
                 }
                 Work::Commands(commands) => {
                     for command in commands {

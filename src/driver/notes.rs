@@ -7,7 +7,7 @@ use super::failures::{Line, What, list};
 use crate::metrics;
 use eldest_core::action::{Class, Note};
 
-/// From so many keys on, a session of a user is told what they cost etcd: a put of one key a millisecond.
+/// From so many keys on, the session of a user logs what they cost etcd: a put of one key a millisecond.
 const CROWDED: usize = 1000;
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
                 self.end_renewal("verified");
                 tracing::trace!(target: "eldest::session", identity, ?took, "renewed");
                 let lines = self.failures.renewed();
-                self.tell(lines);
+                self.log_lines(lines);
             }
             Note::RenewalRefused => {
                 metrics::renewal(identity, "refused");
@@ -67,7 +67,7 @@ impl Driver {
             }
             Note::RequestFailed { .. } | Note::WatchLost { .. } | Note::StoreChanged { .. } => {
                 let line = self.failures.note(self.env.now(), note);
-                self.tell(line);
+                self.log_lines(line);
             }
         }
     }
@@ -94,10 +94,10 @@ impl Driver {
     fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {
         let now = self.env.now();
         let line = self.failures.about(now, (what, class), why, about);
-        self.tell(line);
+        self.log_lines(line);
     }
 
-    pub(super) fn tell(&self, lines: impl IntoIterator<Item = Line>) {
+    pub(super) fn log_lines(&self, lines: impl IntoIterator<Item = Line>) {
         let all = || {
             list(
                 self.candidates
@@ -105,6 +105,6 @@ impl Driver {
                     .map(|candidate| &*candidate.election),
             )
         };
-        self.failures.tell(lines, all);
+        self.failures.log_lines(lines, all);
     }
 }

@@ -29,8 +29,8 @@ use eldest_core::{Config, Core};
 const MANY: usize = 32;
 /// Answers, and demands of users, that are taken up in one turn.
 const IN_ONE_TURN: usize = 64;
-/// Keys are watched for so long after their last observer left: whoever comes back soon, or again and again, costs etcd
-/// nothing.
+/// Keys are watched for so long after their last observer left: an observer that comes back soon, or again and again,
+/// costs etcd nothing.
 const LINGER: Duration = Duration::from_secs(1);
 /// The longest sleep while nothing is due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ impl Observers {
     }
 
     /// Has `backlog` filled until [`Observers::leave`] is called with the number that is returned.
-    pub(crate) fn look(
+    pub(crate) fn observe_prefix(
         &self,
         prefix: Arc<[u8]>,
         reach: Reach,
@@ -217,7 +217,7 @@ impl Task {
                     task.core.tick(now);
                     task.stop_lingering(now);
                     let lines = task.failures.due(now);
-                    task.tell(lines);
+                    task.log_lines(lines);
                 }
                 event = task.io.listening.next() => {
                     many = changes(&event) >= MANY;
@@ -419,7 +419,7 @@ impl Task {
             return;
         }
         let line = self.failures.note(self.parts.env.now(), note);
-        self.tell(line);
+        self.log_lines(line);
     }
 
     fn session_has_lease(&self) -> bool {
@@ -427,7 +427,7 @@ impl Task {
         matches!(*state, SessionState::Live(_) | SessionState::Lost { .. })
     }
 
-    fn tell(&self, lines: impl IntoIterator<Item = Line>) {
+    fn log_lines(&self, lines: impl IntoIterator<Item = Line>) {
         let all = || {
             let looked_at = self.looks.values().map(|look| &*look.what.0);
             let names: Vec<_> = looked_at
@@ -435,7 +435,7 @@ impl Task {
                 .collect();
             list(names.iter().map(String::as_str))
         };
-        self.failures.tell(lines, all);
+        self.failures.log_lines(lines, all);
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) type Follow<'a> = Box<dyn FnMut(Following) -> Running<'a> + Send + 'a
 /// One call of that work.
 type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
 
-/// The way in which a follower's work failed before it was told to stop.
+/// The way in which a follower's work failed before it was asked to stop.
 pub(crate) enum Fault {
     Failed(Error),
     Panicked(Box<dyn Any + Send>),
@@ -120,10 +120,10 @@ impl<'a> Follower<'a> {
             ..
         } = self;
         if let Some(running) = work {
-            let looking = pin!(look(election, last.as_ref(), leader));
+            let updating = pin!(update_leader(election, last.as_ref(), leader));
             let result = tokio::select! {
                 biased;
-                never = looking => match never {},
+                never = updating => match never {},
                 result = running => result,
             };
             *work = None;
@@ -157,7 +157,7 @@ impl<'a> Follower<'a> {
 }
 
 /// Keeps `leader` up to date for as long as it is polled.
-async fn look(
+async fn update_leader(
     election: &Election,
     last: Option<&Term>,
     leader: &watch::Sender<Option<Member>>,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_is_never_told_that_it_leads_itself() {
+    async fn a_follower_never_sees_itself_as_the_leader() {
         let options = crate::SessionOptions::new("n");
         let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
         let election = session.election("e").unwrap();

@@ -155,7 +155,7 @@ impl Leadership {
     /// Keeps the key until `stopped` completes, and until the frozen deadline at most. Then it releases the key, and
     /// returns once etcd has confirmed that the key is gone.
     ///
-    /// It serves a service whose work runs elsewhere and can only be told to stop, for example behind an election
+    /// It serves a service whose work runs elsewhere and can only be asked to stop, for example behind an election
     /// trait. `stopped` belongs to the term as a task of [`Leadership::spawn`] does: it may await [`Term::lost`], tell
     /// the service to stop, and complete when the service says that it has stopped. If it completes while the term is
     /// valid, the leader steps down. Call it as soon as the node leads, so that no early return of the caller releases
@@ -170,9 +170,9 @@ impl Leadership {
     /// # let election = session.election("billing/scheduler")?;
     /// let leadership = election.campaign().await?.elected().await?;
     /// let lost = leadership.lost();
-    /// # let (stepped_down, told) = tokio::sync::oneshot::channel();
+    /// # let (stepped_down, stopping) = tokio::sync::oneshot::channel();
     /// # let (has_stopped, stopped) = tokio::sync::oneshot::channel();
-    /// # tokio::spawn(async move { told.await.map(|()| has_stopped.send(())) });
+    /// # tokio::spawn(async move { stopping.await.map(|()| has_stopped.send(())) });
     /// # let resigning = tokio::spawn(async move { election.resign().await });
     /// leadership
     ///     .hold_until_stopped(async move {
@@ -359,7 +359,7 @@ impl Claim {
         }
         let started = tasks.started.get_or_insert_default();
         let (stop, term) = (started.stop.clone(), self.term.clone());
-        // Counted before the lock is released: whoever gives the term back after that awaits it.
+        // Counted before the lock is released: a later caller that gives the term back awaits it.
         let task = started.running.track_future(async move {
             // By itself, for the holder may go on holding a term that is lost.
             let done = term.until_cutoff(task);

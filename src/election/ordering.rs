@@ -28,7 +28,7 @@ pub struct StepDown {
 }
 
 impl StepDown {
-    /// Makes an order to whoever leads, which is withdrawn if it was not obeyed within 30 s.
+    /// Makes an order that is withdrawn if the leader, whichever node that is, has not obeyed within 30 s.
     pub fn new() -> Self {
         Self {
             node: None,

@@ -230,9 +230,9 @@ impl<'a> Runner<'a> {
     /// act as leader yet. Work that blocks its thread cannot be dropped. If it delays the leader's work for longer than
     /// a TTL and a grace period, the term ends as [`Stalled`](crate::LostReason::Stalled).
     ///
-    /// If the work returns `Ok` before it was told to stop, it is not called again until the node has led once more. An
-    /// error before it was told to stop ends [`Runner::run`], after the node's key is gone, unless [`Runner::on_error`]
-    /// says to join again; a later error is logged. A panic ends [`Runner::run`] as well.
+    /// If the work returns `Ok` before it was asked to stop, it is not called again until the node has led once more.
+    /// An error before it was asked to stop ends [`Runner::run`], after the node's key is gone, unless
+    /// [`Runner::on_error`] says to join again; a later error is logged. A panic ends [`Runner::run`] as well.
     pub fn follow<W, F, E>(mut self, mut work: W) -> Self
     where
         W: FnMut(Following) -> F + Send + 'a,
@@ -296,7 +296,7 @@ impl<'a> Runner<'a> {
         self
     }
 
-    /// Sets what the node does when its work, as leader or as follower, returns an error before it was told to stop;
+    /// Sets what the node does when its work, as leader or as follower, returns an error before it was asked to stop;
     /// [`OnError::Leave`] by default.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.rules.on_error = on_error;

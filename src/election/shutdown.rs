@@ -72,14 +72,14 @@ pub(crate) async fn cancel_on<T>(
     token: &CancellationToken,
     run: impl Future<Output = T>,
 ) -> T {
-    let told = pin!(async {
+    let signalled = pin!(async {
         signal.await;
         token.cancel();
     });
     let mut run = pin!(run);
     tokio::select! {
         biased;
-        () = told => {}
+        () = signalled => {}
         done = &mut run => return done,
     }
     run.await

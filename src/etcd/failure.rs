@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_lease_is_told_from_other_things_not_found() {
+    fn a_missing_lease_is_distinguished_from_other_things_not_found() {
         let gone = "etcdserver: requested lease not found";
         assert_eq!(class(Code::NotFound, gone), Class::LeaseGone);
         assert_eq!(
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_etcd_does_not_take_is_told_from_refused_credentials() {
+    fn a_token_that_etcd_does_not_take_is_distinguished_from_refused_credentials() {
         for (code, message) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::Unknown, "etcdserver: invalid auth token"),

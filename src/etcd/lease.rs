@@ -30,7 +30,7 @@ pub(crate) struct Granted {
 /// A renewal's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ack {
-    /// The term that began anew; zero if the lease is gone.
+    /// The lease's TTL, which starts again with the renewal; zero if the lease is gone.
     pub(crate) ttl: Duration,
     /// The answer's header, stamped before the renewal.
     pub(crate) header: Header,
@@ -152,7 +152,7 @@ impl Pool {
         let ((keeper, answers), ticket) = self
             .call_with_ticket(Lane::Lease, |client| async move {
                 let opened = client.lease_client().keep_alive(id).await?;
-                // tonic may have connected anew since the connection was checked. The stream lives as long as its
+                // tonic may have reconnected since the connection was checked. The stream lives as long as its
                 // connection, so this request takes the same one, or no renewal will be answered.
                 direct::check(&client).await?;
                 Ok(opened)

@@ -164,12 +164,12 @@ impl Pool {
         });
         if let Some(to) = better {
             let moved = self.move_to(lane, &to, key).await;
-            self.tell_of_move(&before, &to, moved);
+            self.report_move(&before, &to, moved);
         }
     }
 
     /// Logs and counts the outcome of an attempt to move a lane.
-    pub(super) fn tell_of_move(&self, before: &Ticket, to: &Place, moved: Result<(), Stays>) {
+    pub(super) fn report_move(&self, before: &Ticket, to: &Place, moved: Result<(), Stays>) {
         let (lane, now, number) = (before.lane.name(), self.env.now(), to.number);
         match moved {
             Ok(()) => {

@@ -32,9 +32,10 @@ use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 use eldest_core::time::Time;
 
-/// For how many request timeouts an attempt to connect goes on, whoever waits for it. etcd checks a user's password for
-/// 60 ms and more of a processor, for one after the other: were each attempt given up with the request that began it, the
-/// members of a large cluster that has restarted would ask for one check after the other, and never be answered in time.
+/// The number of request timeouts for which an attempt to connect goes on, even after the request that began it has
+/// timed out. etcd checks a user's password for 60 ms and more of a processor, for one after the other: were each
+/// attempt given up with the request that began it, the members of a large cluster that has restarted would ask for one
+/// check after the other, and never be answered in time.
 const ATTEMPT: u32 = 4;
 
 /// The endpoints and the connections to them.
@@ -59,8 +60,8 @@ pub(crate) struct Pool {
     pub(super) troubled: Arc<Notify>,
     /// The cluster that answered a linearizable read last; zero before the first.
     pub(super) cluster: AtomicU64,
-    /// The numbers of endpoints that belong to another cluster, as their last probes showed, so that each is told of once.
-    /// Locked last.
+    /// The numbers of endpoints that belong to another cluster, as their last probes showed, so that each is logged
+    /// once. Locked last.
     strangers: Mutex<BTreeSet<usize>>,
     /// Whose session it is, for metrics.
     pub(super) identity: Option<Arc<str>>,
@@ -275,7 +276,7 @@ impl Pool {
     }
 
     /// Sends one request over the lane, under the timeout. If etcd refuses the connection's token, it sends the request again
-    /// over a connection that has authenticated anew: etcd applied nothing.
+    /// over a connection that has authenticated again: etcd applied nothing.
     pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, RequestError>
     where
         F: Fn(Client) -> R,
@@ -300,7 +301,7 @@ impl Pool {
             // The request itself reports what is wrong with the connection.
             drop(self.within(self.connected(lane, &mut ticket)).await);
         }
-        let (mut sent, mut anew) = (false, false);
+        let (mut sent, mut reauthenticated) = (false, false);
         let outcome = self
             .within(async {
                 loop {
@@ -310,9 +311,9 @@ impl Pool {
                     let answer = Box::pin(request(client)).await;
                     let answer = answer.map_err(|error| error.at(ticket.url()));
                     match answer {
-                        Err(refusal) if self.is_stale(&refusal) && !anew => {
+                        Err(refusal) if self.is_stale(&refusal) && !reauthenticated => {
                             self.report(&ticket, &refusal);
-                            (sent, anew) = (false, true);
+                            (sent, reauthenticated) = (false, true);
                         }
                         answer => return answer,
                     }
@@ -377,7 +378,7 @@ impl Pool {
             return;
         }
         if failure.class == Class::Stale {
-            return self.authenticate_anew(ticket);
+            return self.reauthenticate(ticket);
         }
         let (now, chance) = (self.env.now(), self.chance());
         // The connection is dropped after the lock.
@@ -416,7 +417,7 @@ impl Pool {
     }
 
     /// etcd does not take the token of the connection behind the ticket. The other lanes have tokens that are as old.
-    fn authenticate_anew(&self, ticket: &Ticket) {
+    fn reauthenticate(&self, ticket: &Ticket) {
         if self.ticket(ticket.lane).generation == ticket.generation {
             self.give_up_all();
         }
@@ -434,7 +435,7 @@ impl Pool {
         }
     }
 
-    /// Leaves the lane's present endpoint for a reason that no call told.
+    /// Leaves the lane's present endpoint for a reason that no call reported.
     pub(crate) fn leave(&self, lane: Lane, why: &str) {
         let ticket = self.ticket(lane);
         let failure = RequestError::new(Class::Retry, why, ticket.url());

@@ -150,10 +150,10 @@ impl Pool {
             }
         });
         let answers = join_all(asked).await;
-        let told = answers.iter().flatten().flatten();
+        let headers = answers.iter().flatten().flatten();
         // Without a present answer the revision is not known, and the cluster may be known from earlier ones.
         let cluster = match self.cluster.load(Ordering::Relaxed) {
-            0 => told.map(|header| header.cluster).next(),
+            0 => headers.map(|header| header.cluster).next(),
             known => Some(known),
         };
         let known = cluster.map(|cluster| Header {
@@ -242,7 +242,7 @@ impl Pool {
                 } else {
                     self.move_to(lane, &to, key).await
                 };
-                self.tell_of_move(&before, &to, moved);
+                self.report_move(&before, &to, moved);
             }
             let at = self.ticket(lane).at;
             if self.places(|places| places.get(at.number).is_none()) {

@@ -24,7 +24,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    fn tell(&self, switches: u64) {
+    fn log(&self, switches: u64) {
         let Self {
             lane,
             from,
@@ -51,28 +51,29 @@ impl Drop for Switches {
 
 #[derive(Default)]
 struct State {
-    told: Option<Time>,
-    /// From the first of them to the last, and how many there were.
-    untold: Option<(Switch, u64)>,
+    /// The time of the last line.
+    logged: Option<Time>,
+    /// The switches since that line: from the first endpoint to the last, and how many there were.
+    unlogged: Option<(Switch, u64)>,
 }
 
 impl Switches {
-    /// Tells of one, now or with others.
+    /// Logs a switch, at once or later in one line with others.
     pub(super) fn happened(self: &Arc<Self>, env: &SharedEnv, switch: Switch) {
         let now = env.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((untold, count)) = &mut state.untold {
-            (untold.to, untold.why) = (switch.to, switch.why);
+        if let Some((unlogged, count)) = &mut state.unlogged {
+            (unlogged.to, unlogged.why) = (switch.to, switch.why);
             *count += 1;
             return;
         }
-        let next = state.told.map(|told| told.after(EVERY));
+        let next = state.logged.map(|logged| logged.after(EVERY));
         let Some(next) = next.filter(|next| now < *next) else {
-            state.told = Some(now);
+            state.logged = Some(now);
             drop(state);
-            return switch.tell(1);
+            return switch.log(1);
         };
-        state.untold = Some((switch, 1));
+        state.unlogged = Some((switch, 1));
         drop(state);
         let (this, end) = (Arc::downgrade(self), env.sleep(next.since(now)));
         let (env_then, dropped) = (Arc::clone(env), self.dropped.clone());
@@ -83,19 +84,19 @@ impl Switches {
                 () = dropped.cancelled() => return,
             }
             if let Some(this) = this.upgrade() {
-                this.tell_untold(env_then.now());
+                this.log_unlogged(env_then.now());
             }
         };
         env.spawn(later.in_current_span().boxed());
     }
 
-    fn tell_untold(&self, now: Time) {
+    fn log_unlogged(&self, now: Time) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.told = Some(now);
-        let untold = state.untold.take();
+        state.logged = Some(now);
+        let unlogged = state.unlogged.take();
         drop(state);
-        if let Some((switch, count)) = untold {
-            switch.tell(count);
+        if let Some((switch, count)) = unlogged {
+            switch.log(count);
         }
     }
 }
@@ -146,8 +147,8 @@ mod tests {
             let mut tasks = tasks.lock().unwrap();
             tasks.retain_mut(|task| task.now_or_never().is_none());
         }
-        let told = logs.of("eldest::etcd", "endpoint switched", &[]);
-        let said = |name: &str| told.iter().map(|line| line.field(name)).collect::<Vec<_>>();
+        let seen = logs.of("eldest::etcd", "endpoint switched", &[]);
+        let said = |name: &str| seen.iter().map(|line| line.field(name)).collect::<Vec<_>>();
         assert_eq!(said("switches"), ["1", "100", "100", "100"]);
         assert_eq!(said("why")[..2], ["failure 0", "failure 100"]);
         assert_eq!(said("to")[..2], ["two", "two"], "where requests go now");
@@ -157,8 +158,8 @@ mod tests {
             .lock()
             .unwrap()
             .retain_mut(|task| task.now_or_never().is_none());
-        let told = logs.of("eldest::etcd", "endpoint switched", &[]);
-        assert_eq!(told.last().unwrap().field("switches"), "50");
+        let seen = logs.of("eldest::etcd", "endpoint switched", &[]);
+        assert_eq!(seen.last().unwrap().field("switches"), "50");
         assert!(tasks.lock().unwrap().is_empty());
         // A task that waits to sum up more switches ends with the session.
         for number in [500, 501] {

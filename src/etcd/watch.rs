@@ -74,7 +74,7 @@ pub(crate) enum WatchMessage {
         /// In the order of their revisions.
         changes: Vec<Change>,
     },
-    /// Every watch of the stream has been told everything up to the header's revision.
+    /// Every watch of the stream has received every change up to the header's revision.
     Progress {
         /// With the store's revision.
         header: Header,

@@ -114,7 +114,7 @@ impl Agent {
             async move {
                 while let Some(agent) = looking.upgrade() {
                     let env = Arc::clone(&agent.env);
-                    agent.look().await;
+                    agent.check_etcd().await;
                     drop(agent);
                     env.sleep(LOOK_EVERY).await;
                 }
@@ -161,7 +161,7 @@ impl Agent {
         true
     }
 
-    async fn look(&self) {
+    async fn check_etcd(&self) {
         let found = self.pool.answers(b"~guard").await;
         let problem = found.err().map(|failure| failure.to_string());
         let mut known = lock(&self.problem);
@@ -180,8 +180,8 @@ impl Agent {
         lock(&self.problem).clone()
     }
 
-    /// The same for people, who are told also that etcd was not asked yet.
-    pub(super) fn problem_told(&self) -> Option<String> {
+    /// Returns the same for people, and also that etcd was not asked yet.
+    pub(super) fn describe_problem(&self) -> Option<String> {
         if self.looked.load(Ordering::Acquire) {
             return self.problem();
         }
@@ -240,7 +240,7 @@ impl Agent {
     pub(super) fn describe(&self) -> Value {
         json!({
             "pid": std::process::id(), "sessions": lock(&self.sessions).len(),
-            "released": self.released.load(Ordering::Relaxed), "problem": self.problem_told(),
+            "released": self.released.load(Ordering::Relaxed), "problem": self.describe_problem(),
         })
     }
 

@@ -48,7 +48,12 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     match request {
         Some(Request::Status) => {
             // Nobody may be there to read it.
-            let _ = timeout(&*agent.env, STATUS_WITHIN, tell(&agent, &socket, &share)).await;
+            let _ = timeout(
+                &*agent.env,
+                STATUS_WITHIN,
+                send_status(&agent, &socket, &share),
+            )
+            .await;
         }
         Some(Request::Hello(hello)) => {
             let refused = match Session::introduce(&agent, &socket, hello, files, share) {
@@ -75,7 +80,7 @@ fn unreadable(error: &io::Error) -> String {
 }
 
 /// Sends the sessions one by one, and then what the guard says of itself, to one reader of each user at a time.
-async fn tell(agent: &Agent, socket: &Socket, share: &Share) -> io::Result<()> {
+async fn send_status(agent: &Agent, socket: &Socket, share: &Share) -> io::Result<()> {
     let viewer = socket.peer()?.uid;
     let _turn = share.description().await;
     let mut last = None;
@@ -111,7 +116,7 @@ struct Session {
 /// The guard's reaction to a message.
 enum Next {
     Answer(Reply),
-    /// The session is not guarded any longer, and is told why.
+    /// The session is not guarded any longer; the reply says why.
     Dismiss(Reply),
     Goodbye,
 }

@@ -79,7 +79,7 @@ impl Cgroup {
     /// Cancel safe.
     pub(super) async fn emptied(&self) {
         while !self.is_empty() {
-            // The kernel wakes whoever waits when it changes the file. The file itself can be read at any time.
+            // The kernel wakes the waiters when it changes the file. The file itself can be read at any time.
             match self
                 .events
                 .ready(Interest::READABLE | Interest::PRIORITY)

@@ -67,7 +67,7 @@ impl Client {
                 Ended::Failed(reason) => reason,
             };
             failures += 1;
-            self.tell(GuardState::Unguarded {
+            self.report_state(GuardState::Unguarded {
                 reason: reason.into(),
             });
             let pause = self.wiring.env.sleep(pause(failures, LONGEST_PAUSE));
@@ -78,7 +78,7 @@ impl Client {
         }
         self.wiring.links.leave();
         self.end_spawned();
-        self.tell(GuardState::Off);
+        self.report_state(GuardState::Off);
     }
 
     fn end_spawned(&mut self) {
@@ -149,7 +149,7 @@ impl Client {
                 continue;
             }
             let problem = self.ping(socket).await?;
-            self.tell(match (problem, lease) {
+            self.report_state(match (problem, lease) {
                 (Some(problem), _) => GuardState::Unguarded {
                     reason: format!("the guard does not reach etcd: {problem}").into(),
                 },
@@ -318,7 +318,7 @@ impl Client {
         }
     }
 
-    fn tell(&self, state: GuardState) {
+    fn report_state(&self, state: GuardState) {
         let identity = &*self.wiring.identity;
         metrics::guarded(identity, state.is_guarded());
         self.wiring.state.send_if_modified(|present| {

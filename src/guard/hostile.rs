@@ -185,7 +185,7 @@ async fn a_message_that_is_longer_than_any_of_a_session_is_refused() {
 }
 
 #[tokio::test]
-async fn one_reader_of_a_user_at_a_time_is_told_of_the_sessions() {
+async fn one_reader_of_a_user_at_a_time_receives_the_sessions() {
     let stage = Stage::new("readers", 1000);
     let long = "\u{1}".repeat(1024);
     let mut sessions = Vec::new();
@@ -204,11 +204,11 @@ async fn one_reader_of_a_user_at_a_time_is_told_of_the_sessions() {
         readers.push(reader);
     }
     while !readers.is_empty() {
-        // The first of them is told, and the others when it has read everything.
+        // The first of them is answered, and the others when it has read everything.
         let first = soon(async {
             loop {
-                let is_told = |reader: &Socket| reader.try_receive().is_ok();
-                if let Some(first) = readers.iter().position(is_told) {
+                let is_answered = |reader: &Socket| reader.try_receive().is_ok();
+                if let Some(first) = readers.iter().position(is_answered) {
                     break first;
                 }
                 tokio::task::yield_now().await;

@@ -261,7 +261,7 @@ impl Share {
         Arc::clone(&self.questions).acquire_owned().await.ok()
     }
 
-    /// Waits until nobody else of this user is told of the guard's sessions.
+    /// Waits until no other reader of this user receives the guard's sessions.
     pub(super) async fn description(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.descriptions).acquire_owned().await.ok()
     }
@@ -394,10 +394,10 @@ mod tests {
             "one more than allowed"
         );
         assert!(other.question().await.is_some());
-        let told = one.description().await;
+        let turn = one.description().await;
         assert!(one.description().now_or_never().is_none());
         assert!(other.description().now_or_never().is_some());
-        drop(told);
+        drop(turn);
         assert!(one.description().now_or_never().is_some());
     }
 

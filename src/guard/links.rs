@@ -40,7 +40,7 @@ struct Known {
     life: Life,
     what: What,
     /// True once the life was sent to every guard whose registration may count.
-    told: bool,
+    sent: bool,
 }
 
 /// The identity of a life, by which the session recognises it.
@@ -86,7 +86,7 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// Says why the guard was not told.
+    /// Says why the guard was not informed.
     pub(crate) fn add(&self, life: Life) -> Result<(), String> {
         self.lock().add(What::Other, || Ok(life))
     }
@@ -95,7 +95,7 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// Says why the guard was not told.
+    /// Says why the guard was not informed.
     pub(crate) fn outlive(
         &self,
         number: u32,
@@ -119,9 +119,9 @@ impl Links {
             None => Promises::new().map_err(failed)?,
         };
         let set = promises.last(now, until).map_err(failed);
-        let told = inner.add(What::Promises, || promises.share().map(Life::Timer));
+        let added = inner.add(What::Promises, || promises.share().map(Life::Timer));
         inner.promises = Some(promises);
-        set.and(told)
+        set.and(added)
     }
 
     /// Sends all lives over a new connection, and from now on each further one.
@@ -204,33 +204,33 @@ impl Inner {
                 ));
             }
             let life = life().map_err(|error| format!("it cannot be shared: {error}"))?;
-            let told = false;
-            lives.push(Known { life, what, told });
+            let sent = false;
+            lives.push(Known { life, what, sent });
         }
         // Without an equal, it is the last one.
         let place = lives.iter().position(is_it).unwrap_or(lives.len() - 1);
         let known = &mut lives[place];
-        if !known.told {
-            tell(links, &known.life)
-                .map_err(|error| format!("the guard could not be told of it: {error}"))?;
-            known.told = true;
+        if !known.sent {
+            send_to_all(links, &known.life)
+                .map_err(|error| format!("the guard could not be informed of it: {error}"))?;
+            known.sent = true;
         }
         Ok(())
     }
 }
 
 /// Sends a life over every connection.
-fn tell(links: &mut VecDeque<Link>, life: &Life) -> io::Result<()> {
-    let mut told = Ok(());
+fn send_to_all(links: &mut VecDeque<Link>, life: &Life) -> io::Result<()> {
+    let mut outcome = Ok(());
     links.retain_mut(|link| {
         let sent = link.send(life);
         let stays = !matches!(sent, Ok(false));
         if let Err(error) = sent {
-            told = Err(error);
+            outcome = Err(error);
         }
         stays
     });
-    told
+    outcome
 }
 
 fn is_closed(error: &io::Error) -> bool {

@@ -112,7 +112,7 @@ impl Lives {
     }
 
     fn make_room(&mut self) -> Result<(), String> {
-        // The first one is the session's own, of which people are told.
+        // The first one is the session's own, which the guard's status names.
         let mut first = true;
         self.processes
             .retain(|process| std::mem::take(&mut first) || !process.has_ended());
@@ -176,14 +176,14 @@ impl Lives {
     ///
     /// Cancel safe.
     pub(super) async fn end(&self, env: &SharedEnv, identity: &str, may_log: impl Fn() -> bool) {
-        let (mut told, mut pause) = (false, LOOK_EVERY);
+        let (mut logged, mut pause) = (false, LOOK_EVERY);
         loop {
             let mut empty = true;
             for cgroup in self.cgroups.iter().filter(|cgroup| !cgroup.is_empty()) {
                 empty = false;
                 let killed = cgroup.kill();
-                if !std::mem::replace(&mut told, true) && may_log() {
-                    tell(identity, killed);
+                if !std::mem::replace(&mut logged, true) && may_log() {
+                    log_kill(identity, killed);
                 }
             }
             let ended = async {
@@ -215,7 +215,7 @@ fn only(files: Vec<OwnedFd>, life: &str) -> Result<OwnedFd, String> {
     Ok(file)
 }
 
-fn tell(identity: &str, killed: io::Result<bool>) {
+fn log_kill(identity: &str, killed: io::Result<bool>) {
     match killed {
         Ok(true) => {
             tracing::warn!(

@@ -72,7 +72,7 @@ pub(crate) use process::Process;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{Client, Links};
 
-/// Where the agent listens unless it is told otherwise.
+/// The socket at which the agent listens by default.
 pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";
 /// The longest time that a guard lingers: longer, and the lease expires anyway.
 const LONGEST_LINGER: Duration = Duration::from_secs(300);

@@ -39,7 +39,7 @@ impl Dead<'_> {
             let Some(release) = self.try_until(until, &proof).await else {
                 continue;
             };
-            self.tell(&proof, release);
+            self.report_release(&proof, release);
             if matches!(release, Release::Released { .. }) {
                 released.push(proof);
             }
@@ -101,7 +101,7 @@ impl Dead<'_> {
     }
 
     /// Counts and logs what became of the keys.
-    fn tell(&self, proof: &Proof, release: Release) {
+    fn report_release(&self, proof: &Proof, release: Release) {
         let took = self.agent.env.now().since(self.seen);
         metrics::agent_released(match release {
             Release::Gone => "gone",

@@ -1,4 +1,4 @@
-//! Runs a guard for whoever connects to a socket: the library's half of `eldest agent`.
+//! Runs a guard for the sessions that connect to a socket: the library's half of `eldest agent`.
 
 use std::io;
 use std::path::Path;
@@ -80,7 +80,7 @@ impl Serving {
 
     /// Returns why the agent does not reach etcd at present.
     pub fn problem(&self) -> Option<String> {
-        self.agent.problem_told()
+        self.agent.describe_problem()
     }
 
     /// Returns `true` while the path names this agent's socket, and neither nothing nor another one's.

@@ -94,7 +94,7 @@ impl From<&Path> for SocketFile {
 pub(super) struct Listener {
     socket: AsyncFd<OwnedFd>,
     path: PathBuf,
-    /// The device and the number of the file, by which it is told from another agent's.
+    /// The device and the number of the file, which distinguish it from another agent's.
     file: (u64, u64),
 }
 
@@ -144,8 +144,9 @@ impl Socket {
         })
     }
 
-    /// Checks whom a session lets guard it: whoever made the socket at that path must be root, this process' own user, or the
-    /// owner of the directory, who decides what is in it. In a directory such as `/tmp`, anybody may make a socket.
+    /// Checks whom a session lets guard it: the user who made the socket at that path must be root, this process' own
+    /// user, or the owner of the directory, who decides what is in it. In a directory such as `/tmp`, anybody may make
+    /// a socket.
     ///
     /// # Errors
     ///

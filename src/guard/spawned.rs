@@ -68,11 +68,11 @@ pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
         .stderr(Stdio::null())
         .spawn();
     let spawned = Spawned(child.map_err(failed)?);
-    let told = match pool.passed() {
+    let sent = match pool.passed() {
         Ok(access) => socket.send(&access, &[]).await.map_err(failed),
         Err(error) => Err(error),
     };
-    match told {
+    match sent {
         Ok(()) => Ok((spawned, socket)),
         Err(error) => {
             spawned.end();
@@ -159,8 +159,8 @@ impl Signals {
     }
 }
 
-/// Waits for a signal after the program's death. Then the guard has time for what it was told to linger, and for one attempt to
-/// delete the keys, because a process manager may send the signal at the moment of the death.
+/// Waits for a signal after the program's death. Then the guard has time for the session's linger, and for one attempt
+/// to delete the keys, because a process manager may send the signal at the moment of the death.
 async fn dismissed(agent: &Agent, mut signals: Signals) {
     loop {
         signals.next().await;

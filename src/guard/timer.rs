@@ -67,7 +67,7 @@ impl Promises {
     }
 }
 
-/// The shortest wait between two looks at a timer: whoever has it too may set it again and again.
+/// The shortest wait between two looks at a timer: other processes that have it may set it again and again.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
 /// The guard's end of a timer that a session has sent.

@@ -11,7 +11,7 @@ pub use crate::guard::socket::SocketFile;
 use crate::runtime::{SharedEnv, System};
 use crate::session::SessionOptions;
 
-/// Where the agent listens unless it is told otherwise.
+/// The socket at which the agent listens by default.
 pub const SOCKET: &str = guard::AGENT_SOCKET;
 
 /// Makes an agent that listens at that socket and deletes keys through those endpoints. Of the options it uses the user,

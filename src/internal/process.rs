@@ -26,7 +26,7 @@ impl Process {
         Ok(Self { opened, number })
     }
 
-    /// Opens the process that a descriptor (pidfd) stands for, whoever has opened that.
+    /// Opens the process that a descriptor (pidfd) stands for, whichever process has opened that.
     ///
     /// # Errors
     ///

@@ -35,7 +35,7 @@ struct Ending {
 }
 
 impl ScriptedTerm {
-    /// Under a lease that is believed in until `deadline`, with the session's grace period.
+    /// Under a lease that is trusted until `deadline`, with the session's grace period.
     pub fn new(session: &Session, env: SharedEnv, name: &str, deadline: Time, token: i64) -> Self {
         let grace = session.shared().settings.grace;
         let lease_deadlines = LeaseDeadlines::new(grace);
@@ -86,12 +86,12 @@ impl ScriptedTerm {
         writer.status(Status::leading(self.ending.shared.token));
     }
 
-    /// A renewal was verified. False: the lease is no longer believed in.
+    /// A renewal was verified. False: the lease is no longer trusted.
     pub fn renewed(&self, deadline: Time) -> bool {
         self.ending.lease_deadline.extend(deadline)
     }
 
-    /// The lease is no longer believed in.
+    /// The lease is no longer trusted.
     pub fn lease_lost(&self) {
         self.ending.lease_deadline.end();
     }

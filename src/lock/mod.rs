@@ -50,7 +50,7 @@ pub use semaphore::{Permit, Semaphore};
 /// Each reader has a key of its own, `<namespace>/<name>/<lease id in hex>-shared-<number>`. To a program that knows
 /// nothing of readers, it is one more candidate in the queue: `etcdctl lock`, Go's `concurrency.Mutex` and earlier
 /// versions of this crate are writers. A reader cannot become a writer while it holds the lock: release it, and acquire
-/// it anew.
+/// it again.
 ///
 /// A lock is a cheap handle from [`Session::lock`](crate::Session::lock); clone it freely.
 ///

@@ -39,12 +39,12 @@ pub enum LeaderChange {
 #[derive(Debug)]
 pub struct LeaderChanges {
     changes: Observer,
-    told: Told,
+    last: LastChange,
 }
 
 /// The last change that was handed out.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum LastChange {
     Nothing,
     Vacant,
     /// The leader's key and its create revision, which another key of the same transaction has too.
@@ -55,7 +55,7 @@ impl LeaderChanges {
     pub(crate) fn new(changes: Observer) -> Self {
         Self {
             changes,
-            told: Told::Nothing,
+            last: LastChange::Nothing,
         }
     }
 
@@ -72,13 +72,13 @@ impl LeaderChanges {
     /// Returns the change of the leader, or `None` if there is none.
     fn change(&mut self, roster: &Roster) -> Option<LeaderChange> {
         let leader = roster.leader();
-        let told = leader.map_or(Told::Vacant, |leader| {
-            Told::Elected(leader.key().to_vec(), leader.create_revision())
+        let change = leader.map_or(LastChange::Vacant, |leader| {
+            LastChange::Elected(leader.key().to_vec(), leader.create_revision())
         });
-        if self.told == told {
+        if self.last == change {
             return None;
         }
-        self.told = told;
+        self.last = change;
         let revision = roster.revision();
         Some(match leader.cloned() {
             Some(leader) => LeaderChange::Elected { leader, revision },

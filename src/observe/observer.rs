@@ -45,9 +45,9 @@ impl Observer {
     /// If it is dropped before it is ready, nothing is watched.
     pub(crate) async fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
         let backlog = Arc::<Backlog>::default();
-        let room = handle.shared.room.look().await;
+        let room = handle.shared.room.admit_observer().await;
         let observers = &handle.shared.observers;
-        let reader = observers.look(prefix, reach, Arc::clone(&backlog), room)?;
+        let reader = observers.observe_prefix(prefix, reach, Arc::clone(&backlog), room)?;
         Ok(Self {
             handle,
             reader,

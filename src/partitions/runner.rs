@@ -112,7 +112,7 @@ impl<'a> PartitionRunner<'a> {
         self
     }
 
-    /// Sets what the node does when the work on a partition returns an error before it was told to stop;
+    /// Sets what the node does when the work on a partition returns an error before it was asked to stop;
     /// [`OnError::Leave`] by default. If it joins again, it gives up its other partitions meanwhile.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.rules.on_error = on_error;

@@ -53,7 +53,7 @@ impl Record {
         };
         read().ok_or_else(|| {
             invalid(format!(
-                "the record {key} of the schedule's last run cannot be read: delete it to begin anew"
+                "the record {key} of the schedule's last run cannot be read: delete it to start from scratch"
             ))
         })
     }

@@ -27,7 +27,7 @@ impl Session {
     /// example, age decides as ever. Locks, semaphores and groups do not change. A candidate that announces no data centre
     /// counts as one elsewhere, as do programs that know nothing of this crate.
     ///
-    /// A mark that stands already is replaced, so that its time begins anew. The mark is the key
+    /// A mark that stands already is replaced, so that its time starts again. The mark is the key
     /// `<namespace>/~evacuated/<data centre>`; any value counts.
     ///
     /// ```

@@ -126,7 +126,7 @@ impl SessionShared {
     /// Adds something that must have ended before its guard, if there is one, deletes the session's keys.
     #[cfg(target_os = "linux")]
     pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
-        self.tell_guard(|links| links.add(life))
+        self.notify_guard(|links| links.add(life))
     }
 
     /// Adds a process to which the session makes promises, unless it was added already.
@@ -136,17 +136,17 @@ impl SessionShared {
         number: u32,
         file: impl FnOnce() -> std::io::Result<std::os::fd::OwnedFd>,
     ) -> Result<()> {
-        self.tell_guard(|links| links.outlive(number, file))
+        self.notify_guard(|links| links.outlive(number, file))
     }
 
     /// Has the guard, if there is one, leave the session's keys alone until then, although the process is dead.
     pub(crate) fn promise(&self, until: Time) -> Result<()> {
-        self.tell_guard(|links| links.promise(self.env.now(), until))
+        self.notify_guard(|links| links.promise(self.env.now(), until))
     }
 
-    fn tell_guard(&self, tell: impl FnOnce(&Links) -> Result<(), String>) -> Result<()> {
-        let told = self.guarding.links.as_deref().map_or(Ok(()), tell);
-        told.map_err(|reason| Error::new(ErrorKind::Unguarded, reason))
+    fn notify_guard(&self, notify: impl FnOnce(&Links) -> Result<(), String>) -> Result<()> {
+        let notified = self.guarding.links.as_deref().map_or(Ok(()), notify);
+        notified.map_err(|reason| Error::new(ErrorKind::Unguarded, reason))
     }
 
     fn requires_guard(&self) -> bool {

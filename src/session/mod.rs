@@ -118,7 +118,7 @@ impl Handle {
 
     /// Sends a command at once, for commands that a handle sends only a few times. Fails only if the driver is gone.
     pub(crate) fn send(&self, command: Command) -> Result<()> {
-        self.commands.tell(command)
+        self.commands.send_at_once(command)
     }
 
     /// Sends a command when there is room, for commands that a user may send any number of times. Fails only if the

@@ -55,7 +55,7 @@ pub struct Announcement {
     capacity: Option<u32>,
     spread: bool,
     since_unix_ms: Option<u64>,
-    /// The fencing token of the last term that the candidate told the beginning of, and that moment.
+    /// The fencing token of the last term whose beginning the candidate announced, and that moment.
     leads: Option<(i64, u64)>,
     /// The exact bytes to write instead of the fields: a plain string, or another format.
     verbatim: Option<Box<[u8]>>,
@@ -89,8 +89,8 @@ impl Announcement {
     }
 
     /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to the
-    /// others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; whoever announces none has
-    /// 1. Elections, locks and semaphores ignore it.
+    /// others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; a member that
+    /// announces none has 1. Elections, locks and semaphores ignore it.
     ///
     /// A capacity out of bounds is refused with `InvalidInput` where the announcement is used.
     pub fn with_capacity(mut self, capacity: u32) -> Self {
@@ -159,11 +159,11 @@ impl Announcement {
             .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
     }
 
-    /// Returns when the term with that fencing token began, by the leader's wall clock, if it told that.
+    /// Returns when the term with that fencing token began, by the leader's wall clock, if it announced that.
     pub(super) fn leads_since(&self, token: i64) -> Option<SystemTime> {
-        let (told, ms) = self.leads?;
+        let (term, ms) = self.leads?;
         let since = UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-        since.filter(|_| told == token)
+        since.filter(|_| term == token)
     }
 
     /// Returns the bytes that a session of that identity, in that data centre, writes to etcd. `since` counts from 1970, and
@@ -340,10 +340,10 @@ pub(crate) fn in_queue_since(value: &[u8], since: Duration) -> Option<Arc<[u8]>>
 }
 
 fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
-    let told = object.get(LEADS)?;
+    let term = object.get(LEADS)?;
     Some((
-        told.get("token")?.as_i64()?,
-        unix_ms(told.get("since_unix_ms"))?,
+        term.get("token")?.as_i64()?,
+        unix_ms(term.get("since_unix_ms"))?,
     ))
 }
 
@@ -388,8 +388,8 @@ fn spreads(object: &Map<String, Value>) -> bool {
 }
 
 fn capacity(object: &Map<String, Value>) -> Option<u32> {
-    let told = u32::try_from(object.get(CAPACITY)?.as_u64()?).ok()?;
-    CAPACITIES.contains(&told).then_some(told)
+    let capacity = u32::try_from(object.get(CAPACITY)?.as_u64()?).ok()?;
+    CAPACITIES.contains(&capacity).then_some(capacity)
 }
 
 fn object(value: &[u8]) -> Option<Map<String, Value>> {
@@ -528,13 +528,13 @@ mod tests {
     #[test]
     fn a_leader_tells_when_its_term_began_and_nothing_else_differs() {
         let value = written(&Announcement::new("a").with_metadata("k", "v"));
-        let told = leading(&value, 7, NOW).unwrap();
-        let read = Announcement::decode(&told);
+        let announced = leading(&value, 7, NOW).unwrap();
+        let read = Announcement::decode(&announced);
         assert_eq!(read.leads_since(7), Some(UNIX_EPOCH + NOW));
         assert_eq!(read.leads_since(8), None, "of another term");
         assert_eq!(read.since(), Announcement::decode(&value).since());
         assert_eq!(written(&read), value, "it is not announced again");
-        assert!(say_the_same(&value, &told) && !say_the_same(&value, b"a"));
+        assert!(say_the_same(&value, &announced) && !say_the_same(&value, b"a"));
         for plain in [&b"node-a"[..], br#"{"identity":"a"}"#, b"\xff"] {
             assert_eq!(leading(plain, 7, NOW), None, "{plain:?}");
         }
@@ -597,10 +597,10 @@ mod tests {
 
     #[test]
     fn a_capacity_is_read_by_everybody_in_the_same_way() {
-        let told = |announcement: &Announcement| share(&written(announcement)).capacity;
-        assert_eq!(told(&Announcement::new("a")), 1);
+        let capacity_of = |announcement: &Announcement| share(&written(announcement)).capacity;
+        assert_eq!(capacity_of(&Announcement::new("a")), 1);
         let large = Announcement::new("a").with_capacity(1000);
-        assert_eq!(told(&large), 1000);
+        assert_eq!(capacity_of(&large), 1000);
         assert_eq!(Announcement::decode(&written(&large)).capacity(), 1000);
         let aside = share(&set_aside(&written(&large)));
         assert_eq!((aside.aside, aside.capacity), (true, 1000));

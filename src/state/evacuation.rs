@@ -218,7 +218,7 @@ impl Evacuation {
         self.reason.as_deref()
     }
 
-    /// Returns when it was ordered, by the wall clock of whoever ordered it.
+    /// Returns when it was ordered, by the wall clock of the node that ordered it.
     pub fn since(&self) -> Option<SystemTime> {
         time(self.since_unix_ms)
     }

@@ -252,16 +252,17 @@ impl Member {
         self.since
     }
 
-    /// Returns when this leader's term began, by its own wall clock. `None`: it does not lead, or it has not told that.
+    /// Returns when this leader's term began, by its own wall clock. `None`: it does not lead, or did not announce
+    /// that.
     ///
     /// A leader of an election tells it once in each term, in its announcement, with the first renewals that are verified in
     /// the term: after a third of the [TTL](crate::SessionOptions::ttl), or later in a session with more than 16
     /// elections. Leaders of other libraries do not, nor do leaders that announce a plain string. The time has no effect on
-    /// the election, and whoever may write the key may write any time up to the year 9999.
+    /// the election, and a program that may write the key may write any time up to the year 9999.
     pub fn leads_since(&self) -> Option<SystemTime> {
         let leads = self.rank == 1 && self.entry.lease != 0;
-        let told = || self.announcement.leads_since(self.create_revision());
-        leads.then(told).flatten()
+        let announced = || self.announcement.leads_since(self.create_revision());
+        leads.then(announced).flatten()
     }
 }
 
@@ -336,9 +337,9 @@ mod tests {
         let said = |token: i64| {
             format!(r#"{{"identity":"a","leads":{{"token":{token},"since_unix_ms":5}}}}"#)
         };
-        let of = |told: i64, lease| {
+        let of = |token: i64, lease| {
             let entries = [
-                entry("e/1", &said(told), 3, lease),
+                entry("e/1", &said(token), 3, lease),
                 entry("e/2", &said(4), 4, 2),
             ];
             let roster = Roster::new(7, entries);
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roster_is_told_in_a_few_words() {
+    fn a_roster_is_printed_in_a_few_words() {
         let at = r#"{"identity":"a","address":"a:1","since_unix_ms":1}"#;
         let (a, b) = (entry("e/1", at, 3, 1), entry("e/2", "b\u{1b}", 4, 2));
         let stray = entry("e/x", "x", 2, 0);

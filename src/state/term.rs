@@ -155,7 +155,7 @@ pub(crate) struct TermState {
     cutoff: AtomicU64,
     reason: OnceLock<LostReason>,
     /// True once the driver has reported the end of the term.
-    told: AtomicBool,
+    reported: AtomicBool,
     /// True if the watchdog must learn of an earlier end of the work.
     guarded: AtomicBool,
     /// True once the term's `Leadership` was handed to a caller.
@@ -192,7 +192,7 @@ impl TermState {
             until: AtomicU64::new(u64::MAX),
             cutoff: AtomicU64::new(u64::MAX),
             reason: OnceLock::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
             span: Mutex::default(),
         })
@@ -245,7 +245,7 @@ impl TermState {
         if self.guarded.load(Ordering::Acquire) {
             self.env.rewatch();
         }
-        !self.told.swap(true, Ordering::AcqRel)
+        !self.reported.swap(true, Ordering::AcqRel)
     }
 
     /// Ends the term on behalf of the watchdog; the driver reports the end later.
@@ -281,9 +281,9 @@ impl TermState {
     }
 
     pub(crate) fn reason(&self) -> Option<LostReason> {
-        let told = self.reason.get().copied();
+        let reason = self.reason.get().copied();
         // The watchdog cancels without waiting for the driver to say why; it has one reason only.
-        told.or_else(|| self.is_lost().then_some(LostReason::LeaseExpiring))
+        reason.or_else(|| self.is_lost().then_some(LostReason::LeaseExpiring))
     }
 
     /// Ends validity because the holder gave the term back: its key may be deleted from now on.
@@ -430,7 +430,7 @@ impl Term {
     ///
     /// A restored backup of etcd lowers its revisions, so tokens are given out again. A running session that notices a
     /// lower revision or raft term, or another cluster id, ends its terms ([`LostReason::StoreChanged`]), logs an error
-    /// and joins anew. A session that starts afterwards cannot notice. To keep tokens growing, restore with `etcdutl
+    /// and joins again. A session that starts afterwards cannot notice. To keep tokens growing, restore with `etcdutl
     /// snapshot restore --bump-revision N --mark-compacted` and an N larger than the number of changes since the
     /// backup. Otherwise let outside resources compare `(epoch, token)`, and raise the epoch by hand after a restore.
     pub fn fencing_token(&self) -> i64 {

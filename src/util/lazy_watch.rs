@@ -40,7 +40,7 @@ impl<T: Clone> LazyWatch<T> {
         inner.watched.get_or_insert_with(make).subscribe()
     }
 
-    /// Nobody is told unless `change` says that it was one.
+    /// Applies `change` to the state, and notifies the watchers if `change` returns `true`.
     pub(crate) fn change(&self, change: impl FnOnce(&mut T) -> bool) {
         let inner = &mut *self.lock();
         if change(&mut inner.state)
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_watches_sees_what_is_and_every_change_of_it() {
+    fn a_watcher_sees_the_present_state_and_every_change() {
         let sender = LazyWatchSender::new(1);
         sender.change(set(2));
         let reader = sender.reader();

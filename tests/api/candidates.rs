@@ -23,9 +23,9 @@ async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
 }
 
 /// Waits until that identity stands with a key younger than `created`.
-async fn stands_anew(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
+async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
     Ok(
-        eventually(SOON, format!("{identity} stands anew"), async || {
+        eventually(SOON, format!("{identity} stands again"), async || {
             key_of(client, identity)
                 .await
                 .filter(|key| key.created > created)
@@ -42,16 +42,16 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     let first = elected(&mut a).await?;
 
     let (_c, _, mut c) = stand(&etcd, "c").await?;
-    let told = c.subscribe();
-    assert!(told.has_changed()?, "what is there at first is news");
+    let statuses = c.subscribe();
+    assert!(statuses.has_changed()?, "what is there at first is news");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let recording = tokio::spawn({
-        let (mut told, seen) = (told.clone(), Arc::clone(&seen));
+        let (mut statuses, seen) = (statuses.clone(), Arc::clone(&seen));
         async move {
             loop {
-                let status = *told.borrow_and_update();
+                let status = *statuses.borrow_and_update();
                 seen.lock().expect("no panic").push(status);
-                if told.changed().await.is_err() {
+                if statuses.changed().await.is_err() {
                     return;
                 }
             }
@@ -63,10 +63,10 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     soon("resign", first.resign()).await?;
     let leadership = elected(&mut c).await?;
     let leading = Status::leading(leadership.fencing_token());
-    assert_eq!(*told.borrow(), leading);
+    assert_eq!(*statuses.borrow(), leading);
     soon("resign", leadership.resign()).await?;
     let ended = Status::ended(EndReason::Resigned);
-    assert_eq!(*told.borrow(), ended);
+    assert_eq!(*statuses.borrow(), ended);
     soon("the recorder", recording).await?;
     // A watch channel may skip what was soon over, but never goes back.
     let order = |s: &Status| match s {
@@ -282,20 +282,20 @@ async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_w
 -> Result {
     let etcd = in_memory();
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
-    let told = async || -> Result<_> {
+    let announced = async || -> Result<_> {
         let roster = soon("roster", election.roster()).await?;
         let member = roster.members().first().ok_or("nobody")?.clone();
         let address = member.announcement().address().map(str::to_owned);
         Ok((member.since(), address))
     };
-    let (stood, _) = told().await?;
+    let (stood, _) = announced().await?;
     assert!(stood.is_some());
     let at = |address: &str| Announcement::default().with_address(address);
     soon("proclaim", candidate.proclaim(at("first:1"))).await?;
-    assert_eq!(told().await?, (stood, Some("first:1".to_owned())));
+    assert_eq!(announced().await?, (stood, Some("first:1".to_owned())));
     let leadership = elected(&mut candidate).await?;
     soon("proclaim", leadership.proclaim(at("second:1"))).await?;
-    assert_eq!(told().await?, (stood, Some("second:1".to_owned())));
+    assert_eq!(announced().await?, (stood, Some("second:1".to_owned())));
     Ok(())
 }
 
@@ -316,7 +316,7 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
     );
 
     client.delete(key.path, None).await?;
-    let again = stands_anew(&mut client, "b2", key.created).await?;
+    let again = stands_again(&mut client, "b2", key.created).await?;
     drop(first);
     let leadership = elected(&mut b).await?;
     assert_eq!(leadership.fencing_token(), again.created);
@@ -335,7 +335,7 @@ async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -
     assert_eq!(error.kind(), ErrorKind::LeadershipLost);
     soon("proclaim", b.proclaim("b5")).await?;
     drop(leadership);
-    stands_anew(&mut client, "b5", key.created).await?;
+    stands_again(&mut client, "b5", key.created).await?;
     Ok(())
 }
 
@@ -371,9 +371,9 @@ async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result
     status(&c, |s| *s == behind(2)).await?;
     soon("leave", b.leave()).await?;
     status(&c, |s| *s == behind(1)).await?;
-    let told = c.subscribe();
+    let statuses = c.subscribe();
     stays(WHILE, "a leads, c waits", async || {
-        first.is_valid() && *told.borrow() == behind(1)
+        first.is_valid() && *statuses.borrow() == behind(1)
     })
     .await?;
     drop(first);
@@ -416,7 +416,7 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let (_c, _, mut c) = stand(&etcd, "c").await?;
     let old = key_of(&mut client, "b").await.expect("b stands");
     operator.act(&mut client, &old).await?;
-    let new = stands_anew(&mut client, "b", old.created).await?;
+    let new = stands_again(&mut client, "b", old.created).await?;
     assert_eq!(
         new.lease == old.lease,
         !matches!(operator, Operator::RevokesLease)
@@ -466,7 +466,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
         })
         .await?;
         drop(first);
-        let new = stands_anew(&mut client, "a", old.created).await?;
+        let new = stands_again(&mut client, "a", old.created).await?;
         status(&a, |s| *s == behind(1)).await?;
         drop(second);
         let again = elected(&mut a).await?;
@@ -491,18 +491,18 @@ async fn a_waiting_candidate_whose_key_is_overwritten_stands_again_at_the_back()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_deleted_is_told_and_stands_again_at_the_back() -> Result {
+async fn a_leader_whose_key_is_deleted_notices_and_stands_again_at_the_back() -> Result {
     loses_its_key_while_leading(Operator::DeletesKey, &[LostReason::KeyDeleted]).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_is_revoked_is_told_and_stands_again_at_the_back() -> Result {
+async fn a_leader_whose_lease_is_revoked_notices_and_stands_again_at_the_back() -> Result {
     // The watch, which sees only that the key is gone, is usually faster than the lease.
     let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
     loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_overwritten_is_told_and_takes_the_writing_away() -> Result {
+async fn a_leader_whose_key_is_overwritten_notices_and_takes_the_writing_away() -> Result {
     loses_its_key_while_leading(Operator::Overwrites, &[LostReason::KeyOverwritten]).await
 }

@@ -324,11 +324,11 @@ impl Running {
         W: FnMut(Leadership) -> WF + Send + 'static,
         WF: Future<Output = Result> + Send + 'static,
     {
-        let (told, terms) = mpsc::unbounded_channel();
+        let (starts, terms) = mpsc::unbounded_channel();
         let (beats, hearts) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
         let work = move |leadership: Leadership| {
-            let _ = told.send(leadership.term());
+            let _ = starts.send(leadership.term());
             let _ = beats.send(leadership.heartbeats());
             work(leadership)
         };
@@ -389,7 +389,7 @@ impl Drop for Thread {
     }
 }
 
-/// Work that ends when it is told to.
+/// Work that ends when its token is cancelled.
 pub(crate) async fn until_lost(leadership: Leadership) -> Result {
     leadership.lost().cancelled().await;
     Ok(())

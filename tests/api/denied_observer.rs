@@ -8,7 +8,7 @@ use etcd_client::{Client, Permission};
 
 const PASSWORD: &str = "canary-51c8";
 
-/// An etcd on which `me` may read and write below `ours/billing/` only, and be told whether etcd answers.
+/// An etcd on which `me` may read and write below `ours/billing/` only, and may ask whether etcd answers.
 async fn guarded() -> Result<Etcd, BoxError> {
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client: Client = etcd.client().await;
@@ -71,7 +71,7 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
     leadership.resign().await?;
     assert!(next(&mut changes).await?.ok_or("ended")??.is_vacant());
     let streams = etcd.metric(opened).await - before;
-    assert!(streams < 1.0, "{streams} streams opened anew");
+    assert!(streams < 1.0, "{streams} streams opened again");
     session.close().await?;
     Ok(())
 }

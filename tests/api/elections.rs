@@ -84,11 +84,11 @@ async fn announcements_are_seen_whether_structured_plain_or_foreign() -> Result 
     let [first, second, third] = roster.members() else {
         panic!("{roster:?}");
     };
-    let told = first.announcement();
+    let announced = first.announcement();
     assert_eq!(first.identity(), "node-a");
-    assert_eq!(told.address(), Some("10.0.0.1:8080"));
-    assert_eq!(told.data_center(), Some("dc1"));
-    assert_eq!(told.metadata("zone"), Some("a"));
+    assert_eq!(announced.address(), Some("10.0.0.1:8080"));
+    assert_eq!(announced.data_center(), Some("dc1"));
+    assert_eq!(announced.metadata("zone"), Some("a"));
     let since = first.since().expect("structured ones say since when");
     assert!(since <= SystemTime::now() + Duration::from_secs(1));
     assert!(first.value().starts_with(b"{"));
@@ -130,10 +130,10 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
     );
     assert!(roster.leader().is_none() && !roster.is_vacant());
     assert!(election.leader().await?.is_none());
-    let told = candidate.subscribe();
+    let statuses = candidate.subscribe();
     stays(WHILE, "nobody leads", async || {
         matches!(
-            *told.borrow(),
+            *statuses.borrow(),
             Status::Waiting {
                 rank: 2,
                 ahead: 1,

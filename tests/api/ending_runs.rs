@@ -31,26 +31,26 @@ fn never_ends(
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_shutdown_the_work_is_told_then_awaited_and_only_then_the_key_goes() -> Result {
+async fn on_shutdown_the_work_is_notified_then_awaited_and_only_then_the_key_goes() -> Result {
     // Complaint 16.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
     let finish = CancellationToken::new();
-    let (told, mut tells) = mpsc::unbounded_channel();
+    let (reasons, mut reported) = mpsc::unbounded_channel();
     let finished = finish.clone();
     let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let (told, finished) = (told.clone(), finished.clone());
+        let (reasons, finished) = (reasons.clone(), finished.clone());
         async move {
             leadership.lost().cancelled().await;
-            let _ = told.send(leadership.lost_reason());
+            let _ = reasons.send(leadership.lost_reason());
             finished.cancelled().await;
             Err(Broken(2).into())
         }
     });
     let term = running.term().await;
     running.shutdown.cancel();
-    let reason = soon("the work is told", tells.recv()).await;
+    let reason = soon("the work is notified", reported.recv()).await;
     assert_eq!(reason, Some(Some(LostReason::Shutdown)));
     stays(
         WHILE,

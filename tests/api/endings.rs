@@ -68,7 +68,7 @@ async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_cut_off_is_told_a_grace_period_before_its_validity_ends() -> Result {
+async fn a_leader_cut_off_is_notified_a_grace_period_before_its_validity_ends() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;

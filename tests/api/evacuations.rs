@@ -43,7 +43,7 @@ async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others
     let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
     let first = elected(&mut a).await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
-    soon("told", first.lost().cancelled()).await;
+    soon("the loss", first.lost().cancelled()).await;
     assert_eq!(first.lost_reason(), Some(LostReason::Evacuated));
     assert!(first.is_valid(), "its work may wind up");
     queue(&election, &["a", "c", "b"]).await?;
@@ -60,7 +60,7 @@ async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_stops_leading_for_nobody_and_whoever_joins_elsewhere_leads() -> Result {
+async fn a_leader_of_an_evacuated_centre_leads_until_a_candidate_joins_elsewhere() -> Result {
     let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
@@ -69,7 +69,7 @@ async fn nobody_stops_leading_for_nobody_and_whoever_joins_elsewhere_leads() -> 
     let (_b, _, _b1) = stand(&etcd, "b", "dc1").await?;
     stays(WHILE, "it leads", async || first.is_valid()).await?;
     let (_c, _, mut c) = stand(&etcd, "c", "dc2").await?;
-    soon("told", first.lost().cancelled()).await;
+    soon("the loss", first.lost().cancelled()).await;
     queue(&election, &["a", "c", "b"]).await?;
     drop(first);
     let second = elected(&mut c).await?;
@@ -265,7 +265,7 @@ async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
     let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
     let put = client.put(format!("{MARKS}dc1"), "by hand", None::<PutOptions>);
     put.await?;
-    soon("told", first.lost().cancelled()).await;
+    soon("the loss", first.lost().cancelled()).await;
     let marks = a.evacuations().await?;
     assert_eq!((marks[0].data_center(), marks[0].by()), ("dc1", None));
     Ok(())

@@ -27,11 +27,11 @@ async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
     let mut status = election.subscribe();
-    let (told, mut terms) = mpsc::unbounded_channel();
+    let (starts, mut terms) = mpsc::unbounded_channel();
     let run = election.spawn(CancellationToken::new(), move |leadership| {
-        let told = told.clone();
+        let starts = starts.clone();
         async move {
-            let _ = told.send(leadership.term());
+            let _ = starts.send(leadership.term());
             Err::<(), _>(Broken(1))
         }
     });
@@ -54,15 +54,15 @@ async fn a_node_that_rejoins_waits_a_growing_pause_and_another_leads_meanwhile()
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let (stop, begun) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
-    let (told, mut ended) = mpsc::unbounded_channel();
+    let (ends, mut ended) = mpsc::unbounded_channel();
     let runner = a.election("e")?.runner().on_error(OnError::Rejoin);
     let run = tokio::spawn(runner.run(stop.clone(), move |leadership| {
-        let (turn, told) = (begun.fetch_add(1, Ordering::SeqCst), told.clone());
+        let (turn, ends) = (begun.fetch_add(1, Ordering::SeqCst), ends.clone());
         async move {
             if turn == 4 {
                 return Ok(turn);
             }
-            let _ = told.send((leadership.term(), Instant::now()));
+            let _ = ends.send((leadership.term(), Instant::now()));
             Err(Broken(turn as u8))
         }
     }));
@@ -100,10 +100,10 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
         let a = session(&etcd, "a").await?;
         let election = a.election("e")?;
         let stop = CancellationToken::new();
-        let (told, mut failed) = mpsc::unbounded_channel();
+        let (failures, mut failed) = mpsc::unbounded_channel();
         let runner = election.runner().on_error(OnError::Rejoin);
         let run = tokio::spawn(runner.run(stop.clone(), move |_leadership| {
-            let _ = told.send(());
+            let _ = failures.send(());
             async { Err::<(), _>(Broken(1)) }
         }));
         // So often that the pause is longer than all that follows.
@@ -174,10 +174,10 @@ async fn a_member_whose_work_fails_leaves_or_joins_again() -> Result {
     for on_error in [OnError::Leave, OnError::Rejoin] {
         let a = session(&etcd, "a").await?;
         let stop = CancellationToken::new();
-        let (told, mut terms) = mpsc::unbounded_channel();
+        let (starts, mut terms) = mpsc::unbounded_channel();
         let runner = a.partitions("billing", 1)?.runner().on_error(on_error);
         let run = tokio::spawn(runner.run(stop.clone(), move |partition| {
-            let _ = told.send(partition.term());
+            let _ = starts.send(partition.term());
             async { Err::<(), _>(Broken(1)) }
         }));
         let term: Term = soon("a term", terms.recv()).await.expect("it owns");

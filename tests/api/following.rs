@@ -59,7 +59,7 @@ fn failure(text: &'static str) -> BoxError {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
-    // Complaint: work of the two roles overlapped, for the old was told to stop and not awaited.
+    // Complaint: work of the two roles overlapped, for the old was asked to stop and not awaited.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
@@ -110,7 +110,7 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -> Result {
+async fn a_follower_learns_who_leads_and_how_to_reach_it_and_each_change() -> Result {
     // Complaint: a wrong leader was reported, and nothing when there was none.
     let etcd = in_memory();
     let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
@@ -121,23 +121,23 @@ async fn a_follower_is_told_who_leads_and_how_to_reach_it_and_of_each_change() -
     let leads = elected(&mut b).await?;
     let mut c = soon("campaign", c.election("e")?.campaign()).await?;
 
-    let (told, mut tells) = mpsc::unbounded_channel();
+    let (reports, mut received) = mpsc::unbounded_channel();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().follow(move |mut f: Following| {
-        let told = told.clone();
+        let reports = reports.clone();
         async move {
             let stopped = f.stopped();
             while let Some(leader) = stopped.run_until_cancelled(f.changed()).await {
                 assert_eq!(f.leader(), leader);
                 assert_eq!(*f.leaders().borrow(), leader);
                 let address = leader.map(|l| l.announcement().address().map(str::to_owned));
-                let _ = told.send(address.flatten());
+                let _ = reports.send(address.flatten());
             }
             Result::Ok(())
         }
     });
     let mut running = Running::with(runner, until_lost);
-    let mut next = async || soon("told", tells.recv()).await.flatten();
+    let mut next = async || soon("an address", received.recv()).await.flatten();
     assert_eq!(next().await.as_deref(), Some("10.0.0.2:80"));
     queue(&a.election("e")?, &["b", "c", "a"]).await?;
     leads.proclaim(at("b", "10.0.0.2:81")).await?;
@@ -166,15 +166,15 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
             std::future::pending::<Result>().await
         }
     });
-    let (told, mut tells) = mpsc::unbounded_channel();
+    let (reports, mut received) = mpsc::unbounded_channel();
     let running = Running::with(runner, move |leadership| {
-        let _ = told.send(leader.load(Ordering::SeqCst));
+        let _ = reports.send(leader.load(Ordering::SeqCst));
         until_lost(leadership)
     });
     queue(&election, &["b", "a"]).await?;
     let begun = tokio::time::Instant::now();
     drop(other);
-    let dropped = soon("the leader's work begins", tells.recv()).await;
+    let dropped = soon("the leader's work begins", received.recv()).await;
     assert_eq!(dropped, Some(1), "the follower's is gone");
     let grace = Duration::from_secs(1);
     assert!(begun.elapsed() >= grace, "it had its time");
@@ -264,7 +264,7 @@ async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -
                 return Ok(());
             }
             f.stopped().cancelled().await;
-            // After it was told, that ends nothing.
+            // After it was asked to stop, an error ends nothing.
             Err(failure("too late"))
         }
     });
@@ -319,20 +319,20 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
-    let (told, mut tells) = mpsc::unbounded_channel();
+    let (reports, mut received) = mpsc::unbounded_channel();
     let finish = CancellationToken::new();
     let finished = finish.clone();
     let runner = a.election("e")?.runner().follow(move |f: Following| {
-        let (told, finished) = (told.clone(), finished.clone());
+        let (reports, finished) = (reports.clone(), finished.clone());
         async move {
             f.stopped().cancelled().await;
-            let _ = told.send(());
+            let _ = reports.send(());
             finished.cancelled().await;
             Result::Ok(())
         }
     });
     let mut running = Running::with(runner, until_lost);
-    soon("elected", tells.recv()).await;
+    soon("elected", received.recv()).await;
     let own = keys(&mut client, "eldest/").await.remove(0);
     let first = a.election("e")?.term().ok_or("it leads")?;
     client.delete(own.path, None).await?;
@@ -345,8 +345,8 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     running.stop().await
 }
 
-/// Waits until the leader has told since when it leads.
-async fn told(changes: &mut Observer) -> Result<SystemTime> {
+/// Waits until the leader has announced since when it leads.
+async fn read_leads_since(changes: &mut Observer) -> Result<SystemTime> {
     loop {
         let roster = changes.next().await.ok_or("the stream ended")??;
         if let Some(since) = roster.leader().and_then(Member::leads_since) {
@@ -368,21 +368,21 @@ async fn leader_tells_once_in_each_term_when_it_began() -> Result {
         let first = leader().await.ok_or("a leader")?;
         assert_eq!(first.leads_since(), None, "not before a renewal");
         let mut changes = late.election("e")?.observe().await?;
-        let told = tokio::time::timeout(TTL, told(&mut changes)).await??;
+        let since = tokio::time::timeout(TTL, read_leads_since(&mut changes)).await??;
         // The term began before a renewal, by the leader's clock, which goes on by a TTL in each term.
         if let Some(before) = before {
-            assert!(told >= before + TTL, "{told:?}");
+            assert!(since >= before + TTL, "{since:?}");
         }
         // Nobody else is a candidate: it leads for as long as its present key stands.
-        assert_eq!(first.since(), Some(told));
-        before = Some(told);
+        assert_eq!(first.since(), Some(since));
+        before = Some(since);
         // Announced by its holder meanwhile, it is kept.
         leadership.proclaim("plain").await?;
         assert_eq!(leader().await.ok_or("a leader")?.leads_since(), None);
         let other = Announcement::new("a").with_address("a:1");
         leadership.proclaim(other).await?;
         let again = leader().await.ok_or("a leader")?;
-        assert_eq!(again.leads_since(), Some(told));
+        assert_eq!(again.leads_since(), Some(since));
         let revision = late.overview("e").await?.revision();
         tokio::time::sleep(TTL).await;
         assert_eq!(late.overview("e").await?.revision(), revision, "once");

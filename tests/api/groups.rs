@@ -88,11 +88,11 @@ async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
     };
     assert_eq!(address().await.as_deref(), Some("10.0.0.1:80"));
     let moved = Announcement::new("a").with_address("10.0.0.2:80");
-    soon("told", member.proclaim(moved)).await?;
+    soon("proclaim", member.proclaim(moved)).await?;
     assert_eq!(address().await.as_deref(), Some("10.0.0.2:80"));
     let key = only_key(&mut client, PREFIX).await;
     client.delete(key.path, None).await?;
-    eventually(SOON, "put anew", async || {
+    eventually(SOON, "put again", async || {
         let same = address().await? == "10.0.0.2:80";
         let entry = keys(&mut client, PREFIX).await.pop()?;
         (same && entry.created > key.created).then_some(())
@@ -115,7 +115,7 @@ async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
     there(&mut observer, &[]).await?;
     let after = there(&mut observer, &["a"]).await?;
     assert_ne!(after.members()[0].lease_id(), lease);
-    assert!(status.has_changed()?, "it was told");
+    assert!(status.has_changed()?, "the change was reported");
     becomes(&member, Status::Present).await?;
     assert_eq!(leases(&mut client).await, 1, "and the old one is gone");
     Ok(())
@@ -139,7 +139,7 @@ async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() 
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, group, _member) = join(&etcd, "a").await?;
-    let error = soon("told", group.join()).await.expect_err("it is one");
+    let error = soon("join", group.join()).await.expect_err("it is one");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
     let _leader = soon("campaign", a.election("workers")?.campaign()).await?;
     assert_eq!(keys(&mut client, PREFIX).await.len(), 1);

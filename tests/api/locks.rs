@@ -396,7 +396,7 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result 
     client.lease_revoke(lease).await?;
     soon("the loss", old.lost().cancelled()).await;
     assert!(!old.is_valid());
-    let reason = old.lost_reason().expect("told");
+    let reason = old.lost_reason().expect("it is lost");
     assert!(
         matches!(reason, LostReason::KeyDeleted | LostReason::LeaseLost),
         "{reason}"
@@ -494,9 +494,9 @@ async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all(
     assert_eq!(reason, Some(LostReason::SessionClosed));
     assert_eq!(leases(&mut client).await, 0);
     assert!(keys(&mut client, "eldest/").await.is_empty());
-    let closed = soon("told", waiter).await?.unwrap_err();
+    let closed = soon("the error", waiter).await?.unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
-    let closed = soon("told", lock.try_acquire()).await.unwrap_err();
+    let closed = soon("an error", lock.try_acquire()).await.unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
     Ok(())
 }
@@ -526,7 +526,7 @@ async fn names_that_would_mix_queues_are_refused() -> Result {
 }
 
 #[tokio::test]
-async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
+async fn a_refusal_of_etcd_is_returned_and_leaves_the_turn_to_the_next() -> Result {
     let etcd = Etcd::builder()
         .arg("--quota-backend-bytes=16777216")
         .start()
@@ -546,7 +546,7 @@ async fn what_etcd_refuses_is_told_and_leaves_the_turn_to_the_next() -> Result {
         }
     }
     for _ in 0..2 {
-        let error = soon("told", lock.try_acquire()).await.unwrap_err();
+        let error = soon("an error", lock.try_acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     }
     let all = DeleteOptions::new().with_prefix();

@@ -37,7 +37,7 @@ async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
+async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
     let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
     let mut changes = onlooker.election("e")?.leader_changes().await?;
@@ -73,7 +73,7 @@ async fn changes_of_the_leader_are_told_once_each_and_in_order() -> Result {
 
 /// Two keys that one transaction creates have one create revision.
 #[tokio::test(start_paused = true)]
-async fn a_change_between_leaders_of_one_revision_is_told() -> Result {
+async fn a_change_between_leaders_of_one_revision_is_reported() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let onlooker = session(&etcd, "onlooker").await?;

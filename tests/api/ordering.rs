@@ -14,7 +14,7 @@ use crate::common::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Stands in the election "e", with work that ends when it is told to.
+/// Stands in the election "e", with work that ends with its term.
 async fn stand(etcd: &impl Store, identity: &str) -> Result<(Session, Election, RunHandle<()>)> {
     let session = session(etcd, identity).await?;
     let election = session.election("e")?;
@@ -56,7 +56,7 @@ async fn the_leader_steps_down_for_anybody_and_nothing_is_left_of_the_order() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_cannot_obey_is_told_why_and_nothing_changes() -> Result {
+async fn an_order_that_cannot_be_obeyed_fails_with_the_reason_and_changes_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session_of_ops = session(&etcd, "ops").await?;
@@ -120,10 +120,10 @@ async fn an_order_that_is_not_obeyed_in_time_is_withdrawn() -> Result {
     let error = soon("refused", ops.order_step_down(order)).await;
     let error = error.expect_err("it knows no orders");
     assert_eq!(error.kind(), ErrorKind::NotObeyed, "{error}");
-    let told = error.to_string();
+    let message = error.to_string();
     assert!(
-        told.contains("go did not step down within 1s, and the order was withdrawn"),
-        "{told}"
+        message.contains("go did not step down within 1s, and the order was withdrawn"),
+        "{message}"
     );
     assert!(keys(&mut client, "eldest/~evacuated/").await.is_empty());
     assert_eq!(leases(&mut client).await, before);

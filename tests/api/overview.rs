@@ -113,7 +113,7 @@ async fn an_overview_never_reads_the_whole_store() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_lease_is_told_until_it_is_gone() -> Result {
+async fn the_rest_of_a_lease_is_reported_until_it_is_gone() -> Result {
     let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let mut candidate = a.election("e")?.campaign().await?;
@@ -171,7 +171,7 @@ async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
     let onlooker = session(&etcd, "onlooker").await?;
     let seen = onlooker.election("e")?.leader().await?.ok_or("a leader")?;
     assert!(evict(&onlooker, &seen).await?);
-    soon("it is told", leadership.lost().cancelled()).await;
+    soon("the loss", leadership.lost().cancelled()).await;
     drop(leadership); // then it stands again
     let again = async || {
         let leader = onlooker.election("e").ok()?.leader().await.ok()??;

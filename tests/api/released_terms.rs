@@ -76,7 +76,7 @@ async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() 
     })?;
     etcd.pause();
     let ended = tokio::time::timeout(GUARD, dropped).await?;
-    assert!(ended.is_err(), "dropped, not told anything");
+    assert!(ended.is_err(), "dropped without a message");
     assert!(!leadership.is_valid(), "not before the deadline");
     etcd.resume();
     drop(leadership);

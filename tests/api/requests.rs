@@ -268,14 +268,14 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
         // The orders have a watch too.
         watchers(&etcd, elections as u64 + 1).await?;
         // Each term costs one put besides, a few of them with each renewal.
-        eventually(SOON, "the beginning of each term is told", async || {
+        eventually(SOON, "each term is announced", async || {
             let overview = session.overview("").await.ok()?;
             let leaders = overview
                 .queues()
                 .iter()
                 .map(|queue| queue.roster().leader());
-            let told = leaders.filter(|leader| leader.and_then(Member::leads_since).is_some());
-            (told.count() == elections).then_some(())
+            let announced = leaders.filter(|leader| leader.and_then(Member::leads_since).is_some());
+            (announced.count() == elections).then_some(())
         })
         .await?;
         // The message that opens the stream is not verified.

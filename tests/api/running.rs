@@ -99,14 +99,14 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     let election = session.election("e")?;
     let token = soon("run", election.run(pending::<()>(), work)).await?;
     assert_eq!(token, election.term().map(|term| term.fencing_token()));
-    // So is that of work which ended because it was told to, or after it resigned.
+    // So is that of work which ended because it was asked to, or after it resigned.
     let shutdown = CancellationToken::new();
-    let told = election.run(shutdown.clone(), async |leadership| {
+    let stopped = election.run(shutdown.clone(), async |leadership| {
         shutdown.cancel();
         leadership.lost().cancelled().await;
-        Ok::<_, BoxError>("told")
+        Ok::<_, BoxError>("stopped")
     });
-    assert_eq!(soon("run", told).await?, Some("told"));
+    assert_eq!(soon("run", stopped).await?, Some("stopped"));
     let resigned = election.run(pending::<()>(), async |leadership| {
         leadership.resign().await?;
         Ok::<_, BoxError>("resigned")
@@ -172,14 +172,14 @@ async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Re
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let (leads, waits) = (a.election("e")?, b.election("e")?);
     soon("nothing to resign", leads.resign()).await?;
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (report, mut reported) = mpsc::unbounded_channel();
     let looks = client.clone();
     let mut leader = Running::start(&leads, move |leadership| {
-        let (tell, mut looks) = (tell.clone(), looks.clone());
+        let (report, mut looks) = (report.clone(), looks.clone());
         async move {
             leadership.lost().cancelled().await;
             let stood = stands(&mut looks, leadership.key(), leadership.fencing_token()).await;
-            Ok(tell.send(stood)?)
+            Ok(report.send(stood)?)
         }
     });
     let term = leader.term().await;
@@ -193,7 +193,7 @@ async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Re
 
     soon("a resigns", leads.resign()).await?;
     assert_eq!(
-        told.recv().await,
+        reported.recv().await,
         Some(true),
         "the key stood until the work had ended"
     );
@@ -237,15 +237,15 @@ async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Resu
         (Status::Idle, false)
     );
     let mut status = election.subscribe();
-    let (go_on, told) = oneshot::channel::<()>();
-    let mut told = Some(told);
+    let (go_on, finish) = oneshot::channel::<()>();
+    let mut finish = Some(finish);
     let shutdown = CancellationToken::new();
     let run = election.spawn(shutdown.clone(), move |leadership: Leadership| {
-        let told = told.take();
+        let finish = finish.take();
         async move {
             leadership.lost().cancelled().await;
-            if let Some(told) = told {
-                let _ = told.await;
+            if let Some(finish) = finish {
+                let _ = finish.await;
             }
             Ok::<_, BoxError>(())
         }
@@ -255,7 +255,7 @@ async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Resu
     assert!(election.is_leader());
     shutdown.cancel();
     let ending = |status: &Status| matches!(status, Status::Ending { .. });
-    soon("it is told to stop", status.wait_for(ending)).await?;
+    soon("it is asked to stop", status.wait_for(ending)).await?;
     let term = election.term().expect("it led");
     assert!(term.is_valid() && !election.is_leader());
     drop(go_on);

@@ -348,7 +348,7 @@ async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced(
 }
 
 #[tokio::test]
-async fn work_that_is_told_to_stop_has_not_finished_its_due_time() -> Result {
+async fn work_that_is_asked_to_stop_has_not_finished_its_due_time() -> Result {
     let etcd = OnPort::start().await?;
     let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let (wall, _, mut a, mut b) = two(&etcd, rules).await?;

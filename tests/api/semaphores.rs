@@ -92,9 +92,11 @@ async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result 
     for capacity in [1, 3, 20] {
         let (session, other) = semaphore(&etcd, "b", capacity).await?;
         for error in [
-            soon("told", other.acquire()).await.unwrap_err(),
-            soon("told", other.try_acquire()).await.unwrap_err(),
-            soon("told", other.acquire_timeout(SOON)).await.unwrap_err(),
+            soon("error", other.acquire()).await.unwrap_err(),
+            soon("error", other.try_acquire()).await.unwrap_err(),
+            soon("error", other.acquire_timeout(SOON))
+                .await
+                .unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
             let message = error.to_string();
@@ -143,21 +145,23 @@ async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
     let (_b, b) = semaphore(&etcd, "b", 2).await?;
-    let first = soon("told", a.try_acquire()).await?.expect("both are free");
-    let second = soon("told", b.try_acquire()).await?.expect("one is free");
+    let first = soon("answer", a.try_acquire())
+        .await?
+        .expect("both are free");
+    let second = soon("answer", b.try_acquire()).await?.expect("one is free");
     let (_c, c) = semaphore(&etcd, "c", 2).await?;
     // The session's lease is there.
     let waited = c.acquire_timeout(WHILE);
-    assert!(soon("told", waited).await?.is_none());
+    assert!(soon("timeout", waited).await?.is_none());
     queue_of(&mut client, PREFIX, 2).await?;
     let before = revision(&mut client).await?;
     for full in [&a, &b, &c] {
-        assert!(soon("told", full.try_acquire()).await?.is_none());
+        assert!(soon("answer", full.try_acquire()).await?.is_none());
     }
     let after = revision(&mut client).await?;
     assert_eq!(before, after, "nothing was written");
     soon("release", first.release()).await?;
-    let third = soon("told", c.try_acquire()).await?.expect("one is free");
+    let third = soon("answer", c.try_acquire()).await?.expect("one is free");
     assert!(second.is_valid() && third.is_valid());
     Ok(())
 }
@@ -277,7 +281,7 @@ async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_if_another_capacity_took_over_while_its_key_was_lost() -> Result {
+async fn a_waiter_gets_an_error_if_another_capacity_took_over_while_its_key_was_lost() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
@@ -295,7 +299,7 @@ async fn a_waiter_is_told_if_another_capacity_took_over_while_its_key_was_lost()
     nothing_under(&mut client, PREFIX).await?;
     let permit = acquire(&c).await?;
     proxy.heal();
-    let error = soon("told", waiter).await?.unwrap_err();
+    let error = soon("error", waiter).await?.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
     assert!(error.to_string().contains("of capacity 3"), "{error}");
     assert!(permit.is_valid());

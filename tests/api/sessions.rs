@@ -149,7 +149,7 @@ fn a_session_outside_of_a_runtime_is_refused_and_not_a_panic() {
 }
 
 #[tokio::test]
-async fn identity_and_namespace_are_told() -> Result {
+async fn a_session_shows_its_identity_and_namespace() -> Result {
     let lazy = |options| Session::connect_lazy(["http://127.0.0.1:1"], options);
     let session = lazy(options("node-a"))?;
     assert_eq!(

@@ -27,7 +27,7 @@ fn lease(session: &Session) -> Option<i64> {
     }
 }
 
-/// A health check that says what it is told to say.
+/// A health check whose answers the test sets.
 #[derive(Clone)]
 struct Health {
     well: Arc<AtomicBool>,
@@ -112,7 +112,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     running.stop().await
 }
 
-/// Keeps whoever wakes it.
+/// Delays the thread that wakes it.
 struct SlowToWake;
 
 impl Wake for SlowToWake {
@@ -122,16 +122,16 @@ impl Wake for SlowToWake {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ends_the_moment_it_is_told_has_not_resigned() -> Result {
+async fn work_that_ends_the_moment_its_token_is_cancelled_has_not_resigned() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut running = Running::with(runner, |leadership| {
-        // Between the token of `run` and the work's own: whoever is told, one of them is before this.
+        // Between the token of `run` and the work's own: in either order, one of them is cancelled before this.
         let mut slow = Box::pin(leadership.lost().cancelled_owned());
         let waker = Waker::from(Arc::new(SlowToWake));
-        let told = slow.as_mut().poll(&mut Context::from_waker(&waker));
-        assert!(told.is_pending());
+        let polled = slow.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
         async move {
             until_lost(leadership).await?;
             drop(slow);

@@ -68,7 +68,7 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_is_told_retried_and_not_forgotten() -> Result {
+async fn a_release_that_fails_is_reported_retried_and_not_forgotten() -> Result {
     // Complaint: a failed resignation forgot that it led.
     let etcd = OnPort::start().await?;
     let (_b, election, mut b) = {

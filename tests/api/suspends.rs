@@ -38,7 +38,7 @@ impl Suspending {
         let weak = Arc::downgrade(&env);
         tokio::spawn(async move {
             while let Some(env) = weak.upgrade() {
-                env.look();
+                env.fire_due();
                 drop(env);
                 tokio::time::sleep(LOOK).await;
             }
@@ -61,7 +61,7 @@ impl Suspending {
     }
 
     /// Stands for the watchdog's thread.
-    fn look(&self) {
+    fn fire_due(&self) {
         let now = self.now();
         let mut due_now = Vec::new();
         self.lock().retain_mut(|(watched, fired)| {
@@ -187,11 +187,11 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
     let mut candidate = soon("campaign", other.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
     let drops = Arc::new(AtomicUsize::new(0));
-    let (told, mut follows) = tokio::sync::mpsc::unbounded_channel();
+    let (tokens, mut follows) = tokio::sync::mpsc::unbounded_channel();
     let counted = Arc::clone(&drops);
     let runner = election.runner().follow(move |following| {
         let work = CountOnDrop(Arc::clone(&counted));
-        let _ = told.send(following.stopped());
+        let _ = tokens.send(following.stopped());
         async move {
             let _work = work;
             std::future::pending::<Result>().await
@@ -200,7 +200,7 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
     let run = Running::with(runner, crate::common::until_lost);
     let stopped = soon("it follows", follows.recv()).await.expect("it runs");
     leadership.resign().await?;
-    soon("it is told to end", stopped.cancelled()).await;
+    soon("it is asked to end", stopped.cancelled()).await;
     // Longer than the grace period, shorter than the lease.
     machine.suspend(Duration::from_secs(70));
     is_dropped(&drops, "the follower's work is dropped").await?;

@@ -23,11 +23,11 @@ async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
         let mut a = soon("campaign", session.election("e")?.campaign()).await?;
         let leadership = elected(&mut a).await?;
         let (finish, finished) = oneshot::channel::<()>();
-        let (told, hears) = oneshot::channel();
+        let (notice, hears) = oneshot::channel();
         let lost = leadership.lost();
         leadership.spawn(async move {
             lost.cancelled().await;
-            let _ = told.send(());
+            let _ = notice.send(());
             let _ = finished.await;
         })?;
         let term = leadership.term();
@@ -39,7 +39,7 @@ async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
                 Ok(())
             }
         });
-        soon("the task is told", hears).await?;
+        soon("the task is notified", hears).await?;
         stays(WHILE, "the key stands while the task runs", async || {
             stands(&mut client, term.key(), term.fencing_token()).await
         })
@@ -169,12 +169,12 @@ async fn a_task_that_races_the_resignation_is_awaited_or_refused() -> Result {
     for _ in 0..100 {
         election.resign().await?;
         let leadership = Arc::new(elected(&mut election.campaign().await?).await?);
-        let (told, mut over) = oneshot::channel();
+        let (ends, mut over) = oneshot::channel();
         let racing = Arc::clone(&leadership);
         let spawning = std::thread::spawn(move || {
             racing.spawn(async move {
                 tokio::task::yield_now().await;
-                let _ = told.send(());
+                let _ = ends.send(());
             })
         });
         soon("resign", leadership.resign()).await?;
@@ -205,7 +205,7 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
         let (_b, _, mut of_b) = stand(&etcd, "b").await?;
         let leadership = elected(&mut of_a).await?;
         let (term, lost) = (leadership.term(), leadership.lost());
-        let (begins_to_stop, told) = oneshot::channel();
+        let (begins_to_stop, stopping) = oneshot::channel();
         let (says, stopped) = oneshot::channel::<()>();
         let holding = tokio::spawn(leadership.hold_until_stopped(async move {
             lost.cancelled().await;
@@ -220,7 +220,7 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
         } else {
             Some(tokio::spawn(async move { election.resign().await }))
         };
-        soon("the service is told", told).await?;
+        soon("the service stops", stopping).await?;
         let mut client = etcd.client().await;
         stays(WHILE, "the key stands", async || {
             stands(&mut client, term.key(), term.fencing_token()).await

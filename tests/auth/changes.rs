@@ -66,7 +66,7 @@ async fn succeeded(leadership: &Leadership, younger: &mut Candidate) -> Result<L
 }
 
 /// Checks that the log says why nothing is renewed.
-fn told(logs: &Logs, class: &str) {
+fn check_reason(logs: &Logs, class: &str) {
     let why = [("identity", "me"), ("class", class)];
     let failed = logs.of("eldest::session", "renewal failed", &why);
     assert!(!failed.is_empty(), "{logs:?}");
@@ -89,7 +89,7 @@ async fn a_leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Res
     let (other, mut younger) = guarded.waiting("other").await?;
     guarded.root.user_revoke_role("me", "writer").await?;
     let second = succeeded(&leadership, &mut younger).await?;
-    told(&logs, "Denied");
+    check_reason(&logs, "Denied");
     drop(leadership);
 
     guarded.root.user_grant_role("me", "writer").await?;
@@ -138,7 +138,7 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
     let root = &mut guarded.root;
     root.user_change_password("me", OTHER_PASSWORD).await?;
     let second = succeeded(&leadership, &mut younger).await?;
-    told(&logs, "Auth");
+    check_reason(&logs, "Auth");
     drop(leadership);
 
     guarded.root.user_change_password("me", PASSWORD).await?;
@@ -219,10 +219,10 @@ async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Res
     };
     tokio::select! {
         acquired = &mut waits => panic!("with a refused password: {acquired:?}"),
-        told = refused => told?,
+        logged = refused => logged?,
     }
     let refused = me.lock("asked for once")?.try_acquire().await;
-    let refused = refused.expect_err("who asks once is told");
+    let refused = refused.expect_err("a single attempt returns the refusal");
     assert_eq!(refused.kind(), ErrorKind::Unauthenticated, "{refused}");
 
     std::fs::write(&file, OTHER_PASSWORD)?;

@@ -93,7 +93,7 @@ impl Guarded {
         Ok((session, candidate))
     }
 
-    /// No key and no lease, whoever they might be of.
+    /// Checks that etcd holds no key and no lease of anybody.
     async fn nothing_is_left(&mut self) -> Result {
         let all = GetOptions::new().with_all_keys().with_keys_only();
         let keys = self.root.get("", Some(all)).await?;

@@ -35,8 +35,8 @@ async fn thousands_of_elections_of_a_user_come_up_and_the_lease_is_never_lost() 
     .await?;
     assert_eq!(logs.of("eldest::session", "lease granted", &[]).len(), 1);
     assert!(logs.of("eldest::session", "lease lost", &[]).is_empty());
-    let told = "a lease with so many keys is slow on an etcd with users: use another session for some of them";
-    logs.one("eldest::session", told, &[("identity", "me")]);
+    let message = "a lease with so many keys is slow on an etcd with users: use another session for some of them";
+    logs.one("eldest::session", message, &[("identity", "me")]);
     drop(runs);
     session.close().await?;
     Ok(())

@@ -124,7 +124,7 @@ async fn who_may_only_read_looks_on_and_is_refused_as_a_candidate() -> Result {
 }
 
 #[tokio::test]
-async fn a_wrong_password_or_namespace_is_told_on_connecting() -> Result {
+async fn a_wrong_password_or_namespace_is_reported_on_connecting() -> Result {
     let mut guarded = Guarded::start(&[]).await?;
     let endpoint = guarded.etcd.endpoint();
     let wrong = Guarded::options("me", OTHER_PASSWORD);
@@ -202,9 +202,9 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
     guarded.nothing_is_left().await
 }
 
-/// Newer versions ask for more than older ones; what is told is what is then allowed.
+/// Newer versions ask for more than older ones; what is reported is what is then allowed.
 #[tokio::test]
-async fn operators_are_told_what_a_user_may_do_without_its_being_done() -> Result {
+async fn operators_learn_what_a_user_may_do_without_its_being_done() -> Result {
     use eldest::operator::{Endpoint, Permissions, evict};
     let mut guarded = Guarded::start(&[]).await?;
     let (me, mut candidate, leadership) = guarded.leading("me").await?;

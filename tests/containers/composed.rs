@@ -85,7 +85,7 @@ pub(crate) struct Composed {
     project: String,
     /// The id of each service's container, which it keeps.
     containers: BTreeMap<String, String>,
-    /// The page's names, and who has these parts today: the page's node1 is whoever leads first.
+    /// The page's names, and the nodes that have these parts today: the page's node1 is the first leader.
     pub(crate) parts: BTreeMap<&'static str, String>,
     _folder: TempDir,
 }
@@ -100,10 +100,10 @@ impl Composed {
                 .args(["image", "inspect", image])
                 .output()?;
             if !found.status.success() {
-                let told = String::from_utf8_lossy(&found.stderr).into_owned();
+                let stderr = String::from_utf8_lossy(&found.stderr).into_owned();
                 return Err(format!(
                     "no image {image}: `cargo xtask images` makes it ({})",
-                    told.trim()
+                    stderr.trim()
                 )
                 .into());
             }

@@ -11,8 +11,8 @@ const TTL: Duration = seconds(10);
 const OUTLASTED: Duration = seconds(3);
 
 /// Waits until etcd has another leader than `old`, which broke between `whole` and `broken`, and checks that this cost
-/// no term, if it was quick enough; else that the term ended for a reason that fits. Whoever leads then, renewed by the
-/// new leader.
+/// no term, if it was quick enough; else that the term ended for a reason that fits. Returns the term of the node that
+/// leads then, renewed by the new leader.
 async fn goes_on(
     lab: &Lab,
     before: &Leads,
@@ -20,7 +20,7 @@ async fn goes_on(
     (whole, broken): (Duration, Duration),
 ) -> Result<Leads> {
     let took = lab.another_leads_etcd(old, whole).await?;
-    // A renewal that was sent before the fault is good for a TTL at the most: whoever leads later was renewed since.
+    // A renewal that was sent before the fault is good for a TTL at most: a node that leads later was renewed since.
     let led = lab
         .until(
             SOON,
@@ -91,7 +91,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
 
 /// The old leader of etcd goes on to confirm renewals that the other members never see.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_etcd_that_lost_the_others_is_not_believed_by_its_clients() -> Result {
+async fn a_leader_of_etcd_that_lost_the_others_is_not_trusted_by_its_clients() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
     let alone = lab.etcd_leader_to_break().await?;

@@ -138,7 +138,7 @@ impl Callers {
 async fn call(front: SocketAddr, answers: Arc<Mutex<Vec<Answer>>>) {
     loop {
         let sent = now();
-        let asked = async { told(Asked::send(front, "/").await?, sent).await };
+        let asked = async { read_answer(Asked::send(front, "/").await?, sent).await };
         if let Ok(Ok(Some(answer))) = timeout(PATIENCE, asked).await {
             answers.lock().expect("answers").push(answer);
         }
@@ -147,7 +147,7 @@ async fn call(front: SocketAddr, answers: Arc<Mutex<Vec<Answer>>>) {
 }
 
 /// Returns the worker's answer, unless it, or the front, said that it may not act.
-async fn told(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
+async fn read_answer(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
     let text = asked.answer().await?;
     if !text.starts_with("HTTP/1.1 200 ") {
         return Ok(None);

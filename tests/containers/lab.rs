@@ -79,7 +79,7 @@ pub(crate) struct Node {
 pub(crate) struct Leads {
     pub(crate) node: &'static str,
     pub(crate) token: i64,
-    /// When it was told that it leads.
+    /// When it learned that it leads.
     pub(crate) since: Duration,
 }
 
@@ -234,7 +234,7 @@ impl Lab {
         Ok(found)
     }
 
-    /// Waits until that node leads, and no other believes that it does.
+    /// Waits until that node leads, and no other takes itself for the leader.
     pub(crate) async fn leads(&self, name: &str, deadline: Duration) -> Result<Leads> {
         let what = format!("{name} leads, and nobody else");
         self.until(deadline, &what, |lab| {
@@ -282,7 +282,7 @@ impl Lab {
                 let believers = self.believers()?;
                 let keys = self.keys().await;
                 Err(format!(
-                    "{error}; these believe that they lead: {believers:?}; in etcd: {keys:?}\n{}",
+                    "{error}; these take themselves for the leader: {believers:?}; in etcd: {keys:?}\n{}",
                     self.logs().await
                 )
                 .into())
@@ -309,7 +309,7 @@ impl Lab {
         .await
     }
 
-    /// Waits until nobody believes that it leads.
+    /// Waits until no node takes itself for the leader.
     pub(crate) async fn nobody_leads(&self, deadline: Duration) -> Result {
         self.until(deadline, "nobody leads", |lab| {
             Ok(lab.believers()?.is_empty().then_some(()))
@@ -317,7 +317,7 @@ impl Lab {
         .await
     }
 
-    /// The last time at which that term was believed in.
+    /// The last time at which the node found that term valid.
     pub(crate) fn last_valid(&self, term: &Leads) -> Result<Duration> {
         let history = self.get(term.node).events()?;
         let yes = history.events().iter().filter(|event| {

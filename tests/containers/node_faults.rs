@@ -25,7 +25,7 @@ async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_for_longer_than_the_ttl_never_believes_again_in_that_term() -> Result {
+async fn a_leader_that_stops_for_longer_than_the_ttl_never_leads_again_in_that_term() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     lab.get("a").control.freeze().await?;
@@ -63,11 +63,11 @@ async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     assert_eq!(reason, "lease_expiring");
     assert!(
         lost < led.since,
-        "the old leader was told only after the new one"
+        "the old leader learned of its end only after the new one led"
     );
     assert!(
         lab.last_valid(&old)? < cut + TTL,
-        "it believed for longer than its lease"
+        "its term was valid for longer than its lease"
     );
     lab.get("a").control.heal().await?;
     lab.queue(&["b", "c", "a"]).await?;

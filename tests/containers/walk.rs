@@ -44,7 +44,7 @@ async fn walk(program: &str, kind: &str, take: impl AsyncFn(&mut Walk) -> Result
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
             // The message was printed.
-            Err(_) => "a panic, told above".into(),
+            Err(_) => "a panic, printed above".into(),
         };
         let excuse = walk.excuse(&error).await;
         println!("{}", walk.demo.logs());
@@ -114,8 +114,8 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     Ok(())
 }
 
-/// Nobody leads, and then the front is told at its next look.
-fn told() -> Duration {
+/// How long the front may take to notice that nobody leads: until its next check.
+fn notice_time() -> Duration {
     between_checks() + SLACK
 }
 
@@ -125,7 +125,7 @@ async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&st
     let news = walk.step(STEP_DOWN).await?;
     let leads = only(&news, next, "I work with")?.clone();
     walk.reach(next).await?;
-    walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + told())?;
+    walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + notice_time())?;
     let stand = walk
         .stand(&["node2", "node3", "node1"], leads.token())
         .await?;
@@ -151,7 +151,7 @@ async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2
     in_time(&lead, took, TTL + EXPIRY + SLACK)?;
     walk.reach(last).await?;
     let crash = format!("{kind}: crash (TTL {TTL:?})");
-    walk.answered(&crash, from, TTL + EXPIRY + told())?;
+    walk.answered(&crash, from, TTL + EXPIRY + notice_time())?;
     walk.stand(&["node3", "node1"], leads.token()).await?;
 
     walk.step("docker-compose start node2").await?;
@@ -172,7 +172,7 @@ async fn is_frozen(walk: &mut Walk, kind: &str, [first, last]: [&str; 2]) -> Res
     let leads = only(&news, first, "I work with")?.clone();
     walk.reach(first).await?;
     let frozen = format!("{kind}: frozen (TTL {TTL:?})");
-    walk.answered(&frozen, from, TTL + EXPIRY + told())?;
+    walk.answered(&frozen, from, TTL + EXPIRY + notice_time())?;
     let mut asked = Vec::new();
     for (door, path) in doors {
         for _ in 0..WAITING {
@@ -245,8 +245,8 @@ async fn a_guarded_leader_dies(walk: &mut Walk) -> Result {
     let queue = eventually(PATIENCE, what, async || {
         let queue = walk.demo.queue_of(ELECTION).await.ok()?;
         let status = "docker-compose --profile agent exec -T agent eldest agent status";
-        let told = walk.demo.run(status).ok()?;
-        let all_guarded = GUARDED.iter().all(|node| told.contains(node));
+        let printed = walk.demo.run(status).ok()?;
+        let all_guarded = GUARDED.iter().all(|node| printed.contains(node));
         (all_guarded && queue.len() == GUARDED.len()).then_some(queue)
     });
     let nodes = queue.await?.into_iter().map(|key| key.node);

@@ -33,7 +33,7 @@ async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     assert!(end <= deadline(broken, TTL), "no later than etcd promised");
     assert!(
         lost >= end.saturating_sub(grace(TTL)) && lost < end,
-        "told at {lost:?}, valid until {end:?}"
+        "notified at {lost:?}, valid until {end:?}"
     );
     assert_eq!(guard.lost_reason(), Some(LostReason::LeaseExpiring));
     first.record_loss(&stage.recorder);
@@ -98,7 +98,7 @@ async fn holders_of_permits_that_lose_etcd_stop_before_the_next_ones_begin() -> 
     for next in next {
         got.push(tokio::time::timeout(TTL + SOON, next).await???);
         for permit in &held {
-            assert!(permit.lost().is_cancelled(), "told before the next begins");
+            assert!(permit.lost().is_cancelled(), "lost before the next begins");
             assert!(!permit.is_valid(), "and over");
             assert_eq!(permit.lost_reason(), Some(LostReason::LeaseExpiring));
         }

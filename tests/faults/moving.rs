@@ -35,12 +35,12 @@ async fn follows(node: &Node, mut endpoints: Vec<String>) -> Result {
     Ok(())
 }
 
-/// Each member goes, and another comes; in between, `told` says which endpoints there are now.
+/// Each member goes, and another comes; in between, `announce` publishes the present endpoints.
 async fn replaces_every_member(
     stage: &Stage,
     cluster: &mut EtcdCluster,
     nodes: [&Node; 2],
-    told: impl AsyncFn(usize, &EtcdCluster) -> Result<Vec<String>>,
+    announce: impl AsyncFn(usize, &EtcdCluster) -> Result<Vec<String>>,
 ) -> Result {
     let [a, b] = nodes;
     let led = a.elected(SOON).await?;
@@ -57,7 +57,7 @@ async fn replaces_every_member(
             .add_endpoint(cluster.endpoints()[index].as_str())
             .await?;
         stage.client.remove_endpoint(before[index].as_str()).await?;
-        let endpoints = told(index, cluster).await?;
+        let endpoints = announce(index, cluster).await?;
         for node in [a, b] {
             follows(node, endpoints.clone()).await?;
         }
@@ -175,7 +175,7 @@ async fn a_term_survives_the_replacement_of_every_member_if_dns_names_the_new_on
     let a = node(&stage, &name, dns.options("a")).await?;
     let b = node(&stage, &name, dns.options("b")).await?;
     let served = Mutex::new(served);
-    let told = async |index: usize, cluster: &EtcdCluster| {
+    let announce = async |index: usize, cluster: &EtcdCluster| {
         let new = serve(at(index + 4), port, &cluster.endpoints()[index]).await?;
         served.lock().unwrap()[index] = new;
         let mut known = dns.0.lock().unwrap();
@@ -185,6 +185,6 @@ async fn a_term_survives_the_replacement_of_every_member_if_dns_names_the_new_on
             .map(|at| format!("http://{at}:{port}"))
             .collect())
     };
-    replaces_every_member(&stage, &mut cluster, [&a, &b], told).await?;
+    replaces_every_member(&stage, &mut cluster, [&a, &b], announce).await?;
     ends_well(stage, [a, b]).await
 }

@@ -44,10 +44,10 @@ impl Scene {
         })
     }
 
-    /// `a` is told promptly and stands at the back, `b` leads, and nobody else noticed.
+    /// `a` learns promptly of its loss and stands at the back, `b` leads, and nobody else noticed.
     async fn handed_over(&self, since: Duration, reasons: &[LostReason]) -> Result<Vec<Key>> {
         let lost = self.led.is_lost(PROMPT).await?;
-        assert!(lost < since + PROMPT, "told late");
+        assert!(lost < since + PROMPT, "notified late");
         let reason = self.led.reason().expect("it is lost");
         assert!(reasons.contains(&reason), "{reason} is not the reason");
         assert!(!self.led.term.is_valid());
@@ -89,7 +89,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_is_revoked_is_told_at_once_and_stands_again_at_the_back() -> Result {
+async fn a_leader_whose_lease_is_revoked_notices_at_once_and_stands_again_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let old = scene.keys[0].lease;
@@ -106,7 +106,7 @@ async fn a_leader_whose_lease_is_revoked_is_told_at_once_and_stands_again_at_the
 }
 
 #[tokio::test]
-async fn a_leader_whose_key_is_deleted_is_told_at_once_and_stands_again_at_the_back() -> Result {
+async fn a_leader_whose_key_is_deleted_notices_at_once_and_stands_again_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let since = stage.now();

@@ -24,8 +24,8 @@ const WAITS: &str = "waits";
 const GOES_ON: &str = "goes-on";
 
 /// Runs in the other process: it leads, and its work does not end.
-async fn child(told: &str, on_overrun: OnOverrun) -> Result {
-    let mut words = told.split(' ');
+async fn child(arguments: &str, on_overrun: OnOverrun) -> Result {
+    let mut words = arguments.split(' ');
     let mut next = || words.next().ok_or("three words");
     let (endpoint, file, how) = (next()?, next()?, next()?);
     let recorder = Recorder::boottime().to_file(file)?;
@@ -52,7 +52,7 @@ async fn child(told: &str, on_overrun: OnOverrun) -> Result {
     Ok(())
 }
 
-/// When the other process checked its term, and what it was told.
+/// When the other process checked its term, and what the check returned.
 fn samples(file: &Path) -> Result<Vec<(Duration, bool)>> {
     let history = History::load([file])?;
     let samples = history
@@ -79,8 +79,8 @@ async fn works(stage: &Stage, file: &Path) -> Result {
 #[tokio::test]
 async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() -> Result {
     // Complaint: work goes on after the loss, or the process must end.
-    if let Some(told) = Process::told() {
-        return child(&told, OnOverrun::Abort).await;
+    if let Some(arguments) = Process::arguments() {
+        return child(&arguments, OnOverrun::Abort).await;
     }
     for how in [BLOCKS, WAITS] {
         let etcd = Etcd::start().await?;
@@ -122,8 +122,8 @@ async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() ->
 
 #[tokio::test]
 async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Result {
-    if let Some(told) = Process::told() {
-        return child(&told, OnOverrun::Release).await;
+    if let Some(arguments) = Process::arguments() {
+        return child(&arguments, OnOverrun::Release).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -159,8 +159,8 @@ async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Re
 #[tokio::test]
 async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease() -> Result
 {
-    if let Some(told) = Process::told() {
-        return child(&told, OnOverrun::Abort).await;
+    if let Some(arguments) = Process::arguments() {
+        return child(&arguments, OnOverrun::Abort).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], LONG_TTL).await?;
@@ -202,8 +202,8 @@ async fn partitioned(endpoint: &str) -> Result {
 
 #[tokio::test]
 async fn a_process_whose_work_on_a_partition_outlives_its_term_aborts() -> Result {
-    if let Some(told) = Process::told() {
-        return partitioned(&told).await;
+    if let Some(arguments) = Process::arguments() {
+        return partitioned(&arguments).await;
     }
     let etcd = Etcd::start().await?;
     let mut process = Process::start(

@@ -25,17 +25,17 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     fault(&proxy);
     let broken = stage.now();
 
-    // Told in time: `grace` before its validity ends, which is not later than the last renewal allows.
+    // Notified in time: `grace` before its validity ends, which is not later than the last renewal allows.
     let lost = first.is_lost(TTL + seconds(5)).await?;
     let end = first.deadline();
     assert!(
         end <= deadline(broken, TTL),
-        "believes beyond what etcd promised"
+        "valid beyond what etcd promised"
     );
     let warning = end.saturating_sub(grace(TTL));
     assert!(
         lost >= warning && lost < end,
-        "told at {lost:?}, which is not from {warning:?} to {end:?}"
+        "notified at {lost:?}, which is not from {warning:?} to {end:?}"
     );
     assert_eq!(first.reason(), Some(LostReason::LeaseExpiring));
 
@@ -69,13 +69,13 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
 }
 
 #[tokio::test]
-async fn a_leader_whose_connections_are_cut_is_told_before_its_deadline_and_rejoins_at_the_back()
+async fn a_leader_whose_connections_are_cut_stops_before_its_deadline_and_rejoins_at_the_back()
 -> Result {
     a_leader_that_loses_etcd("cut", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn a_leader_whose_network_went_silent_is_told_before_its_deadline_and_rejoins_at_the_back()
+async fn a_leader_whose_network_went_silent_stops_before_its_deadline_and_rejoins_at_the_back()
 -> Result {
     a_leader_that_loses_etcd("silence", Proxy::hold).await
 }

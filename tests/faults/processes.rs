@@ -16,7 +16,7 @@ use crate::stage::{
 
 /// The leader's work blocks the only thread of its runtime.
 #[tokio::test]
-async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> Result {
+async fn a_leader_whose_runtime_is_blocked_is_notified_by_the_watchdog_in_time() -> Result {
     const TTL: Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -30,7 +30,7 @@ async fn a_leader_whose_runtime_is_blocked_is_told_by_the_watchdog_in_time() -> 
     let warning = end.saturating_sub(grace(TTL));
     assert!(
         lost >= warning && lost < end,
-        "told at {lost:?}, which is not from {warning:?} to {end:?}"
+        "notified at {lost:?}, which is not from {warning:?} to {end:?}"
     );
     assert_eq!(first.reason(), Some(LostReason::LeaseExpiring));
     let second = b.elected(TTL + SOON).await?;
@@ -67,21 +67,21 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// One test of this program, in a process of its own, which is told something.
-    pub(crate) fn start(test: &str, told: &str) -> Result<Self> {
+    /// Runs one test of this program in a process of its own, with these arguments.
+    pub(crate) fn start(test: &str, arguments: &str) -> Result<Self> {
         // Should it abort, it leaves no core dump behind.
         let child = Command::new("sh")
             .args(["-c", "ulimit -c 0; exec \"$@\"", "sh"])
             .arg(std::env::current_exe()?)
             .args(["--exact", "--nocapture", test])
-            .env(CHILD, told)
+            .env(CHILD, arguments)
             .stdout(Stdio::null())
             .spawn()?;
         Ok(Self(child))
     }
 
     /// Returns the arguments of this process, if it is a child.
-    pub(crate) fn told() -> Option<String> {
+    pub(crate) fn arguments() -> Option<String> {
         std::env::var(CHILD).ok()
     }
 }
@@ -140,16 +140,16 @@ async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
 #[tokio::test]
 async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
     const TTL: Duration = seconds(5);
-    if let Some(told) = Process::told() {
-        let (endpoint, file) = told.split_once(' ').expect("two words");
+    if let Some(arguments) = Process::arguments() {
+        let (endpoint, file) = arguments.split_once(' ').expect("two words");
         return child(endpoint, file, TTL).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
-    let told = format!("{} {}", etcd.endpoint(), file.display());
-    let child = Process::start(STOPPED, &told)?;
+    let arguments = format!("{} {}", etcd.endpoint(), file.display());
+    let child = Process::start(STOPPED, &arguments)?;
     stage.expect("p");
     let own = stage.stands("p").await?;
     let token = own.create_revision;
@@ -184,7 +184,7 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
     let after = answered(resumed).await?;
     assert!(
         after.iter().all(|what| *what == What::Invalid { token }),
-        "believed after the stop: {after:?}"
+        "valid after the stop: {after:?}"
     );
     let keys = stage.queue(&["b", "p"], SOON).await?;
     assert!(keys[1].create_revision > led.token());

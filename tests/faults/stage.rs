@@ -1,5 +1,5 @@
-//! Runs the nodes of a test on a real etcd, samples whether they believe that they lead, and checks the recorded
-//! history.
+//! Runs the nodes of a test on a real etcd, samples whether they take themselves for the leader, and checks the
+//! recorded history.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -427,7 +427,7 @@ impl Led {
 
     /// Waits until the token is cancelled.
     pub(crate) async fn is_lost(&self, deadline: Duration) -> Result<Duration> {
-        let what = format!("{} is told that its term {} ends", self.node, self.token());
+        let what = format!("{} learns that its term {} ends", self.node, self.token());
         Ok(eventually(deadline, what, async || self.lost_at()).await?)
     }
 

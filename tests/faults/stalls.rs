@@ -12,7 +12,7 @@ use crate::stage::{Result, SOON, Stage, deadline, grace, seconds};
 /// tells the leader long before its lease would.
 #[tokio::test]
 async fn a_leader_whose_runtime_is_blocked_stalls_before_its_lease_ends() -> Result {
-    // Complaint: a stalled leader believed in itself for as long as its lease was renewed.
+    // Complaint: a stalled leader took itself for the leader for as long as its lease was renewed.
     const TTL: Duration = seconds(10);
     const STALL: Duration = seconds(1);
     let etcd = Etcd::start().await?;
@@ -26,7 +26,7 @@ async fn a_leader_whose_runtime_is_blocked_stalls_before_its_lease_ends() -> Res
     let end = first.term.valid_until().since_boot();
     assert!(
         end <= lost + grace(TTL),
-        "told at {lost:?}, valid until {end:?}"
+        "notified at {lost:?}, valid until {end:?}"
     );
     assert!(
         end < deadline(broken, TTL),

@@ -90,7 +90,7 @@ async fn a_leader_whose_watch_is_stalled_learns_from_a_renewal_that_its_key_is_d
 }
 
 #[tokio::test]
-async fn a_node_that_was_away_during_a_compaction_reads_the_queue_anew() -> Result {
+async fn a_node_that_was_away_during_a_compaction_reads_the_queue_again() -> Result {
     const TTL: std::time::Duration = seconds(15);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;

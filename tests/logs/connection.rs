@@ -32,7 +32,7 @@ async fn behind_a_proxy(
 }
 
 #[tokio::test]
-async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
+async fn failed_renewals_and_the_end_of_trust_are_logged() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (proxy, mut client, mut candidate, leadership) =
@@ -41,7 +41,7 @@ async fn failed_renewals_and_the_end_of_belief_are_told() -> Result {
     timeout(LONG, leadership.lost().cancelled()).await?;
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
     client.lease_revoke(leadership.term().lease_id()).await?;
-    eventually(LONG, "the term's end is told", async || {
+    eventually(LONG, "the term's end is logged", async || {
         (!logs.of(ELECTION, "term ended", &[]).is_empty()).then_some(())
     })
     .await?;
@@ -78,7 +78,7 @@ fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
 
 /// By the lines of warnings: 25 elections, whose requests all fail again and again.
 #[tokio::test]
-async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
+async fn an_outage_is_logged_in_few_lines_that_name_the_elections() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -97,14 +97,14 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     // Their keys must go, which is asked for again and again.
     drop(leaders);
     let delete = [("what", "delete"), ("class", "Retry")];
-    let told = async |message, fields: &[(&str, &str)]| {
+    let first_line = async |message, fields: &[(&str, &str)]| {
         eventually(LONG, format!("{message}: {fields:?}"), async || {
             let lines = logs.of(SESSION, message, fields);
             lines.into_iter().next()
         })
         .await
     };
-    let summary = told("still failing", &delete).await?;
+    let summary = first_line("still failing", &delete).await?;
     assert_eq!(summary.level, Level::WARN);
     let failures: u64 = summary.field("failures").parse()?;
     assert!(failures > 25, "each failed more than once: {summary:?}");
@@ -134,7 +134,7 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
     }
     proxy.heal();
     for what in ["renewal", "delete"] {
-        let over = told("no longer failing", &[("what", what)]).await?;
+        let over = first_line("no longer failing", &[("what", what)]).await?;
         is_the_end(&logs, what, &over)?;
     }
     let renewed = logs.of(SESSION, "renewed", &[("identity", "a")]);
@@ -146,7 +146,7 @@ async fn an_outage_is_told_in_few_lines_that_name_the_elections() -> Result {
 }
 
 #[tokio::test]
-async fn a_late_renewal_is_told_with_what_was_left() -> Result {
+async fn a_late_renewal_is_logged_with_the_time_left() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     // A renewal counts as late in the 2.7 s before the token falls.
@@ -170,18 +170,18 @@ async fn a_late_renewal_is_told_with_what_was_left() -> Result {
     })
     .await?;
     assert_eq!(leadership.lost_reason(), None);
-    let told = logs.of(SESSION, "renewed late", &[("identity", "a")]);
-    let [told] = &told[..] else {
+    let lines = logs.of(SESSION, "renewed late", &[("identity", "a")]);
+    let [line] = &lines[..] else {
         panic!("once: {logs:?}");
     };
-    assert_eq!(told.level, Level::WARN);
-    assert!(told.field("left").ends_with('s'), "a duration: {told:?}");
+    assert_eq!(line.level, Level::WARN);
+    assert!(line.field("left").ends_with('s'), "a duration: {line:?}");
     all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_switched_endpoint_is_told_with_both_names() -> Result {
+async fn a_switched_endpoint_is_logged_with_both_names() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (one, two) = (
@@ -216,7 +216,7 @@ async fn a_switched_endpoint_is_told_with_both_names() -> Result {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_found_is_told_once() -> Result {
+async fn a_name_that_is_not_found_is_logged_once() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let asked = Arc::new(AtomicUsize::new(0));
@@ -271,12 +271,12 @@ async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
 
 /// Each session would use the nearer one, and there would be two leaders.
 #[tokio::test]
-async fn an_endpoint_of_another_cluster_is_told_once() -> Result {
+async fn an_endpoint_of_another_cluster_is_logged_once() -> Result {
     let (logs, _guard) = Logs::capture();
     let (one, other) = (Etcd::start().await?, Etcd::start().await?);
     let session = Session::connect([one.endpoint(), other.endpoint()], options("a")).await?;
     let message = "endpoint not used";
-    eventually(LONG, "it is told", async || {
+    eventually(LONG, "it is logged", async || {
         (!logs.of(ETCD, message, &[]).is_empty()).then_some(())
     })
     .await?;

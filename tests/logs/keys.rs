@@ -13,7 +13,7 @@ use super::{ELECTION, LONG, Result, SESSION, elected_again, leader, options};
 use crate::capture::Logs;
 
 #[tokio::test]
-async fn a_key_that_blocks_the_election_is_told_once() -> Result {
+async fn a_key_that_blocks_the_election_is_logged_once() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
@@ -21,13 +21,13 @@ async fn a_key_that_blocks_the_election_is_told_once() -> Result {
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
     let of_a = [("identity", "a"), ("election", "jobs")];
-    let told = eventually(LONG, "it is told", async || {
+    let line = eventually(LONG, "it is logged", async || {
         let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
         lines.into_iter().next()
     })
     .await?;
     assert_eq!(
-        (told.level, told.field("key")),
+        (line.level, line.field("key")),
         (Level::WARN, "eldest/jobs/stale")
     );
     client
@@ -41,7 +41,7 @@ async fn a_key_that_blocks_the_election_is_told_once() -> Result {
 }
 
 #[tokio::test]
-async fn a_key_that_blocks_a_partition_is_told_once() -> Result {
+async fn a_key_that_blocks_a_partition_is_logged_once() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
@@ -51,7 +51,7 @@ async fn a_key_that_blocks_a_partition_is_told_once() -> Result {
     let mut member = session.partitions("jobs", 2)?.join().await?;
     let _free = timeout(LONG, member.owned()).await??;
     let of_a = [("identity", "a"), ("election", "jobs"), ("key", stale)];
-    eventually(LONG, "it is told", async || {
+    eventually(LONG, "it is logged", async || {
         let lines = logs.of(ELECTION, "blocked by a key without a lease", &of_a);
         lines.into_iter().next()
     })
@@ -60,14 +60,14 @@ async fn a_key_that_blocks_a_partition_is_told_once() -> Result {
     client.delete(stale, None).await?;
     let second = timeout(LONG, member.owned()).await??;
     assert_eq!(second.number(), 1);
-    let told = logs.one(ELECTION, "blocked by a key without a lease", &of_a);
-    assert_eq!(told.level, Level::WARN);
+    let line = logs.one(ELECTION, "blocked by a key without a lease", &of_a);
+    assert_eq!(line.level, Level::WARN);
     all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_deleted_key_is_told_and_so_is_the_way_back() -> Result {
+async fn a_deleted_key_is_logged_and_so_is_the_way_back() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (_session, mut candidate, leadership) = leader(&etcd).await?;
@@ -90,7 +90,7 @@ async fn a_deleted_key_is_told_and_so_is_the_way_back() -> Result {
 }
 
 #[tokio::test]
-async fn a_revoked_lease_is_told_and_so_is_the_next_one() -> Result {
+async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (_session, mut candidate, leadership) = leader(&etcd).await?;
@@ -98,11 +98,11 @@ async fn a_revoked_lease_is_told_and_so_is_the_next_one() -> Result {
     let lease = i64::from_str_radix(granted.field("lease"), 16)?;
     etcd.client().await.lease_revoke(lease).await?;
     timeout(LONG, leadership.lost().cancelled()).await?;
-    let told = logs.one(ELECTION, "term ended", &[]);
+    let ended = logs.one(ELECTION, "term ended", &[]);
     // Whichever is noticed first: the key's deletion or the renewal's answer.
     assert!(
-        ["key_deleted", "lease_lost"].contains(&told.field("reason")),
-        "{told:?}"
+        ["key_deleted", "lease_lost"].contains(&ended.field("reason")),
+        "{ended:?}"
     );
     drop(leadership);
     let _again = elected_again(&mut candidate).await?;
@@ -119,7 +119,7 @@ async fn a_revoked_lease_is_told_and_so_is_the_next_one() -> Result {
 }
 
 #[tokio::test]
-async fn somebody_elses_key_at_our_path_and_a_short_ttl_are_told() -> Result {
+async fn somebody_elses_key_at_our_path_and_a_short_ttl_are_logged() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(2));

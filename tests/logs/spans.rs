@@ -153,7 +153,7 @@ async fn a_terms_span_lasts_until_its_work_has_ended() -> Result {
     let work = async |leadership: eldest::Leadership| {
         shutdown.cancel();
         leadership.lost().cancelled().await;
-        eventually(LONG, "the end is told", async || {
+        eventually(LONG, "the end is logged", async || {
             (!logs.of(super::ELECTION, "term ended", &[]).is_empty()).then_some(())
         })
         .await?;

@@ -38,7 +38,7 @@ fn in_the_source(folder: &Path, found: &mut BTreeSet<(String, String)>) {
         } else {
             let text = std::fs::read_to_string(&path).expect("text");
             // The macros that choose the level.
-            let text = text.replace(" tell!(", " tracing::tell!(");
+            let text = text.replace(" log_event!(", " tracing::log_event!(");
             let text = text.replace(" span!(", " tracing::span!(");
             for call in text.split("tracing::").skip(1) {
                 let call = call.split_once(");").map_or(call, |(call, _)| call);

@@ -13,7 +13,7 @@ use super::{ELECTION, LONG, Result, SESSION, leader, options, rank};
 use crate::capture::Logs;
 
 #[tokio::test]
-async fn a_life_in_an_election_is_told_step_by_step() -> Result {
+async fn a_life_in_an_election_is_logged_step_by_step() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let mut candidates = Vec::new();
@@ -137,7 +137,7 @@ async fn the_short_terms_of_a_lock_are_details_and_their_loss_is_a_warning() -> 
 }
 
 #[tokio::test]
-async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
+async fn ill_health_a_stall_stepping_down_and_late_work_are_logged() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let options = options("a").grace(Duration::from_millis(300));
@@ -201,7 +201,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_told() -> Result {
 
 /// The command's own work only awaits the end of the term, so its end is not logged for operators.
 #[tokio::test]
-async fn interrupted_work_is_told_unless_it_has_nothing_to_finish() -> Result {
+async fn interrupted_work_is_logged_unless_it_has_nothing_to_finish() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let options = options("a").grace(Duration::from_millis(100));
@@ -246,15 +246,15 @@ async fn interrupted_work_is_told_unless_it_has_nothing_to_finish() -> Result {
             Ok::<_, eldest::BoxError>(())
         };
         timeout(LONG, election.run_mut(shutdown.clone(), work)).await??;
-        let told = usize::from(!has_nothing_to_finish);
-        assert_eq!((dropped(name).len(), failed(name).len()), (told, told));
+        let count = usize::from(!has_nothing_to_finish);
+        assert_eq!((dropped(name).len(), failed(name).len()), (count, count));
     }
     all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
-async fn failed_work_is_told_with_its_causes_though_nobody_awaits_the_handle() -> Result {
+async fn failed_work_is_logged_with_its_causes_though_nobody_awaits_the_handle() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
@@ -300,7 +300,7 @@ impl std::error::Error for Wrapped {
 }
 
 #[test]
-fn a_runtime_that_went_down_is_told_as_the_reason() -> Result {
+fn a_runtime_that_went_down_is_logged_as_the_reason() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build()?;

@@ -70,7 +70,7 @@ async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> 
 }
 
 #[tokio::test]
-async fn restored_snapshot_ends_all_terms_and_everybody_stands_anew() -> Result {
+async fn restored_snapshot_ends_all_terms_and_everybody_stands_again() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };

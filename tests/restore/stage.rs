@@ -37,7 +37,7 @@ pub(crate) struct Stage {
     nodes: Vec<Node>,
 }
 
-/// A session that runs for the election until it is told to leave.
+/// A session that runs for the election until it is asked to leave.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) session: Session,
@@ -204,8 +204,8 @@ impl Stage {
     }
 
     /// The restore settles: each node stands, one of them leads and stays, and etcd has little to do. Then the nodes
-    /// leave, whoever leads first, and each of them has its turn. Nothing of them is left. Answers with all tokens
-    /// of the new leaders.
+    /// leave, the leader first, and each of them has its turn. Nothing of them is left. Answers with all tokens of the
+    /// new leaders.
     ///
     /// `etcd` was started after the restore, so that it counts what followed.
     pub(crate) async fn settles(&mut self, etcd: &Etcd) -> Result<Vec<i64>> {

@@ -37,7 +37,7 @@ mod with {
 
     use crate::ELECTION;
 
-    /// Sees what an instance believes and does, and records it under the instance's name.
+    /// Records when an instance finds its term valid, and what it does, under the instance's name.
     #[derive(Debug, Clone)]
     pub struct Witness {
         recorder: Recorder,

@@ -270,8 +270,8 @@ fn fits(
         )),
         // webpki's own error has no type here.
         Err(why) if format!("{why:?}").contains("UnsupportedCertVersion") => Err(format!(
-            "{certificate}: the certificate has version 1 of X.509: make it anew with an extension, such as subjectAltName, which \
-             makes it one of version 3"
+            "{certificate}: the certificate has version 1 of X.509: issue it again with an extension, such as \
+             subjectAltName, which makes it one of version 3"
         )),
         Err(why) => Err(format!("{certificate}: {why}")),
     }

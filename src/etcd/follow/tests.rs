@@ -46,7 +46,7 @@ fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_b
         (none, failed(Class::Denied), &[A, B], false),
     ] {
         let what = format!("{known:?}, {answer:?}");
-        let told = answer.is_err();
+        let is_failure = answer.is_err();
         let learned = answer.as_ref().ok().map(|usable| usable.endpoints.clone());
         let before = (!known.is_empty()).then(|| endpoints(known));
         let mut known = before.clone();
@@ -54,14 +54,14 @@ fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_b
         let list = round.members(answer, &mut known, endpoints(&[A, B]));
         assert_eq!(list, endpoints(used), "{what}");
         assert_eq!(round.unsettled, unsettled, "{what}");
-        assert_eq!(round.troubles.len(), usize::from(told), "{what}");
+        assert_eq!(round.troubles.len(), usize::from(is_failure), "{what}");
         let learned = learned.filter(|learned| !learned.is_empty());
         assert_eq!(known, learned.or(before), "{what}");
     }
 }
 
 #[test]
-fn members_that_change_are_asked_for_soon_and_each_refusal_is_told() {
+fn members_that_change_are_asked_for_soon_and_each_refusal_is_reported() {
     let usable = Usable {
         refused: vec!["a".to_owned(), "b".to_owned()],
         changing: true,
@@ -69,10 +69,10 @@ fn members_that_change_are_asked_for_soon_and_each_refusal_is_told() {
     };
     let mut round = Round::default();
     round.members(Ok(usable), &mut None, Vec::new());
-    let told = ["a", "b"].map(|why| Trouble::Members {
+    let troubles = ["a", "b"].map(|why| Trouble::Members {
         why: why.to_owned(),
     });
-    assert_eq!((round.troubles, round.unsettled), (told.into(), true));
+    assert_eq!((round.troubles, round.unsettled), (troubles.into(), true));
 }
 
 /// Timers that the test lets end, in their order.

@@ -30,13 +30,13 @@ fn endpoints_that_are_found_are_listed_once_each_with_their_name_s_data_center()
 }
 
 #[test]
-fn a_trouble_is_told_once_and_again_after_a_round_without_it() {
+fn a_trouble_is_reported_once_and_again_after_a_round_without_it() {
     let mut named = Named::new(Vec::new());
     let trouble = |why: &str| Trouble::Members {
         why: why.to_owned(),
     };
     let (a, b) = (trouble("a"), trouble("b"));
-    for (round, told) in [
+    for (round, reported) in [
         (vec![&a], vec![&a]),
         (vec![&a], vec![]),
         (vec![&a, &b], vec![&b]),
@@ -44,6 +44,6 @@ fn a_trouble_is_told_once_and_again_after_a_round_without_it() {
         (vec![&a], vec![&a]),
     ] {
         let new = named.new_troubles(round.into_iter().cloned().collect());
-        assert_eq!(new.iter().collect::<Vec<_>>(), told);
+        assert_eq!(new.iter().collect::<Vec<_>>(), reported);
     }
 }

@@ -209,10 +209,10 @@ async fn a_password_is_read_again_whenever_a_connection_authenticates() {
         Arc::new(AtomicUsize::new(0)),
         Arc::new(Mutex::new(PASSWORD)),
     );
-    let (count, told) = (Arc::clone(&asked), Arc::clone(&current));
+    let (count, present) = (Arc::clone(&asked), Arc::clone(&current));
     let provider = Credentials::from_provider(move || {
         count.fetch_add(1, Ordering::SeqCst);
-        let password = told.lock().unwrap().to_owned();
+        let password = present.lock().unwrap().to_owned();
         async { Ok(("me".to_owned(), password)) }
     });
     let pools = [

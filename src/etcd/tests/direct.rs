@@ -49,7 +49,7 @@ fn host(endpoint: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_from_a_member_whatever_the_user_may_do() {
+async fn a_proxy_is_distinguished_from_a_member_whatever_the_user_may_do() {
     let (etcd, _root) = guarded().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &["--advertise-client-url="]).unwrap();
     let me = ConnectOptions::new().with_user("me", PASSWORD);

@@ -59,7 +59,7 @@ async fn a_stopped_etcd_costs_one_timeout_and_the_next_call_goes_elsewhere() {
 }
 
 #[tokio::test]
-async fn with_one_endpoint_the_connection_is_made_anew() {
+async fn with_one_endpoint_the_client_connects_to_it_again() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_millis(500);
     let pool = pool_with(&[&etcd.endpoint], ConnectOptions::new(), limit);
@@ -125,7 +125,7 @@ async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_leads_to_nothing_is_made_anew_after_a_while() {
+async fn an_attempt_that_leads_to_nothing_is_repeated_after_a_while() {
     let limit = Duration::from_millis(50);
     let (connects, env) = slow(Duration::ZERO);
     let pool = pool_in(env, &["http://hangs:1"], ConnectOptions::new(), limit);

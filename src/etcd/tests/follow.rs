@@ -298,10 +298,10 @@ async fn a_client_that_etcd_refuses_to_tell_its_members_keeps_its_endpoints() {
     let before = listed(&pool);
     assert!(pool.refresh(KEY).await, "it does not ask again soon");
     assert_eq!(listed(&pool), before);
-    let told = pool.named(|named| named.troubles.clone());
+    let troubles = pool.named(|named| named.troubles.clone());
     assert!(
-        format!("{told:?}").contains("user name is empty"),
-        "{told:?}"
+        format!("{troubles:?}").contains("user name is empty"),
+        "{troubles:?}"
     );
 }
 
@@ -313,6 +313,9 @@ async fn members_of_another_cluster_are_not_followed() {
     pool.cluster.store(7, Ordering::Relaxed);
     assert!(!pool.refresh(KEY).await);
     assert_eq!(listed(&pool), [&*etcd.endpoint]);
-    let told = pool.named(|named| named.troubles.clone());
-    assert!(format!("{told:?}").contains("another cluster"), "{told:?}");
+    let troubles = pool.named(|named| named.troubles.clone());
+    assert!(
+        format!("{troubles:?}").contains("another cluster"),
+        "{troubles:?}"
+    );
 }

@@ -125,7 +125,7 @@ async fn a_lock_joins_where_nothing_but_locks_stands() {
         assert_eq!(
             key_names(&refused.entries),
             [&*key],
-            "it is told what stands"
+            "the refusal shows the present keys"
         );
     }
 }
@@ -292,7 +292,7 @@ async fn several_keys_are_read_at_one_revision() {
     }
     let keys = [b"ns/c/1", b"ns/b/1", b"ns/a/1"].map(|key| Arc::from(&key[..]));
     let (header, entries) = pool.read_each(Lane::Data, &keys).await.unwrap();
-    let told: Vec<_> = entries
+    let found: Vec<_> = entries
         .iter()
         .map(|entry| {
             entry
@@ -302,7 +302,7 @@ async fn several_keys_are_read_at_one_revision() {
         .collect();
     let at = header.revision;
     assert_eq!(
-        told,
+        found,
         [
             Some((&b"ns/c/1"[..], at, lease)),
             None,

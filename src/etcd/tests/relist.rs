@@ -195,9 +195,9 @@ async fn list_of_which_no_endpoint_can_be_used_is_refused_with_the_cause_of_each
     let Err(Refused::Silent(failures)) = pool.adopt(list, KEY, false).await else {
         panic!("a list that is of no use");
     };
-    let told = failures.iter().map(|it| (&*it.endpoint, &*it.message));
-    let told: Vec<_> = told.collect();
-    assert_eq!(told[0].0, dead, "{told:?}");
-    assert_eq!(told[1].0, other.endpoint, "{told:?}");
-    assert!(told[1].1.contains("another cluster"), "{told:?}");
+    let reports = failures.iter().map(|it| (&*it.endpoint, &*it.message));
+    let reports: Vec<_> = reports.collect();
+    assert_eq!(reports[0].0, dead, "{reports:?}");
+    assert_eq!(reports[1].0, other.endpoint, "{reports:?}");
+    assert!(reports[1].1.contains("another cluster"), "{reports:?}");
 }

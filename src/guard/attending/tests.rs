@@ -73,7 +73,7 @@ async fn without_etcd_the_keys_of_a_dead_process_are_given_up_in_time() {
         took >= PATIENCE && took < PATIENCE + 10 * second,
         "{took:?}"
     );
-    let told = |message| {
+    let leases_of = |message| {
         let lines = logs.of("eldest::guard", message, &[("identity", "dead")]);
         let leases = lines.iter().map(|line| line.field("lease").to_owned());
         leases.collect::<Vec<_>>()
@@ -82,6 +82,6 @@ async fn without_etcd_the_keys_of_a_dead_process_are_given_up_in_time() {
         "the keys of a dead process could not be deleted; the guard tries again",
         "the keys of a dead process could not be deleted; the guard gives up",
     ] {
-        assert_eq!(told(message), ["7", "6"], "{message}");
+        assert_eq!(leases_of(message), ["7", "6"], "{message}");
     }
 }

@@ -197,14 +197,15 @@ mod tests {
     #[tokio::test]
     async fn a_thread_is_refused_with_the_number_of_its_process() {
         let own = std::process::id();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            tell.send(fs::read_link("/proc/thread-self").unwrap())
+            report
+                .send(fs::read_link("/proc/thread-self").unwrap())
                 .unwrap();
             let _ = ended.recv();
         });
-        let link = told.recv().unwrap();
+        let link = reported.recv().unwrap();
         let number = link.file_name().and_then(|name| name.to_str()).unwrap();
         let reason = refusal(number.parse().unwrap());
         assert!(

@@ -44,7 +44,7 @@ fn change(settings: &Settings) -> Duration {
     Duration::from_millis(change)
 }
 
-/// When work is told to stop, and until when a term is valid, as the lease's clock has it.
+/// When work is asked to stop, and until when a term is valid, as the lease's clock has it.
 fn ends(settings: &Settings) -> (Duration, Duration) {
     use eldest_core::kv::Header;
     use eldest_core::lease::LeaseClock;
@@ -65,7 +65,7 @@ fn the_figures_on_the_page_of_ttls_are_those_of_the_code() {
     let half = Duration::from_millis(500);
     for ttl in [2, 3, 5, 10, 20, 30, 60, 120, 300].map(Duration::from_secs) {
         let settings = SessionOptions::new("n").ttl(ttl).settle().unwrap();
-        let (told, valid) = ends(&settings);
+        let (stop, valid) = ends(&settings);
         let (margin, grace) = (settings.trust.margin, settings.grace);
         let request = settings.request_timeout;
         on_the_page(
@@ -76,7 +76,7 @@ fn the_figures_on_the_page_of_ttls_are_those_of_the_code() {
                 grace,
                 request,
                 ttl / 3,
-                told,
+                stop,
                 valid,
                 ttl + half,
                 change(&settings),
@@ -87,13 +87,13 @@ fn the_figures_on_the_page_of_ttls_are_those_of_the_code() {
         let options = SessionOptions::new("n").wan(Duration::from_millis(ms));
         let settings = options.settle().unwrap();
         let (ttl, request) = (settings.ttl, settings.request_timeout);
-        let (told, _) = ends(&settings);
+        let (stop, _) = ends(&settings);
         // As etcd's documentation advises, and never less than its defaults.
         let (heartbeat, timeout) = (ms.max(100), (ms * 10).max(1000));
         let first = format!("{ms} ms | {heartbeat} | {timeout} | ");
         let change = change(&settings);
         assert!(change >= Duration::from_millis(timeout), "{ms} ms");
-        on_the_page(&first, &[ttl, request, told, ttl + half, change]);
+        on_the_page(&first, &[ttl, request, stop, ttl + half, change]);
     }
     for (ttl, seconds) in [(4, 1), (7, 2)] {
         let survives = |ttl| {

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A term under a lease that is believed in until 100 ms.
+/// A term under a lease that is trusted until 100 ms.
 fn term(clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     term_in(Scripted::still(), clock)
 }
@@ -103,7 +103,7 @@ fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
 }
 
 #[test]
-fn whoever_saw_an_older_deadline_pass_does_not_end_the_belief() {
+fn a_caller_that_saw_an_older_deadline_pass_does_not_end_the_trust() {
     let lease_deadline = LeaseDeadline::until(1, at(100));
     lease_deadline.extend(at(200));
     assert!(!lease_deadline.end_by(at(199)));

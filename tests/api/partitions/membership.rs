@@ -27,13 +27,13 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
     assert!(again.fencing_token() > term.fencing_token() && !term.is_valid());
     // A partition never handed out goes with the member, a partition in use when it is dropped.
     let ended = CancellationToken::new();
-    let told = ended.clone();
-    two.spawn(async move { told.cancelled().await })?;
+    let finish = ended.clone();
+    two.spawn(async move { finish.cancelled().await })?;
     let leaving = tokio::spawn(async move {
         let left = member.leave().await;
         (left, member)
     });
-    soon("told", again.lost().cancelled()).await;
+    soon("the loss", again.lost().cancelled()).await;
     let refused = again.spawn(std::future::pending::<()>()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
     drop(again);

@@ -48,12 +48,12 @@ impl Running {
         W: FnMut(Partition) -> F + Send + 'static,
         F: Future<Output = Result> + Send + 'static,
     {
-        let (told, begun) = mpsc::unbounded_channel();
+        let (starts, begun) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let task = tokio::spawn(async move {
             let work = move |partition: Partition| {
-                let _ = told.send((partition.number(), partition.term()));
+                let _ = starts.send((partition.number(), partition.term()));
                 work(partition)
             };
             runner.run(stop, work).await

@@ -137,7 +137,7 @@ async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_with_another_count_are_told_so_until_nobody_shares_the_first() -> Result {
+async fn onlookers_with_another_count_get_an_error_until_nobody_shares_the_first() -> Result {
     let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 8).await?;
     let (_eye, other) = partitions(&etcd, "eye", 16).await?;

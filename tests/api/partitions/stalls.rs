@@ -30,7 +30,7 @@ async fn beats_but_for_1(partition: Partition) -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_whose_work_is_silent_begins_anew_and_the_others_go_on() -> Result {
+async fn a_partition_whose_work_is_silent_begins_again_and_the_others_go_on() -> Result {
     let etcd = in_memory();
     let (_session, partitions) = partitions(&etcd, "a", 3).await?;
     let mut running = Running::with(partitions.runner().stall_timeout(STALL), beats_but_for_1);
