@@ -8,7 +8,7 @@ use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, openings, pages, proofs, runbooks, setup, simulate, suites, together};
+use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, together, words};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -48,7 +48,7 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
         stage.step(&mut workspace.cargo(["fmt", "--all", "--check"])?)?;
     }
     imports::stage(stage)?;
-    openings::stage(stage)?;
+    words::stage(stage)?;
     pages::stage(stage)?;
     proofs::stage(stage)?;
     runbooks::stage(stage)

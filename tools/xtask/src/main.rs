@@ -25,7 +25,6 @@ mod matrix;
 mod metadata;
 mod model;
 mod mutants;
-mod openings;
 mod packages;
 mod packed;
 mod pages;
@@ -54,6 +53,7 @@ mod together;
 mod tools;
 mod verify;
 mod version;
+mod words;
 #[cfg(test)]
 mod workflows;
 mod workspaces;

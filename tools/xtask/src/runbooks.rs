@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::openings;
 use crate::pages;
 use crate::setup;
 use crate::stage::Stage;
+use crate::words;
 
 const RUNBOOKS: &str = "docs/operations.md";
 const ALERTS: &str = "deploy/monitoring/alerts.yml";
@@ -51,7 +51,7 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
 
 /// Adds all Rust sources below a folder to the text.
 pub(crate) fn gather(folder: &Path, text: &mut String) -> Result<()> {
-    for file in openings::sources(folder)? {
+    for file in words::sources(folder)? {
         text.push_str(&fs::read_to_string(file)?);
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Refuses documentation comments whose first word hides their subject, such as `What` or `Whether`.
+//! Refuses words that hide who acts: documentation comments that open with `What` or `Whether`, and verbs in the place of the
+//! field's terms.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,17 @@ const REFUSED: [&str; 11] = [
     "As of", "It", "Of", "That", "These", "Those", "Until", "What", "Whether", "Who", "Whoever",
 ];
 const RULE: &str = "name the subject first, or open with a verb";
+/// The words that no comment, name or text of a source has, and what stands in their place.
+const REPLACED: [(&str, &str); 6] = [
+    ("anew", "again, or `a new ...`"),
+    ("believe", "trust, assume or expect"),
+    ("believed", "trusted, assumed or expected"),
+    ("believes", "trusts, assumes or expects"),
+    ("told", "notified, reported, logged or answered"),
+    ("whoever", "the one that acts"),
+];
+/// Names the words.
+const THIS: &str = "tools/xtask/src/words.rs";
 const MARKERS: [&str; 2] = ["///", "//!"];
 /// The folder of compiled files, which have comments of others.
 const TARGET: &str = "target";
@@ -23,11 +35,17 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     ensure!(!files.is_empty(), "there are no sources");
     let mut broken = Vec::new();
     for file in &files {
-        let name = file.strip_prefix(setup::root()).unwrap_or(file).display();
-        for (line, word) in refused(&fs::read_to_string(file)?) {
-            broken.push(format!(
-                "{name}:{line}: a comment opens with {word}: {RULE}"
-            ));
+        let path = file.strip_prefix(setup::root()).unwrap_or(file);
+        let (name, source) = (path.display(), fs::read_to_string(file)?);
+        let openings = refused(&source).into_iter();
+        broken.extend(openings.map(|(line, word)| {
+            format!("{name}:{line}: a comment opens with {word}: {RULE}")
+        }));
+        if path != Path::new(THIS) {
+            let words = replaced(&source).into_iter();
+            broken.extend(words.map(|(line, word, better)| {
+                format!("{name}:{line}: the word {word}: write {better}")
+            }));
         }
     }
     if broken.is_empty() {
@@ -80,14 +98,35 @@ fn refused(source: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
+/// Returns the line, the word and its replacement for each word that has one. The parts of a name are words.
+fn replaced(source: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    for (line, text) in (1..).zip(source.lines()) {
+        for word in text.split(|c: char| !c.is_ascii_alphabetic()) {
+            let known = REPLACED.into_iter();
+            let mut known = known.filter(|(known, _)| known.eq_ignore_ascii_case(word));
+            found.extend(known.next().map(|(word, better)| (line, word, better)));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use super::refused;
+    use super::{refused, replaced};
 
     #[test]
     fn opening_that_hides_the_subject_is_found_with_its_line() {
         let source = "//! What it does.\n\n/// Returns the leader.\n/// It may be old.\nfn a() {}\n  /// As of now.\n\
                       // Who calls.\n/// It's gone.\n/// Of two.\na,\n/// Items.\nb,\n/// `What`.\n";
         assert_eq!(refused(source), [(1, "What"), (6, "As of"), (8, "It")]);
+    }
+
+    #[test]
+    fn replaced_word_is_found_in_comments_and_in_names() {
+        let source = "/// Whoever asks.\nfn a() {}\nlet is_told = untold;\n// Renewed.\n";
+        let found = replaced(source).into_iter();
+        let found: Vec<_> = found.map(|(line, word, _)| (line, word)).collect();
+        assert_eq!(found, [(1, "whoever"), (3, "told")]);
     }
 }
