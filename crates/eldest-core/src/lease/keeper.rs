@@ -43,41 +43,6 @@ pub(crate) struct LeaseConfig {
     pub(crate) request_timeout: Duration,
 }
 
-/// The next step after the answer to a renewal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Nothing,
-    /// Something may be due.
-    Keep,
-    /// The read that verifies the renewal, under this number.
-    Verify(RequestId),
-    /// etcd says that the lease is gone.
-    Gone,
-}
-
-/// The meaning of a linearizable answer for the lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Confirmed {
-    Nothing,
-    /// The lease may be trusted for longer. `fresh`: the trust is new.
-    Extended {
-        fresh: bool,
-    },
-    /// etcd answers, and has refused its renewals for so long that it is to be given up.
-    Hopeless,
-}
-
-/// The state of the lease when the session closes.
-#[derive(Debug)]
-pub(crate) enum Closing {
-    /// The lease is to be revoked.
-    Held(Box<Lease>),
-    /// The answer to the grant is awaited.
-    Granting,
-    /// There is none.
-    None,
-}
-
 /// The session's lease, and how the session is doing by it.
 #[derive(Debug)]
 pub(crate) struct LeaseKeeper {
@@ -202,14 +167,14 @@ impl LeaseKeeper {
         }
     }
 
-    /// Takes over a lease that etcd granted and that was asked for at `sent`. Returns true if the lease may be trusted.
+    /// Takes over a lease that etcd granted, asked for at `sent`, and trusts it unless its time is over already.
     pub(crate) fn granted(
         &mut self,
         now: Time,
         sent: Time,
         (lease, ttl, header): (i64, Duration, Header),
         out: &mut Outbox,
-    ) -> bool {
+    ) {
         let lease = Lease::granted(
             lease,
             ttl,
@@ -229,7 +194,7 @@ impl LeaseKeeper {
         let deadline = lease.deadline();
         self.holding = Holding::Held(Box::new(lease));
         self.set_renewal_timer(out);
-        self.trust(now, deadline, out)
+        self.trust(now, deadline, out);
     }
 
     /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
@@ -247,12 +212,11 @@ impl LeaseKeeper {
         out.note_failure("grant", &[], error);
     }
 
-    /// Trusts the lease until `deadline`, if more than the grace period is left. Returns true if it was not trusted
-    /// before.
-    fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) -> bool {
+    /// Trusts the lease until `deadline`, if more than the grace period is left.
+    fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) {
         let until = deadline.before(self.config.grace);
         if now >= until {
-            return false;
+            return;
         }
         debug_assert!(
             now.after(self.config.grace) < deadline,
@@ -274,7 +238,6 @@ impl LeaseKeeper {
         if let Some(lease) = self.id() {
             self.set_state(SessionState::Live(lease), out);
         }
-        fresh
     }
 
     /// Returns true if the lease cannot expire before `deadline`, and a margin, counted from when its last renewal was sent.
@@ -332,24 +295,24 @@ impl LeaseKeeper {
         self.set_state(SessionState::Lost { reason }, out);
     }
 
-    /// The keepalive stream answered, or failed.
+    /// Applies the answer to a renewal, or to the opening of the keepalive stream. Returns the number of the read that is to
+    /// verify the renewal. The lease may be gone, or something else due.
     pub(crate) fn renewed(
         &mut self,
         now: Time,
         request: RequestId,
         answer: Answer,
         out: &mut Outbox,
-    ) -> Renewed {
+    ) -> Option<RequestId> {
         let received = out.last_id();
         let verify = received + 1;
         let Holding::Held(lease) = &mut self.holding else {
-            return Renewed::Nothing;
+            return None;
         };
         match answer {
             Answer::Opened => {
                 lease.opened(now, request);
                 self.sweeps = SWEEPS;
-                Renewed::Keep
             }
             Answer::Renewed { ttl, header } => {
                 let before = lease.deadline();
@@ -360,43 +323,35 @@ impl LeaseKeeper {
                     "an acknowledgement alone extends nothing"
                 );
                 match acknowledged {
-                    (Outcome::Gone, _) => Renewed::Gone,
-                    (_, Some(Next::Verify)) => Renewed::Verify(out.next_id()),
-                    _ => Renewed::Nothing,
+                    (Outcome::Gone, _) => self.set_gone(),
+                    (_, Some(Next::Verify)) => return Some(out.next_id()),
+                    _ => {}
                 }
             }
             // About this lease: the stream of an earlier one may answer late.
             Answer::Failed(error) if error.class == Class::LeaseGone && lease.awaits(request) => {
-                Renewed::Gone
+                self.set_gone();
             }
-            Answer::Failed(error) => {
-                if self.renewal_failed(now, request, error, out) {
-                    Renewed::Keep
-                } else {
-                    Renewed::Nothing
-                }
-            }
-            _ => Renewed::Nothing,
+            Answer::Failed(error) => self.renewal_failed(now, request, error, out),
+            _ => {}
         }
+        None
     }
 
-    /// The keepalive stream, or the read that follows a renewal on its connection, failed. Whether something may be due.
+    /// Records that the keepalive stream failed, or the read that follows a renewal on its connection.
     pub(crate) fn renewal_failed(
         &mut self,
         now: Time,
         request: RequestId,
         error: RequestError,
         out: &mut Outbox,
-    ) -> bool {
-        let Holding::Held(lease) = &mut self.holding else {
-            return false;
-        };
-        let failed = lease.failed(now, request);
-        if failed {
+    ) {
+        if let Holding::Held(lease) = &mut self.holding
+            && lease.failed(now, request)
+        {
             out.act(Action::HangUp);
             out.note(Note::RenewalFailed { error });
         }
-        failed
     }
 
     /// Whose key was read last to verify a renewal; another one is to be next.
@@ -433,16 +388,17 @@ impl LeaseKeeper {
         }
     }
 
-    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement.
+    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement. Returns true if it does. A
+    /// lease whose renewals etcd has refused for too long is gone.
     pub(crate) fn confirm(
         &mut self,
         now: Time,
         begun: RequestId,
         header: Header,
         out: &mut Outbox,
-    ) -> Confirmed {
+    ) -> bool {
         let Holding::Held(lease) = &mut self.holding else {
-            return Confirmed::Nothing;
+            return false;
         };
         let before = lease.deadline();
         match lease.confirm(now, begun, header) {
@@ -463,19 +419,18 @@ impl LeaseKeeper {
                 self.set_renewal_timer(out);
                 // Not when it was granted: one that is lost at once must not be granted in a tight loop.
                 self.grant_failures = 0;
-                let fresh = self.trust(now, deadline, out);
-                Confirmed::Extended { fresh }
+                self.trust(now, deadline, out);
+                true
             }
             Outcome::Refused => {
                 out.note(Note::RenewalRefused);
                 self.set_renewal_timer(out);
                 if self.is_hopeless(now) {
-                    Confirmed::Hopeless
-                } else {
-                    Confirmed::Nothing
+                    self.set_gone();
                 }
+                false
             }
-            Outcome::None | Outcome::Gone => Confirmed::Nothing,
+            Outcome::None | Outcome::Gone => false,
         }
     }
 
@@ -516,7 +471,7 @@ impl LeaseKeeper {
         self.sweeps = self.sweeps.max(1);
     }
 
-    /// etcd says that the lease is gone.
+    /// The lease is gone, or to be given up.
     pub(crate) fn set_gone(&mut self) {
         self.gone = self.lease().is_some();
     }
@@ -558,20 +513,23 @@ impl LeaseKeeper {
         self.holding = Holding::None { not_before };
     }
 
-    /// The session closes, and nobody needs the lease any more.
-    pub(crate) fn close(&mut self, out: &mut Outbox) -> Closing {
-        match std::mem::replace(&mut self.holding, Holding::Closed) {
-            Holding::Held(lease) => {
-                out.act(Action::HangUp);
-                self.trusted = None;
-                Closing::Held(lease)
-            }
-            Holding::Granting => {
-                self.holding = Holding::Granting;
-                Closing::Granting
-            }
-            Holding::None { .. } | Holding::Closed => Closing::None,
+    /// Returns true if the answer to the grant is awaited.
+    pub(crate) fn is_granting(&self) -> bool {
+        matches!(self.holding, Holding::Granting)
+    }
+
+    /// The session closes, and nobody needs the lease any more: returns the lease that is to be revoked. None is granted from
+    /// now on.
+    pub(crate) fn close(&mut self, out: &mut Outbox) -> Option<Box<Lease>> {
+        if self.is_granting() {
+            return None;
         }
+        let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) else {
+            return None;
+        };
+        out.act(Action::HangUp);
+        self.trusted = None;
+        Some(lease)
     }
 
     /// A closing session has waited long enough. What could not be confirmed goes with the lease: now if etcd can be

@@ -7,5 +7,5 @@ mod renewal;
 
 pub(crate) use checks::KeyChecks;
 pub use clock::{LeaseClock, Step, Trust, Verdict};
-pub(crate) use keeper::{Closing, Confirmed, LeaseConfig, LeaseKeeper, Renewed};
+pub(crate) use keeper::{LeaseConfig, LeaseKeeper};
 pub use renewal::{Lease, Next, Outcome};

@@ -161,15 +161,6 @@ impl Wants {
     }
 }
 
-/// When it is to be worked out what changes mean for a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rebalance {
-    Now,
-    At(Time),
-    /// A timer is set.
-    Due,
-}
-
 /// The member's side of a candidacy.
 #[derive(Debug, Clone)]
 pub struct Membership {
@@ -242,17 +233,12 @@ impl Membership {
         &self.partitions.tag
     }
 
-    /// Something changed that it goes by: whether what that means is to be worked out now, or when.
-    pub(crate) fn rebalance_soon(&mut self, now: Time) -> Rebalance {
+    /// Something changed that it goes by. Returns when the consequences are to be worked out, unless that is arranged already.
+    pub(crate) fn rebalance_at(&mut self, now: Time) -> Option<Time> {
         let between = (EACH * self.partitions.count).clamp(BETWEEN, MOST);
         let at = self.rebalanced.after(between);
-        if now >= at {
-            Rebalance::Now
-        } else if std::mem::replace(&mut self.due, true) {
-            Rebalance::Due
-        } else {
-            Rebalance::At(at)
-        }
+        let is_arranged = now < at && std::mem::replace(&mut self.due, true);
+        (!is_arranged).then_some(at)
     }
 
     /// Records that the consequences of changes are worked out now.

@@ -6,5 +6,4 @@ mod membership;
 
 pub use assignment::{Assignee, Center, Owned, assign};
 pub use keys::{KeyKind, kind_of, member_key, partition_key};
-pub(crate) use membership::Rebalance;
 pub use membership::{Membership, PartitionSet, Share, Wants, facts};

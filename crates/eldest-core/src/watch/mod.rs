@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use freshness::{Completeness, Freshness};
 pub use onlooker::Onlooker;
-pub(crate) use stream::{Compared, WatchStream};
+pub(crate) use stream::WatchStream;
 
 /// A stream that is behind for longer is stalled.
 pub fn stall_bound(request_timeout: Duration) -> Duration {

@@ -21,17 +21,6 @@ use crate::timers::Timer;
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
 const OPENING: u32 = 2;
 
-/// The result of comparing the stream with a linearizable read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compared {
-    /// The stream is not behind, or there is none.
-    Level,
-    /// The stream is behind, and was asked how far it is.
-    Asked,
-    /// The stream is to be restarted, at another endpoint.
-    Stalled,
-}
-
 /// The newest revision and the newest raft term that messages or reads showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Seen {
@@ -40,6 +29,13 @@ struct Seen {
 }
 
 impl Seen {
+    fn of(header: Header) -> Self {
+        Self {
+            revision: header.revision,
+            term: header.term,
+        }
+    }
+
     /// Returns true if neither the revision nor the term of `other` is newer.
     fn reaches(self, other: Self) -> bool {
         self.revision >= other.revision && self.term >= other.term
@@ -253,26 +249,24 @@ impl WatchStream {
         is_blank && is_unheard && self.seen == Seen::default()
     }
 
-    /// Compares the stream with a linearizable read: one that stays behind for longer than a bound is stalled.
+    /// Compares the stream with a linearizable read, and asks a stream that is behind how far it is. Returns true if it stays
+    /// behind for longer than a bound: then it is stalled, and is to be restarted at another endpoint.
     ///
     /// The raft term counts beside the revision. A restored store can come back to exactly the revision that a dead stream
     /// showed last, and then nothing but its new term tells the two apart.
-    pub(crate) fn compare(&mut self, now: Time, header: Header, out: &mut Outbox) -> Compared {
-        let read = Seen {
-            revision: header.revision,
-            term: header.term,
-        };
+    pub(crate) fn compare(&mut self, now: Time, header: Header, out: &mut Outbox) -> bool {
+        let read = Seen::of(header);
         if self.watches.is_empty() || self.down_until.is_some() {
-            return Compared::Level;
+            return false;
         }
         if self.is_unanswered(now) {
             out.note(Note::WatchLost {
                 why: "stalled: etcd answers reads, but not requested watches".to_owned(),
             });
-            return Compared::Stalled;
+            return true;
         }
         if self.seen.reaches(read) {
-            return Compared::Level;
+            return false;
         }
         let (since, _) = *self.behind.get_or_insert((now, read));
         if now.since(since) >= stall_bound(self.request_timeout) {
@@ -282,10 +276,10 @@ impl WatchStream {
                     self.seen
                 ),
             });
-            return Compared::Stalled;
+            return true;
         }
         out.act(Action::Progress);
-        Compared::Asked
+        false
     }
 
     /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it
@@ -324,23 +318,24 @@ impl WatchStream {
         out.ask(Purpose::Probe { sent: now }, Ask::Probe { key });
     }
 
-    /// A probe that was sent at `sent` is answered.
+    /// Records the answer to a probe that was sent at `sent`, and compares the stream with it.
     pub(crate) fn probed(
         &mut self,
         now: Time,
         sent: Time,
         header: Header,
         out: &mut Outbox,
-    ) -> Compared {
+    ) -> bool {
         if self.freshness.probed(sent, header.revision) {
             self.confirmed(out);
         }
         let stands = !self.watches.is_empty() && self.down_until.is_none();
-        let compared = self.compare(now, header, out);
-        if compared == Compared::Level && stands && self.freshness.waits() {
+        let asks = stands && self.freshness.waits() && self.seen.reaches(Seen::of(header));
+        let is_stalled = self.compare(now, header, out);
+        if asks && !is_stalled {
             out.act(Action::Progress);
         }
-        compared
+        is_stalled
     }
 
     fn confirmed(&self, out: &mut Outbox) {

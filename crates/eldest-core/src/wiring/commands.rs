@@ -6,7 +6,6 @@ use super::{Core, Slot};
 use crate::action::{CandidateAction, Note, RequestError, SlotId, TermId, WatchId};
 use crate::candidate::{Candidacy, CandidateConfig, End, Phase};
 use crate::kv::{Change, Header, Reach};
-use crate::lease::Closing;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
@@ -203,15 +202,11 @@ impl Core {
             "a session closes when nobody acts by its keys"
         );
         let lease = self.rooms.lease.id();
-        match self.rooms.lease.close(&mut self.rooms.out) {
-            Closing::Held(lease) => {
-                let (out, lost) = (&mut self.rooms.out, (lease.id(), lease.ttl()));
-                self.revocations.add(now, lost, now, out);
-            }
-            Closing::None if self.revocations.is_empty() => {
-                self.rooms.lease.closed(&mut self.rooms.out);
-            }
-            Closing::Granting | Closing::None => {}
+        if let Some(lease) = self.rooms.lease.close(&mut self.rooms.out) {
+            let (out, lost) = (&mut self.rooms.out, (lease.id(), lease.ttl()));
+            self.revocations.add(now, lost, now, out);
+        } else if self.revocations.is_empty() && !self.rooms.lease.is_granting() {
+            self.rooms.lease.closed(&mut self.rooms.out);
         }
         debug_assert!(
             lease.is_none_or(|lease| self.revocations.contains(lease)),

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::rooms::Rooms;
+use super::hall::Rooms;
 use super::slots::{Slot, Slots};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Seat};
 use crate::kv::Header;
-use crate::partitions::{Membership, Rebalance, partition_key};
+use crate::partitions::{Membership, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
@@ -47,10 +47,10 @@ impl Holdings<'_> {
     /// Something changed that a member goes by.
     pub(super) fn rebalance_soon(&mut self) {
         let now = self.now;
-        match self.membership().map(|m| m.rebalance_soon(now)) {
-            Some(Rebalance::Now) => self.rebalance(),
-            Some(Rebalance::At(at)) => self.rooms.out.set_timer(at, Timer::Rebalance(self.slot)),
-            Some(Rebalance::Due) | None => {}
+        match self.membership().and_then(|m| m.rebalance_at(now)) {
+            Some(at) if now < at => self.rooms.out.set_timer(at, Timer::Rebalance(self.slot)),
+            Some(_) => self.rebalance(),
+            None => {}
         }
     }
 

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use super::hall::Hall;
-use super::rooms::Rooms;
+use super::hall::{Hall, Rooms};
 use super::slots::{Slot, Slots};
 use crate::action::{Action, Answer, Class, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
 use crate::cleanup::Revocations;
 use crate::known_store::{Floor, Origin};
 use crate::kv::{Entry, Header};
-use crate::lease::{Confirmed, KeyChecks, Renewed};
+use crate::lease::KeyChecks;
 use crate::purpose::Purpose;
 use crate::reason::LostReason;
 use crate::time::Time;
@@ -48,12 +47,9 @@ impl Tenure<'_> {
     pub(super) fn granted(&mut self, sent: Time, answer: Answer) {
         match answer {
             Answer::Granted { lease, ttl, header } => {
-                let granted = (lease, ttl, header);
-                let fresh = self
-                    .rooms
-                    .lease
-                    .granted(self.now, sent, granted, &mut self.rooms.out);
-                self.review_candidates(fresh);
+                let (granted, out) = ((lease, ttl, header), &mut self.rooms.out);
+                self.rooms.lease.granted(self.now, sent, granted, out);
+                self.review_candidates(None);
             }
             Answer::Failed(error) => {
                 self.rooms
@@ -70,9 +66,9 @@ impl Tenure<'_> {
         }
     }
 
-    /// Reviews every candidate once the lease is trusted again (`fresh`): they may join and lead then.
-    fn review_candidates(&mut self, fresh: bool) {
-        if fresh {
+    /// Reviews every candidate if the lease has come to be trusted: they may join and lead again.
+    fn review_candidates(&mut self, trusted_before: Option<Time>) {
+        if trusted_before.is_none() && self.rooms.lease.trusted().is_some() {
             for slot in self.slots.ids() {
                 self.hall().review_candidate(slot);
             }
@@ -80,16 +76,12 @@ impl Tenure<'_> {
     }
 
     pub(super) fn renewed(&mut self, request: RequestId, answer: Answer) {
-        match self
-            .rooms
-            .lease
-            .renewed(self.now, request, answer, &mut self.rooms.out)
-        {
-            Renewed::Nothing => {}
-            Renewed::Keep => self.keep_lease(),
-            Renewed::Verify(request) => self.verify(request),
-            Renewed::Gone => self.lose_lease(LostReason::LeaseLost),
+        let (lease, out) = (&mut self.rooms.lease, &mut self.rooms.out);
+        if let Some(read) = lease.renewed(self.now, request, answer, out) {
+            self.verify(read);
         }
+        self.end_if_gone();
+        self.keep_lease();
     }
 
     /// Reads a live key of ours, another each time.
@@ -109,19 +101,14 @@ impl Tenure<'_> {
 
     /// Any linearizable answer may verify the last acknowledgement.
     pub(super) fn confirm(&mut self, begun: RequestId, header: Header) {
-        match self
-            .rooms
-            .lease
-            .confirm(self.now, begun, header, &mut self.rooms.out)
-        {
-            Confirmed::Nothing => {}
-            Confirmed::Extended { fresh } => {
-                self.review_candidates(fresh);
-                self.rooms.lease.count_renewal(&mut self.rooms.out);
-                self.check_unwatched();
-            }
-            Confirmed::Hopeless => self.lose_lease(LostReason::LeaseLost),
+        let (lease, out) = (&mut self.rooms.lease, &mut self.rooms.out);
+        let trusted_before = lease.trusted();
+        if lease.confirm(self.now, begun, header, out) {
+            self.review_candidates(trusted_before);
+            self.rooms.lease.count_renewal(&mut self.rooms.out);
+            self.check_unwatched();
         }
+        self.end_if_gone();
     }
 
     pub(super) fn verified(
@@ -140,14 +127,9 @@ impl Tenure<'_> {
                 self.hall().compare_stream(header);
             }
             Answer::Failed(error) => {
-                let out = &mut self.rooms.out;
-                if self
-                    .rooms
-                    .lease
-                    .renewal_failed(self.now, request, error, out)
-                {
-                    self.keep_lease();
-                }
+                let (lease, out) = (&mut self.rooms.lease, &mut self.rooms.out);
+                lease.renewal_failed(self.now, request, error, out);
+                self.keep_lease();
             }
             _ => {}
         }

@@ -22,14 +22,12 @@ mod evacuation;
 mod hall;
 mod holdings;
 mod lease;
-mod rooms;
 mod slots;
 mod view_sync;
 mod watch;
 
-use self::hall::Hall;
+use self::hall::{Hall, Rooms};
 use self::lease::Tenure;
-use self::rooms::Rooms;
 use self::slots::{Slot, Slots};
 use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;

@@ -1,7 +1,6 @@
 //! Passes the messages of the watch stream to the slots that it watches for.
 
-use super::hall::Hall;
-use super::rooms::Rooms;
+use super::hall::{Hall, Rooms};
 use super::slots::Slot;
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
 use crate::evacuation::MARKS;
@@ -9,7 +8,6 @@ use crate::ids::{SlotId, WatchId};
 use crate::kv::{Change, Header};
 use crate::purpose::Purpose;
 use crate::time::Time;
-use crate::watch::Compared;
 
 impl Hall<'_> {
     /// etcd created the watch: every change after the header's revision follows.
@@ -63,24 +61,16 @@ impl Hall<'_> {
 
     /// A probe that was sent at `sent` is answered.
     pub(super) fn probed(&mut self, sent: Time, header: Header) {
-        let compared = self
-            .rooms
-            .watches
-            .probed(self.now, sent, header, &mut self.rooms.out);
-        self.restart_if_stalled(compared);
+        let Rooms { watches, out, .. } = &mut *self.rooms;
+        if watches.probed(self.now, sent, header, out) {
+            self.restart_watches(true);
+        }
     }
 
     /// The stream is compared with a linearizable read.
     pub(super) fn compare_stream(&mut self, header: Header) {
-        let compared = self
-            .rooms
-            .watches
-            .compare(self.now, header, &mut self.rooms.out);
-        self.restart_if_stalled(compared);
-    }
-
-    fn restart_if_stalled(&mut self, compared: Compared) {
-        if compared == Compared::Stalled {
+        let Rooms { watches, out, .. } = &mut *self.rooms;
+        if watches.compare(self.now, header, out) {
             self.restart_watches(true);
         }
     }
