@@ -145,7 +145,7 @@ impl<'a> Follower<'a> {
         match until(env, end, self.work?).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(error))) => {
-                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed after it was told to stop");
+                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed after it was asked to stop");
             }
             Some(Err(panic)) => return Some(panic),
             None => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::term::LeaseDeadline;
 use crate::runtime::SharedEnv;
-use eldest_core::status::Believed;
+use eldest_core::status::Trusted;
 
 /// The state of a session.
 pub type SessionState = eldest_core::status::SessionState<LeaseView>;
@@ -39,8 +39,8 @@ impl LeaseView {
     }
 }
 
-impl Believed for LeaseView {
-    fn is_believed(&self) -> bool {
+impl Trusted for LeaseView {
+    fn is_trusted(&self) -> bool {
         !self.time_left().is_zero()
     }
 }

@@ -196,7 +196,7 @@ async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
     let news = walk.step("docker-compose stop etcd2").await?;
     let cut = walk.demo.ended("etcd2")?;
     walk.without_quorum = Some(since_boot(cut));
-    let over = only(&news, first, "I was told to end")?;
+    let over = only(&news, first, "I was asked to end")?;
     let took = over.at.duration_since(cut).unwrap_or_default();
     let end = format!("{first}'s worker's end without a quorum");
     in_time(&end, took, TTL)?;

@@ -189,7 +189,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_logged() -> Result {
     assert_eq!(stepped_down.level, Level::INFO, "it was asked for");
     let late = logs.one(
         ELECTION,
-        "follower's work failed after it was told to stop",
+        "follower's work failed after it was asked to stop",
         &of_jobs,
     );
     assert_eq!(late.field("error"), "too late");

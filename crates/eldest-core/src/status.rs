@@ -128,26 +128,26 @@ pub enum SessionState<L = i64> {
 
 /// The part of a lease that [`SessionState::as_str`] needs.
 #[doc(hidden)]
-pub trait Believed {
+pub trait Trusted {
     /// Returns `true` if the session trusts the lease at this moment.
-    fn is_believed(&self) -> bool;
+    fn is_trusted(&self) -> bool;
 }
 
-impl<L: Believed> SessionState<L> {
+impl<L: Trusted> SessionState<L> {
     /// Returns the state at this moment in one word, as HTTP shows it: `connecting`, `ready`, `live`, `lost`, `closed`.
     /// A lease whose deadline has passed is `lost`.
     pub fn as_str(&self) -> &'static str {
         match self {
             SessionState::Connecting => "connecting",
             SessionState::Ready => "ready",
-            SessionState::Live(lease) if lease.is_believed() => "live",
+            SessionState::Live(lease) if lease.is_trusted() => "live",
             SessionState::Live(_) | SessionState::Lost { .. } => "lost",
             SessionState::Closed => "closed",
         }
     }
 }
 
-impl<L: Believed> fmt::Display for SessionState<L> {
+impl<L: Trusted> fmt::Display for SessionState<L> {
     /// Writes the word of [`as_str`](SessionState::as_str), with the reason of a loss: `lost: lease_expiring`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())?;
@@ -161,7 +161,7 @@ impl<L: Believed> fmt::Display for SessionState<L> {
 /// Writes an object: `state` as in [`as_str`](SessionState::as_str), with the `lease` of a session that has one, or the
 /// `reason` of its loss.
 #[cfg(feature = "serde")]
-impl<L: Believed + serde::Serialize> serde::Serialize for SessionState<L> {
+impl<L: Trusted + serde::Serialize> serde::Serialize for SessionState<L> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
 

@@ -163,6 +163,6 @@ async fn a_worker_that_is_asked_to_end_says_so_and_ends() -> Result {
     std::io::Read::read_to_string(&mut output, &mut said)?;
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].ends_with(" node-a: I work with token 7"), "{said}");
-    assert!(lines[1].contains(" node-a: I was told to end"), "{said}");
+    assert!(lines[1].contains(" node-a: I was asked to end"), "{said}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Holds the parts of a session that its candidates share, and does for one input what concerns several slots: looks, reads,
+//! Holds the parts of a session that its candidates share, and does for one input what concerns several slots: reviews, reads,
 //! watches, removals, and the end of a candidacy.
 
 use std::sync::Arc;

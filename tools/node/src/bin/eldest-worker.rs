@@ -54,7 +54,7 @@ async fn main() -> Result<()> {
         .await?;
     let answered = worker.answered.load(Ordering::Relaxed);
     worker.say(&format!(
-        "I was told to end, and have answered {answered} times"
+        "I was asked to end, and have answered {answered} times"
     ));
     Ok(())
 }
