@@ -119,10 +119,10 @@ async fn a_frozen_container_can_be_killed_and_can_be_asked_to_end() -> Result {
     assert_eq!(code, Some(0), "it heard the signal, and ended by itself");
 
     let history = recorder.history()?;
-    let recorded: Vec<&What> = history.events().iter().map(|event| &event.what).collect();
+    let seen: Vec<&What> = history.events().iter().map(|event| &event.what).collect();
     let (paused, resumed, killed) = (&What::Paused, &What::Resumed, &What::Killed);
     assert_eq!(
-        recorded,
+        seen,
         [paused, killed, paused, resumed, resumed, killed],
         "it was dead when it had been killed, and went on before it ended"
     );

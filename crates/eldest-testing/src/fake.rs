@@ -154,7 +154,7 @@ impl Machine {
             clock.now = now;
             std::mem::take(&mut clock.sleepers)
         };
-        while self.watchdog.look(now) == Some(now) {}
+        while self.watchdog.fire_due(now) == Some(now) {}
         sleepers.into_iter().for_each(Waker::wake);
     }
 }
@@ -210,6 +210,6 @@ impl Env for Machine {
 
     fn rewatch(&self) {
         let now = self.now();
-        while self.watchdog.look(now) == Some(now) {}
+        while self.watchdog.fire_due(now) == Some(now) {}
     }
 }

@@ -38,9 +38,10 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
         let path = file.strip_prefix(setup::root()).unwrap_or(file);
         let (name, source) = (path.display(), fs::read_to_string(file)?);
         let openings = refused(&source).into_iter();
-        broken.extend(openings.map(|(line, word)| {
-            format!("{name}:{line}: a comment opens with {word}: {RULE}")
-        }));
+        broken.extend(
+            openings
+                .map(|(line, word)| format!("{name}:{line}: a comment opens with {word}: {RULE}")),
+        );
         if path != Path::new(THIS) {
             let words = replaced(&source).into_iter();
             broken.extend(words.map(|(line, word, better)| {

@@ -23,7 +23,7 @@ use eldest_fixtures::tools::tool;
 /// Chromium reads its commands at descriptor 3 and answers at 4; what it prints is for its log.
 const PIPES: &str = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#;
 
-/// It runs as root only with `--no-sandbox`; the rest keeps it from what is not the page: the network, the profile of
+/// Chromium runs as root only with `--no-sandbox`; the rest keeps it from what is not the page: the network, the profile of
 /// the user who runs this, a graphics card.
 const OPTIONS: [&str; 7] = [
     "--headless",

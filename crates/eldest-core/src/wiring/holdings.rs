@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::hall::Rooms;
-use super::slots::{Slot, Slots};
+use super::slots::{Rooms, Slot, Slots};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Seat};
 use crate::kv::Header;

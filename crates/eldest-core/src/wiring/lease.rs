@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::hall::{Hall, Rooms};
-use super::slots::{Slot, Slots};
+use super::hall::Hall;
+use super::slots::{Rooms, Slot, Slots};
 use crate::action::{Action, Answer, Class, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase};
 use crate::cleanup::Revocations;

@@ -26,9 +26,9 @@ mod slots;
 mod view_sync;
 mod watch;
 
-use self::hall::{Hall, Rooms};
+use self::hall::Hall;
 use self::lease::Tenure;
-use self::slots::{Slot, Slots};
+use self::slots::{Rooms, Slot, Slots};
 use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::Revocations;

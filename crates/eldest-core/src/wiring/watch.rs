@@ -1,7 +1,7 @@
 //! Passes the messages of the watch stream to the slots that it watches for.
 
-use super::hall::{Hall, Rooms};
-use super::slots::Slot;
+use super::hall::Hall;
+use super::slots::{Rooms, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
 use crate::evacuation::MARKS;
 use crate::ids::{SlotId, WatchId};

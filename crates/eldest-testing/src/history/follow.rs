@@ -63,18 +63,18 @@ impl Recorder {
                 let reason = reason.to_owned();
                 recorder.record(&*node, election, What::LostToken { token, reason });
             };
-            let mut recorded = false;
+            let mut is_lost = false;
             while recorder.sample(&*node, election, token, || term.is_valid()) {
                 tokio::select! {
                     biased;
-                    () = lost.cancelled(), if !recorded => {
-                        recorded = true;
+                    () = lost.cancelled(), if !is_lost => {
+                        is_lost = true;
                         record_loss();
                     }
                     () = tokio::time::sleep(EVERY) => {}
                 }
             }
-            if !recorded {
+            if !is_lost {
                 lost.cancelled().await; // it follows the end of validity at once
                 record_loss();
             }

@@ -45,8 +45,8 @@ async fn a_followed_term_is_sampled_from_its_election_to_its_end() -> Result {
             .iter()
             .all(|event| (&*event.node, &*event.election) == ("n1", "jobs"))
     );
-    let mut recorded: Vec<String> = events.iter().map(|event| event.what.to_string()).collect();
-    recorded.dedup();
+    let mut seen: Vec<String> = events.iter().map(|event| event.what.to_string()).collect();
+    seen.dedup();
     let expected = [
         format!("elected {first}"),
         format!("valid {first}"),
@@ -57,7 +57,7 @@ async fn a_followed_term_is_sampled_from_its_election_to_its_end() -> Result {
         format!("not valid {second}"),
         format!("lost {second} (resigned)"),
     ];
-    assert_eq!(recorded, expected);
+    assert_eq!(seen, expected);
     let samples = events
         .iter()
         .filter(|event| event.what == What::Valid { token: first });
