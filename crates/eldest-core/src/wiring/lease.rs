@@ -81,7 +81,10 @@ impl Tenure<'_> {
             self.verify(read);
         }
         self.end_if_gone();
-        self.keep_lease();
+        // An answer about a lease that is lost makes nothing due.
+        if self.rooms.lease.lease().is_some() {
+            self.keep_lease();
+        }
     }
 
     /// Reads a live key of ours, another each time.
