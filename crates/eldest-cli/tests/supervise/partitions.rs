@@ -79,7 +79,7 @@ async fn all_begin_again(stage: &Stage) -> Result {
     let begun = eventually(TAKEOVER, "all programs begin again", async || {
         let notes = notes(stage);
         let begun = notes.iter().filter(|note| note.word == "begin");
-        (begun.count() == 2 * COUNT).then_some(())
+        (begun.count() >= 2 * COUNT).then_some(())
     });
     Ok(begun.await?)
 }
@@ -93,7 +93,8 @@ async fn loses_its_lease(node: &Node) -> Result {
     Ok(lost.await?)
 }
 
-/// Each program of a partition ended before the next began, under a larger token.
+/// Each program of a partition ended before the next began, under a larger token. In a term whose node lost only the lock of
+/// its programs, they begin again under the same one.
 fn judge(notes: &[Note]) {
     let mut last: BTreeMap<&str, &Note> = BTreeMap::new();
     for note in notes {
@@ -101,10 +102,9 @@ fn judge(notes: &[Note]) {
         match (note.word.as_str(), before) {
             ("begin", None) => {}
             ("begin", Some(before)) => {
-                assert!(
-                    before.word == "end" && before.token < note.token,
-                    "{notes:?}"
-                );
+                let is_again = (&before.node, before.token) == (&note.node, note.token);
+                let is_later = before.token < note.token;
+                assert!(before.word == "end" && (is_later || is_again), "{notes:?}");
             }
             (_, before) => assert!(before.is_some_and(|b| b.token == note.token), "{notes:?}"),
         }
@@ -128,7 +128,8 @@ async fn a_partition_s_program_ends_before_it_begins_on_another_node() -> Result
     let notes = notes(&stage);
     judge(&notes);
     let count = |word| notes.iter().filter(|note| note.word == word).count();
-    assert_eq!((count("begin"), count("end")), (2 * COUNT, 2 * COUNT));
+    assert!(count("begin") >= 2 * COUNT, "{notes:?}");
+    assert_eq!(count("begin"), count("end"), "each program ended");
     assert_eq!(keys(&stage).await?, 0);
     Ok(())
 }
