@@ -21,7 +21,7 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
         guarded.logins().await,
         leadership.valid_until().since_boot(),
     );
-    let several = TTL * 2;
+    let several = TTL;
     eventually(LONG, "renewed for a while", async || {
         (leadership.valid_until().since_boot() > begin + several).then_some(())
     })
@@ -240,7 +240,7 @@ async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Res
 async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enabled_again() -> Result
 {
     let (logs, _guard) = Logs::capture();
-    let mut guarded = Guarded::start(&["--auth-token=simple", "--auth-token-ttl=1"]).await?;
+    let mut guarded = Guarded::start(&["--auth-token=simple"]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
     let (other, mut younger) = guarded.waiting("other").await?;
     let renewed_for = async |time| {
@@ -252,7 +252,7 @@ async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enable
         .await
     };
     guarded.root.auth_disable().await?;
-    renewed_for(TTL * 2).await?;
+    renewed_for(TTL).await?;
     // A node that starts now.
     let late = guarded.session("me").await?;
     late.lock("beside")?.acquire().await?.release().await?;
@@ -265,7 +265,7 @@ async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enable
 
     let mut root = guarded.etcd.client().await;
     root.auth_enable().await?;
-    renewed_for(TTL * 2).await?;
+    renewed_for(TTL).await?;
     late.lock("beside")?.acquire().await?.release().await?;
     leadership.resign().await?;
     let second = timeout(LONG, younger.elected()).await??;
