@@ -235,8 +235,11 @@ impl Candidate {
     ///
     /// Cancel safe: leaving continues in the background.
     pub async fn leave(&mut self) -> Result<()> {
-        self.leave_within(EndReason::Left, self.handle.patience())
-            .await
+        self.leave_for(EndReason::Left).await
+    }
+
+    pub(crate) async fn leave_for(&mut self, reason: EndReason) -> Result<()> {
+        self.leave_within(reason, self.handle.patience()).await
     }
 
     pub(crate) fn begin_to_leave(&self, reason: EndReason) -> Result<()> {

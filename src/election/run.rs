@@ -105,12 +105,16 @@ impl<W> Run<'_, W> {
                 Round::Again => {}
                 Round::Over(value) => return Ok(value),
                 Round::Failed(error, _) if self.rules.on_error == OnError::Leave => {
-                    return leave(node.candidate).await.and(Err(error));
+                    return leave(node.candidate, EndReason::WorkFailed)
+                        .await
+                        .and(Err(error));
                 }
                 Round::Failed(_, ran) => node.pause = Some(pauses.after(ran)),
             }
         }
-        leave(node.candidate).await.map(|()| None)
+        leave(node.candidate, EndReason::Shutdown)
+            .await
+            .map(|()| None)
     }
 
     /// Follows until this node is elected, and leads for one term.
@@ -145,22 +149,22 @@ impl<W> Run<'_, W> {
         let leadership = match turn {
             Turn::Elected(leadership) => leadership,
             Turn::Fault(Fault::Panicked(panic)) => {
-                leave(candidate.take()).await?;
+                leave(candidate.take(), EndReason::Left).await?;
                 std::panic::resume_unwind(panic);
             }
             Turn::Fault(Fault::Failed(error)) => {
                 warn_of(&error, self.election.name(), self.rules.on_error);
                 fail(candidate.as_ref());
-                leave(candidate.take()).await?;
+                leave(candidate.take(), EndReason::WorkFailed).await?;
                 return Ok(Round::Failed(error, env.now().since(begun)));
             }
             Turn::Shutdown => {
-                let left = wind_up(candidate.take(), follower, grace).await;
+                let left = wind_up(candidate.take(), EndReason::Shutdown, follower, grace).await;
                 return left.map(|()| Round::Over(None));
             }
             Turn::Refused(error) => {
                 let resigned = has_left(candidate.as_ref());
-                drop(wind_up(candidate.take(), follower, grace).await);
+                drop(wind_up(candidate.take(), EndReason::Left, follower, grace).await);
                 return resigned.then_some(Round::Over(None)).ok_or(error);
             }
         };
@@ -202,15 +206,20 @@ impl<W> Run<'_, W> {
             // The candidate rejoins, at the back.
             End::Lost => Ok(Round::Again),
             End::Failed(error, ran) => Ok(Round::Failed(error, ran)),
-            End::Resigned(value) | End::Shutdown(value) => {
-                leave(candidate.take()).await.map(|()| Round::Over(value))
+            End::Resigned(value) => {
+                let left = leave(candidate.take(), EndReason::Left).await;
+                left.map(|()| Round::Over(value))
+            }
+            End::Shutdown(value) => {
+                let left = leave(candidate.take(), EndReason::Shutdown).await;
+                left.map(|()| Round::Over(value))
             }
             End::Done(value) => {
-                let left = leave(candidate.take()).await;
+                let left = leave(candidate.take(), EndReason::Left).await;
                 left.map(|()| Round::Over(Some(value)))
             }
             End::Panicked(panic) => {
-                drop(leave(candidate.take()).await);
+                drop(leave(candidate.take(), EndReason::Left).await);
                 std::panic::resume_unwind(panic);
             }
         }
@@ -302,11 +311,12 @@ fn has_left(candidate: Option<&Candidate>) -> bool {
 /// Leaves, and ends the follower's work; a panic of that goes on.
 async fn wind_up(
     candidate: Option<Candidate>,
+    reason: EndReason,
     follower: Follower<'_>,
     grace: Duration,
 ) -> Result<()> {
     // Not one after the other: it might be elected meanwhile, and nobody would work.
-    let (left, panic) = tokio::join!(leave(candidate), follower.end(grace));
+    let (left, panic) = tokio::join!(leave(candidate, reason), follower.end(grace));
     if let Some(panic) = panic {
         std::panic::resume_unwind(panic);
     }
@@ -407,9 +417,12 @@ fn fail(candidate: Option<&Candidate>) {
 }
 
 /// Waits for the end of the candidacy: for its key to be gone.
-async fn leave(candidate: Option<Candidate>) -> Result<()> {
+async fn leave(candidate: Option<Candidate>, reason: EndReason) -> Result<()> {
     match candidate {
-        Some(mut candidate) => candidate.leave().await.or_else(unconfirmed),
+        Some(mut candidate) => {
+            let left = candidate.leave_for(reason).await;
+            left.or_else(unconfirmed)
+        }
         None => Ok(()),
     }
 }

@@ -31,15 +31,14 @@ impl Pool {
             let is_plain = is_http2(&answer) || answer.starts_with(ANSWER_OF_HTTP1);
             return is_plain.then_some("the server speaks no TLS: write http://");
         }
-        let answer = greeted(env, &url, TLS).await;
-        if ANSWERS_OF_TLS.iter().any(|begin| answer.starts_with(begin)) {
+        // At once: a server that accepts connections and is silent costs the patience for one greeting, not for three.
+        let [tls, http2, http1] = [TLS, HTTP2, HTTP1].map(|greeting| greeted(env, &url, greeting));
+        let (tls, http2, http1) = futures::join!(tls, http2, http1);
+        if ANSWERS_OF_TLS.iter().any(|begin| tls.starts_with(begin)) {
             return Some("the server speaks TLS: write https://");
         }
-        if is_http2(&greeted(env, &url, HTTP2).await) {
-            return None;
-        }
-        let answer = greeted(env, &url, HTTP1).await;
-        answer.starts_with(ANSWER_OF_HTTP1).then_some(
+        let speaks_http1_alone = !is_http2(&http2) && http1.starts_with(ANSWER_OF_HTTP1);
+        speaks_http1_alone.then_some(
             "the port speaks HTTP/1 alone: name one of etcd's --listen-client-urls, whose port is 2379 by default",
         )
     }

@@ -141,11 +141,9 @@ impl Programs {
                 Err(error) => return Some(Err(error)),
                 Ok(Outcome::Stopped) => return None,
                 Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
-                // The lock was lost, not the term: the program starts again when it can.
-                Ok(Outcome::Lost) => {
-                    supervise::warn_of_lock(&partition.term());
-                    continue;
-                }
+                // If the lock was lost, and not the term, the program starts again when it can.
+                Ok(Outcome::Lost) if supervise::outlives_lock(&partition.term()).await => continue,
+                Ok(Outcome::Lost) => return None,
                 Ok(Outcome::Ended(exit)) => exit,
             };
             if !self.restart {

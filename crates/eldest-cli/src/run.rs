@@ -240,9 +240,8 @@ async fn lead(
     if lost {
         supervisor.prepare();
     }
-    if lost && leadership.is_valid() {
-        // The lock was lost, not the term: the node steps down and becomes a candidate again.
-        supervise::warn_of_lock(&leadership.term());
+    if lost && supervise::outlives_lock(&leadership.term()).await {
+        // The next program has a token of its own: the node becomes a candidate again.
         leadership.step_down().await?;
     }
     Ok(())

@@ -29,6 +29,7 @@ const HEADING: &str = "Program";
 
 /// The level of the namespace below which programs are kept apart, whatever happens to the keys of the election itself.
 const GUARDS: &str = "~run";
+const BETWEEN_CONFIRMATIONS: Duration = Duration::from_millis(50);
 
 /// The options of the program, and how it is ended.
 #[derive(Debug, clap::Args)]
@@ -414,13 +415,24 @@ async fn warm_up(guards: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Tells that the lock of a program was lost in a term that goes on; the session tells the loss of a term itself.
-pub(crate) fn warn_of_lock(term: &Term) {
-    if term.lost_reason().is_none() {
-        tracing::warn!(
-            election = term.name(),
-            "the lock of the program was lost: the program was ended"
-        );
+/// Waits until etcd confirms that the term outlives the lock of its program, which was lost, and logs that. Returns false if
+/// the term ends: in an outage of etcd both are lost, one soon after the other, and the session logs the end of the term.
+pub(crate) async fn outlives_lock(term: &Term) -> bool {
+    let lost = term.lost();
+    loop {
+        let confirmed = tokio::select! {
+            biased;
+            () = lost.cancelled() => return false,
+            confirmed = term.txn([]) => confirmed,
+        };
+        if confirmed.is_ok() {
+            tracing::warn!(
+                election = term.name(),
+                "the lock of the program was lost: the program was ended"
+            );
+            return true;
+        }
+        tokio::time::sleep(BETWEEN_CONFIRMATIONS).await;
     }
 }
 

@@ -227,7 +227,7 @@ pub enum What {
 #[non_exhaustive]
 pub enum Outcome {
     /// The write is about to be sent, and its result follows. If no result follows, the process was killed before it
-    /// knew, and the write counts as unknown. Only needed if the writer may be killed.
+    /// knew, and the write counts as unknown. Only needed if the writer may be killed; then for each of its writes.
     Sent,
     /// The write was admitted.
     Admitted {

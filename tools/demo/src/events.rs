@@ -32,7 +32,7 @@ pub(crate) enum Said {
     Lost { token: i64, reason: String },
     /// The node is about to resign.
     Resigns { token: i64 },
-    /// The node wrote on condition that its term's key exists. `late`: although its term had ended.
+    /// The node sent a write on condition that its term's key exists, or knows its outcome. `late`: although its term had ended.
     Wrote {
         token: i64,
         outcome: Outcome,
@@ -68,6 +68,7 @@ impl Event {
             } => {
                 let (outcome, value) = match outcome {
                     Outcome::Admitted { value } => ("admitted", *value),
+                    Outcome::Sent => ("sent", 0),
                     Outcome::Refused => ("refused", 0),
                     _ => ("unknown", 0),
                 };
@@ -108,6 +109,7 @@ impl Event {
                     "admitted" => Outcome::Admitted {
                         value: object["value"].as_u64()?,
                     },
+                    "sent" => Outcome::Sent,
                     "refused" => Outcome::Refused,
                     "unknown" => Outcome::Unknown,
                     _ => return None,
@@ -186,6 +188,7 @@ mod tests {
                 reason: "lease_lost".into(),
             },
             Said::Resigns { token },
+            wrote(Outcome::Sent, false),
             wrote(Outcome::Admitted { value: 3 }, false),
             wrote(Outcome::Refused, true),
             wrote(Outcome::Unknown, false),

@@ -199,7 +199,7 @@ impl Node {
                 }
             }
             Said::Checked { .. } | Said::Lost { .. } | Said::Resigns { .. } => self.term = None,
-            Said::Wrote { .. } => self.said_written = true,
+            Said::Wrote { outcome, .. } => self.said_written |= outcome != Outcome::Sent,
             Said::Queued { .. } | Said::NotSent { .. } | Said::Error { .. } => {}
         }
     }

@@ -160,14 +160,15 @@ impl Node {
         let Some(value) = self.known_value().await else {
             return Ok(());
         };
+        if !term.is_valid() {
+            return self.report(Said::NotSent { token });
+        }
         self.value = None;
+        self.report_sent(token)?;
         let outcome = match term.txn([self.put(value + 1)]).await {
             Ok(_) => {
                 self.value = Some(value + 1);
                 Outcome::Admitted { value: value + 1 }
-            }
-            Err(error) if error.kind() == ErrorKind::LeadershipLost => {
-                return self.report(Said::NotSent { token });
             }
             Err(error) if error.kind() == ErrorKind::FenceLost => Outcome::Refused,
             Err(_) => Outcome::Unknown,
@@ -175,6 +176,15 @@ impl Node {
         self.report(Said::Wrote {
             token,
             outcome,
+            late: false,
+        })
+    }
+
+    /// Reports a write before it is sent: a node that is killed may not live to report its outcome.
+    fn report_sent(&self, token: i64) -> Result<()> {
+        self.report(Said::Wrote {
+            token,
+            outcome: Outcome::Sent,
             late: false,
         })
     }
@@ -203,6 +213,7 @@ impl Node {
         let options = PutOptions::new().with_lease(self.setup.lease);
         let put = TxnOp::put(self.setup.written_key(), "0", Some(options));
         let guarded = Txn::new().when([guard]).and_then([put]);
+        self.report_sent(token)?;
         let outcome = match timeout(PATIENCE, self.client.kv_client().txn(guarded)).await {
             Ok(Ok(answer)) if answer.succeeded() => Outcome::Admitted { value: 0 },
             Ok(Ok(_)) => Outcome::Refused,

@@ -119,6 +119,8 @@ pub(crate) fn names(listed: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::{Path, PathBuf};
+    #[cfg(unix)]
+    use std::process::Command;
 
     use serde_json::{Value, json};
 
@@ -127,10 +129,13 @@ pub(crate) mod tests {
     /// A shell script in the place of a test program.
     #[cfg(unix)]
     pub(crate) fn script(folder: &Path, name: &str, text: &str) -> Program {
-        use std::os::unix::fs::PermissionsExt;
-        let path = folder.join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (source, path) = (folder.join(format!("{name}.sh")), folder.join(name));
+        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+        // Another process writes the program: what this one opens to write, a process that another test starts inherits for a
+        // moment, and the kernel starts no program that is open to be written.
+        let mut install = Command::new("install");
+        let made = install.arg("-m755").args([&source, &path]).status();
+        assert!(made.unwrap().success(), "a copy that can be started");
         Program {
             name: name.to_owned(),
             package: "some".to_owned(),

@@ -6,20 +6,24 @@ use super::cluster::Patient;
 use super::findings::Findings;
 
 const ABOUT: (&str, &str) = ("limits", "limits");
-/// Operations in one transaction that a session cannot do without: it puts a key and reads its queue.
-const OPERATIONS: usize = 3;
+/// Operations in one transaction that a session cannot do without, and what it does by them: a candidate puts its key and reads
+/// its queue, and a member also compares the key of a partition.
+const OPERATIONS: [(usize, &str); 2] = [(2, "become a candidate"), (3, "take a partition")];
 
 impl Patient<'_> {
     /// Checks that this etcd accepts the transactions of a session.
     pub(super) async fn limits(&self, findings: &mut Findings) {
         let before = findings.worst();
-        // Other findings report an etcd that does not answer.
-        if let Ok(false) = self.one().takes_operations(OPERATIONS).await {
-            let message = format!(
-                "etcd takes no transaction of {OPERATIONS} operations, so no node can become a candidate"
-            );
-            let remedy = "start etcd with --max-txn-ops of 3 or more; 128 is the default";
-            findings.bad(Level::Fail, ABOUT, message, remedy);
+        for (count, purpose) in OPERATIONS {
+            // Other findings report an etcd that does not answer.
+            if let Ok(false) = self.one().takes_operations(count).await {
+                let message = format!(
+                    "etcd takes no transaction of {count} operations, so no node can {purpose}"
+                );
+                let remedy = "start etcd with --max-txn-ops of 3 or more; 128 is the default";
+                findings.bad(Level::Fail, ABOUT, message, remedy);
+                break;
+            }
         }
         if let Ok(false) = self.one().takes_requests_beside_a_stream().await {
             let message = "etcd answers no request on a connection that carries a stream, so no renewal can be verified";

@@ -27,7 +27,8 @@ async fn a_key_without_a_lease_that_waits_in_a_queue_is_reported_before_it_block
 #[tokio::test]
 async fn limits_of_etcd_that_stop_a_session_are_reported_with_the_option() -> Result {
     for (option, message) in [
-        ("--max-txn-ops=2", "no transaction of 3 operations"),
+        ("--max-txn-ops=1", "no node can become a candidate"),
+        ("--max-txn-ops=2", "no node can take a partition"),
         (
             "--max-concurrent-streams=1",
             "no request on a connection that carries a stream",

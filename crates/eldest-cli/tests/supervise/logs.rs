@@ -1,8 +1,8 @@
-//! Tests what `eldest run` logs of an outage.
+//! Tests what `eldest run` logs of an outage, and of the loss of its program's lock alone.
 
 use eldest_testing::eventually;
 
-use crate::stage::{Result, SOON, Stage, TTL};
+use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
 /// The election and the lock of the program have a session each.
 #[tokio::test]
@@ -24,17 +24,38 @@ async fn an_outage_is_logged_for_one_of_both_sessions_and_no_work_is_said_to_be_
     let log = a.log();
     let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     assert_eq!(lines("lease lost"), 1, "{log}");
-    let lost = log.lines().filter(|line| {
-        line.contains(" WARN eldest::election: term ended")
-            || line.contains("the lock of the program was lost")
-    });
-    assert_eq!(lost.count(), 1, "{log}");
-    for fault in ["work dropped at", "work failed after", "~run"] {
+    assert_eq!(lines(" WARN eldest::election: term ended"), 1, "{log}");
+    for fault in [
+        "the lock of the program was lost",
+        "stepped_down",
+        "work dropped at",
+        "work failed after",
+        "~run",
+    ] {
         assert_eq!(lines(fault), 0, "{fault}: {log}");
     }
     for line in log.lines() {
         assert!(line.matches("identity=").count() <= 1, "{line}");
     }
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_loss_of_the_lock_alone_is_logged_and_the_next_program_has_a_token_of_its_own() -> Result
+{
+    let stage = Stage::new().await?;
+    let mut a = stage.node("a", "", &["--no-cgroup"])?;
+    let worker = stage.next_worker(0).await?;
+    for (key, _) in stage.keys(&format!("eldest/~run/{ELECTION}/")).await? {
+        stage.client().await.delete(key, None).await?;
+    }
+    stage.next_worker(worker.token).await?;
+    a.stop().await?;
+    let log = a.log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(lines("the lock of the program was lost"), 1, "{log}");
+    assert_eq!(lines("reason=\"stepped_down\""), 1, "{log}");
     stage.judge().await?;
     Ok(())
 }
