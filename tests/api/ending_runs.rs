@@ -9,7 +9,7 @@ use crate::common::{
     session, short, soon, stand, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
-use eldest::{CancellationToken, ErrorKind, Leadership, LostReason, Status};
+use eldest::{CancellationToken, EndReason, ErrorKind, Leadership, LostReason, Status};
 use eldest_testing::{Etcd, eventually};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -76,7 +76,8 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
-    let running = Running::start(&b.election("e")?, until_lost);
+    let election = b.election("e")?;
+    let running = Running::start(&election, until_lost);
     eventually(SOON, "b stands", async || {
         (keys(&mut client, "eldest/").await.len() == 2).then_some(())
     })
@@ -84,6 +85,7 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
     running.shutdown.cancel();
     running.end().await?;
     assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
+    assert_eq!(election.status(), Status::ended(EndReason::Shutdown));
 
     let cancelled = CancellationToken::new();
     cancelled.cancel();

@@ -50,6 +50,33 @@ async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shutdown_in_the_pause_after_a_failure_is_the_reason_of_the_end() -> Result {
+    let etcd = in_memory();
+    let a = session(&etcd, "a").await?;
+    let election = a.election("e")?;
+    let (stop, failures) = (CancellationToken::new(), AtomicUsize::new(0));
+    let runner = election.runner().on_error(OnError::Rejoin);
+    let run = runner.run(stop.clone(), async |_| {
+        failures.fetch_add(1, Ordering::SeqCst);
+        Err::<(), _>(Broken(1))
+    });
+    let stopping = async {
+        eventually(SOON, "a pause", async || {
+            let waits = failures.load(Ordering::SeqCst) == 3;
+            (waits && election.status() == Status::Joining).then_some(())
+        })
+        .await?;
+        stop.cancel();
+        Result::Ok(())
+    };
+    let (ended, stopped) = soon("the end", futures::future::join(run, stopping)).await;
+    stopped?;
+    assert_eq!(ended?, None);
+    assert_eq!(election.status(), Status::ended(EndReason::Shutdown));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_rejoins_waits_a_growing_pause_and_another_leads_meanwhile() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
