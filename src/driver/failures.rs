@@ -249,16 +249,27 @@ impl Failures {
 
     /// When [`Failures::due`] has something to log.
     pub(super) fn next(&self) -> Option<Time> {
-        let ends = self.outages.iter().map(|outage| outage.last);
-        ends.min().map(|last| last.after(self.quiet))
+        let lasts = self.outages.iter().map(|outage| self.last(outage.class));
+        lasts.min().map(|last| last.after(self.quiet))
     }
 
-    /// Time has passed; what is over.
+    /// Returns the lines of the outages that are over, now that time has passed. None is while others of its class go on: a
+    /// kind of request that is rarely tried again says nothing by its silence.
     pub(super) fn due(&mut self, now: Time) -> Vec<Line> {
-        let quiet = self.quiet;
-        let over = |outage: &mut Outage| now >= outage.last.after(quiet);
-        let over = self.outages.extract_if(.., over);
-        over.map(Outage::over).collect()
+        let classes: Vec<Class> = self.outages.iter().map(|outage| outage.class).collect();
+        let is_over = |class: &Class| now >= self.last(*class).after(self.quiet);
+        let over: Vec<Class> = classes.into_iter().filter(is_over).collect();
+        let over = |outage: &mut Outage| over.contains(&outage.class);
+        self.outages
+            .extract_if(.., over)
+            .map(Outage::over)
+            .collect()
+    }
+
+    /// When something last failed in that way.
+    fn last(&self, class: Class) -> Time {
+        let same = self.outages.iter().filter(|outage| outage.class == class);
+        same.map(|outage| outage.last).max().unwrap_or_default()
     }
 }
 
@@ -392,6 +403,20 @@ mod tests {
         assert_eq!(over[0].step, Step::Over(2, Duration::from_secs(3)));
         assert_eq!(failures.renewed(), []);
         assert_eq!(fail(&mut failures, 5, "a"), None, "still the same outage");
+    }
+
+    #[test]
+    fn an_outage_is_not_over_while_others_of_its_class_go_on() {
+        let mut failures = new();
+        fail(&mut failures, 0, "a");
+        let denied = (What::Request("put"), Class::Denied);
+        failures.failed(at(0), denied, "no permission", []);
+        failures.failed(at(5), RENEWAL, "cut off", []);
+        assert_eq!(failures.next(), Some(at(10)), "the refusal is over");
+        assert_eq!(failures.due(at(10)).len(), 1);
+        assert_eq!(failures.next(), Some(at(15)));
+        assert_eq!(failures.due(at(14)), []);
+        assert_eq!(failures.due(at(15)).len(), 2);
     }
 
     #[test]
