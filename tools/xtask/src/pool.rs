@@ -20,8 +20,8 @@ use crate::times::Times;
 const PER_PROCESSOR: usize = 8;
 /// With more at once, they wait for the disk.
 const MOST: usize = 32;
-/// So many clusters stand at once for each processor: their members and nodes do not wait.
-const CLUSTERS_PER_PROCESSOR: usize = 2;
+/// So many of those run at once for each processor that do not wait.
+const HEAVY_PER_PROCESSOR: usize = 2;
 /// Each of these has six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
@@ -45,9 +45,9 @@ pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
     Times::record(run_so_many(stage, cases, size(PER_PROCESSOR))?)
 }
 
-/// Runs cases of which each starts a cluster of its own with its nodes.
-pub(crate) fn run_clusters(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_so_many(stage, cases, size(CLUSTERS_PER_PROCESSOR))?)
+/// Runs cases that keep the processors busy: each starts a cluster with its nodes, or thousands of elections.
+pub(crate) fn run_heavy(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
+    Times::record(run_so_many(stage, cases, size(HEAVY_PER_PROCESSOR))?)
 }
 
 /// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.

@@ -181,7 +181,7 @@ pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage)?;
     let all = cases(stage, &built, |_| true, &settings)?;
-    pool::run(stage, only(all, &LONG))
+    pool::run_heavy(stage, only(all, &LONG))
 }
 
 /// Runs the tests whose names begin like that, whichever stage runs them otherwise.
@@ -350,7 +350,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     let harness = |program: &Program| program.package == chaos::PACKAGE;
     unit_tests(stage, &built, harness)?;
     let cases = cases(stage, &built, harness, &settings)?;
-    pool::run_clusters(stage, cases)
+    pool::run_heavy(stage, cases)
 }
 
 /// The stage `stack`.

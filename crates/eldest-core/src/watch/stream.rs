@@ -21,7 +21,7 @@ use crate::timers::Timer;
 /// The first watch waits until there is a connection, and making one may take this much longer than an answer.
 const OPENING: u32 = 2;
 
-/// The newest revision and the newest raft term that messages or reads showed.
+/// A revision and a raft term that messages or reads showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Seen {
     revision: i64,
@@ -34,6 +34,12 @@ impl Seen {
             revision: header.revision,
             term: header.term,
         }
+    }
+
+    /// Takes over what is newer in `other`.
+    fn extend(&mut self, other: Self) {
+        self.revision = self.revision.max(other.revision);
+        self.term = self.term.max(other.term);
     }
 
     /// Returns true if neither the revision nor the term of `other` is newer.
@@ -60,8 +66,8 @@ pub(crate) struct WatchStream {
     /// Since when it works.
     opened: Option<Time>,
     failures: u32,
-    /// The newest revision and the newest raft term of its messages.
-    seen: Seen,
+    /// Every watch has delivered everything up to this revision, in a message that was sent in this raft term or later.
+    complete: Seen,
     /// Since when linearizable reads are ahead of it, and what they showed then.
     behind: Option<(Time, Seen)>,
     /// Watches that etcd was asked for and has not confirmed.
@@ -87,7 +93,7 @@ impl WatchStream {
             down_until: None,
             opened: None,
             failures: 0,
-            seen: Seen::default(),
+            complete: Seen::default(),
             behind: None,
             unconfirmed: BTreeSet::new(),
             silent: None,
@@ -138,33 +144,49 @@ impl WatchStream {
     pub(crate) fn created(&mut self, now: Time, watch: WatchId, header: Header, out: &mut Outbox) {
         self.opened.get_or_insert(now);
         self.unconfirmed.remove(&watch);
-        self.saw(header.revision, header.term, out);
+        self.speaks(now, Seen::of(header), out);
+    }
+
+    /// Events of one watch arrived, the last of that revision, from a member in that raft term.
+    pub(crate) fn changed(&mut self, now: Time, revision: i64, term: u64, out: &mut Outbox) {
+        self.speaks(now, Seen { revision, term }, out);
     }
 
     /// Every watch of the stream has delivered everything up to the header's revision.
     pub(crate) fn progress(&mut self, header: Header, out: &mut Outbox) {
-        self.saw(header.revision, header.term, out);
+        self.shows(Seen::of(header), true, out);
         if self.freshness.delivered(header.revision) {
             self.confirmed(out);
         }
     }
 
-    /// A message of the stream shows `revision`, and was sent in that raft term.
-    pub(crate) fn saw(&mut self, revision: i64, term: u64, out: &mut Outbox) {
+    /// A message of one watch arrived. It says nothing about the others: etcd orders the events of each watch, and one that is
+    /// slow may be behind the next. But the stream works, and may still deliver what is missing.
+    fn speaks(&mut self, now: Time, shown: Seen, out: &mut Outbox) {
+        let is_alone = self.watches.len() == 1;
+        self.shows(shown, is_alone, out);
+        if let Some((since, _)) = &mut self.behind {
+            *since = now;
+        }
+    }
+
+    /// A message of the stream shows that; `is_of_all`: every watch has delivered everything up to it.
+    fn shows(&mut self, shown: Seen, is_of_all: bool, out: &mut Outbox) {
         self.silent = None;
-        out.watched(revision);
-        self.seen.revision = self.seen.revision.max(revision);
-        self.seen.term = self.seen.term.max(term);
-        if self.behind.is_some_and(|(_, at)| self.seen.reaches(at)) {
+        out.watched(shown.revision);
+        if is_of_all {
+            self.complete.extend(shown);
+        }
+        if self.behind.is_some_and(|(_, at)| self.complete.reaches(at)) {
             self.behind = None;
         }
         debug_assert!(
-            revision <= out.known_revision(),
+            shown.revision <= out.known_revision(),
             "what a watch showed is known of the store"
         );
         debug_assert!(self.silent.is_none(), "a stream that speaks is not silent");
         debug_assert!(
-            self.behind.is_none_or(|(_, at)| !self.seen.reaches(at)),
+            self.behind.is_none_or(|(_, at)| !self.complete.reaches(at)),
             "a stream that has caught up is not behind"
         );
     }
@@ -211,7 +233,7 @@ impl WatchStream {
         self.behind = None;
         self.unconfirmed.clear();
         self.silent = None;
-        self.seen = Seen::default();
+        self.complete = Seen::default();
         // One that breaks as soon as it is open is not opened again in a tight loop.
         let opened = self.opened.take();
         if opened.is_some_and(|at| now.since(at) >= LONGEST_PAUSE) {
@@ -246,11 +268,11 @@ impl WatchStream {
     fn is_new(&self) -> bool {
         let is_blank = self.watches.is_empty() && self.unconfirmed.is_empty();
         let is_unheard = self.behind.is_none() && self.silent.is_none();
-        is_blank && is_unheard && self.seen == Seen::default()
+        is_blank && is_unheard && self.complete == Seen::default()
     }
 
-    /// Compares the stream with a linearizable read, and asks a stream that is behind how far it is. Returns true if it stays
-    /// behind for longer than a bound: then it is stalled, and is to be restarted at another endpoint.
+    /// Compares the stream with a linearizable read, and asks a stream that may be behind how far it is. Returns true if it neither
+    /// answers nor delivers anything for longer than a bound: then it is stalled, and is to be restarted at another endpoint.
     ///
     /// The raft term counts beside the revision. A restored store can come back to exactly the revision that a dead stream
     /// showed last, and then nothing but its new term tells the two apart.
@@ -265,15 +287,15 @@ impl WatchStream {
             });
             return true;
         }
-        if self.seen.reaches(read) {
+        if self.complete.reaches(read) {
             return false;
         }
         let (since, _) = *self.behind.get_or_insert((now, read));
         if now.since(since) >= stall_bound(self.request_timeout) {
             out.note(Note::WatchLost {
                 why: format!(
-                    "stalled: reads show {read}, but the stream only {}",
-                    self.seen
+                    "stalled: reads show {read}, but the stream is complete only up to {}",
+                    self.complete
                 ),
             });
             return true;
@@ -330,7 +352,7 @@ impl WatchStream {
             self.confirmed(out);
         }
         let stands = !self.watches.is_empty() && self.down_until.is_none();
-        let asks = stands && self.freshness.waits() && self.seen.reaches(Seen::of(header));
+        let asks = stands && self.freshness.waits() && self.complete.reaches(Seen::of(header));
         let is_stalled = self.compare(now, header, out);
         if asks && !is_stalled {
             out.act(Action::Progress);
@@ -342,5 +364,64 @@ impl WatchStream {
         if let Some(as_of) = self.freshness.as_of() {
             out.act(Action::Confirmed { as_of });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(revision: i64) -> Header {
+        Header {
+            cluster: 1,
+            member: 1,
+            revision,
+            term: 2,
+        }
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO.after(Duration::from_millis(millis))
+    }
+
+    /// A stream on which that many watches stand since revision 10. It is stalled if it is silent for a second.
+    fn stream(watches: SlotId) -> (WatchStream, Outbox) {
+        let mut out = Outbox::new(64);
+        let mut stream = WatchStream::new(Duration::from_secs(10), Duration::from_millis(500));
+        for slot in 0..watches {
+            stream.open(slot, Arc::from(b"e/".as_slice()), true, &mut out);
+        }
+        for (watch, _) in stream.iter().collect::<Vec<_>>() {
+            stream.created(at(0), watch, header(10), &mut out);
+        }
+        (stream, out)
+    }
+
+    #[test]
+    fn event_of_one_watch_says_nothing_about_the_others() {
+        let (mut stream, mut out) = stream(2);
+        stream.changed(at(0), 12, 2, &mut out);
+        assert!(!stream.compare(at(100), header(12), &mut out));
+        assert!(stream.compare(at(1100), header(12), &mut out), "stalled");
+        stream.progress(header(12), &mut out);
+        assert!(!stream.compare(at(9000), header(12), &mut out));
+    }
+
+    #[test]
+    fn event_of_the_only_watch_is_complete() {
+        let (mut stream, mut out) = stream(1);
+        stream.changed(at(0), 12, 2, &mut out);
+        for millis in [100, 1100] {
+            assert!(!stream.compare(at(millis), header(12), &mut out));
+        }
+    }
+
+    #[test]
+    fn stream_that_delivers_events_is_not_stalled() {
+        let (mut stream, mut out) = stream(2);
+        assert!(!stream.compare(at(0), header(12), &mut out));
+        stream.changed(at(900), 11, 2, &mut out);
+        assert!(!stream.compare(at(1800), header(12), &mut out));
+        assert!(stream.compare(at(1900), header(12), &mut out));
     }
 }

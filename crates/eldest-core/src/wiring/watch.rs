@@ -23,7 +23,7 @@ impl Hall<'_> {
     pub(super) fn events(&mut self, watch: WatchId, term: u64, changes: Vec<Change>) {
         let Rooms { watches, out, .. } = &mut *self.rooms;
         if let Some(last) = changes.last() {
-            watches.saw(last.revision(), term, out);
+            watches.changed(self.now, last.revision(), term, out);
         }
         if let Some(slot) = watches.slot(watch) {
             self.slot_changed(slot, changes);
