@@ -278,7 +278,7 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
 }
 
 /// Returns the tests for this version of etcd: everything in the folders `tests` of the published packages
-/// that needs no containers and no minutes.
+/// that needs no containers and no minutes, which the stage `long` has.
 pub(crate) fn on_version(
     stage: &Stage,
     built: &Built,
@@ -295,7 +295,8 @@ pub(crate) fn on_version(
     };
     let cases = cases(stage, built, depends, &settings)?;
     let waits = "faults::moving::";
-    Ok(of_version(without(cases, &[waits]), series))
+    let cases = without(without(cases, &LONG), &[waits]);
+    Ok(of_version(cases, series))
 }
 
 /// The smoke test, with the vendored etcd or the one given.
