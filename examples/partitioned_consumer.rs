@@ -52,7 +52,7 @@ async fn read_on(shard: &Partition, items: u64) -> Result<(), BoxError> {
         match shard.txn([done, next]).await {
             Ok(_) => at += 1,
             // No answer came: it was applied or not. Read back instead of doing it again.
-            Err(error) if error.kind() == ErrorKind::Ambiguous => at = position(shard).await?,
+            Err(error) if is_unanswered(&error) => at = position(shard).await?,
             Err(error) => return Err(error.into()),
         }
     }
@@ -68,12 +68,24 @@ fn is_over(error: &BoxError) -> bool {
 
 /// How far the shard was read, under its token: its former owner can change that no more.
 async fn position(shard: &Partition) -> Result<u64, BoxError> {
-    let read = Op::get(format!("{WHERE}/{}", shard.number()));
-    let outcome = shard.txn([read]).await?;
+    let outcome = loop {
+        let read = Op::get(format!("{WHERE}/{}", shard.number()));
+        match shard.txn([read]).await {
+            // Until the shard is lost, etcd may answer again.
+            Err(error) if is_unanswered(&error) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            outcome => break outcome?,
+        }
+    };
     match outcome.found().next() {
         Some(entry) => Ok(entry.value_str()?.parse()?),
         None => Ok(0),
     }
+}
+
+fn is_unanswered(error: &eldest::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable)
 }
 
 fn setting(name: &str, unset: &str) -> String {

@@ -108,20 +108,19 @@ async fn the_address_may_be_an_item_of_the_metadata() -> Result {
 #[tokio::test]
 async fn the_watch_ends_with_the_last_route() -> Result {
     let etcd = Etcd::start().await?;
-    let (session, route) = onlooker(&etcd).await?;
-    route.wait(Duration::from_millis(50)).await.unwrap_err();
+    let (session, _route) = onlooker(&etcd).await?;
     let watches = async || etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
-    let before = watches().await;
     let become_so_many = async |wanted| {
         let are = async || (watches().await == wanted).then_some(());
         eventually(SOON, format!("{wanted} watches"), are).await
     };
+    become_so_many(1).await?;
     let another = session.election("team/other")?.route().await?;
     let clone = another.clone();
     drop(another);
-    become_so_many(before + 1).await?;
+    become_so_many(2).await?;
     drop(clone);
-    become_so_many(before).await?;
+    become_so_many(1).await?;
     Ok(())
 }
 
