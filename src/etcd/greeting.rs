@@ -33,7 +33,7 @@ impl Pool {
         }
         // At once: a server that accepts connections and is silent costs the patience for one greeting, not for three.
         let [tls, http2, http1] = [TLS, HTTP2, HTTP1].map(|greeting| greeted(env, &url, greeting));
-        let (tls, http2, http1) = futures::join!(tls, http2, http1);
+        let (tls, http2, http1) = tokio::join!(tls, http2, http1);
         if ANSWERS_OF_TLS.iter().any(|begin| tls.starts_with(begin)) {
             return Some("the server speaks TLS: write https://");
         }
