@@ -99,6 +99,10 @@ pub(crate) struct Link {
 }
 
 /// The notifications of a candidate's handles.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each said in its own words"
+)]
 #[derive(Debug, Default)]
 pub(crate) struct SimCandidate {
     /// How often a key that it waited for was gone.
@@ -111,6 +115,9 @@ pub(crate) struct SimCandidate {
     /// True if the candidate asks once, and does not wait.
     pub(crate) at_once: bool,
     pub(crate) ended: Option<(EndReason, Option<RequestError>)>,
+    /// True if its last join failed before any key of the session stood. The end of the candidacy may follow later, when a key
+    /// that the join may have put is gone.
+    pub(crate) failed_new: bool,
 }
 
 #[allow(

@@ -77,6 +77,10 @@ impl Node {
             Note::Joined {
                 create_revision, ..
             } => self.joined.push(*create_revision),
+            Note::JoinFailed { slot, .. } => {
+                let is_new = self.joined.is_empty();
+                self.candidate_of(*slot).failed_new = is_new;
+            }
             _ => {}
         }
         if self.recording {
@@ -113,8 +117,9 @@ impl Node {
                 reason,
                 error,
             } => {
-                let stood_once = !self.joined.is_empty();
+                let has_joined = !self.joined.is_empty();
                 let candidate = self.candidate_of(slot);
+                let stood_once = has_joined && !candidate.failed_new;
                 assert!(candidate.ended.is_none(), "a candidacy ends once");
                 if let Some(error) = error.as_ref().filter(|_| reason == EndReason::Refused) {
                     let passes = matches!(error.class, Class::Auth | Class::Backoff);
