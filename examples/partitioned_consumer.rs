@@ -68,17 +68,13 @@ fn is_over(error: &BoxError) -> bool {
 
 /// How far the shard was read, under its token: its former owner can change that no more.
 async fn position(shard: &Partition) -> Result<u64, BoxError> {
-    let outcome = loop {
-        let read = Op::get(format!("{WHERE}/{}", shard.number()));
-        match shard.txn([read]).await {
-            // Until the shard is lost, etcd may answer again.
-            Err(error) if is_unanswered(&error) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            outcome => break outcome?,
-        }
-    };
-    match outcome.found().next() {
+    let key = format!("{WHERE}/{}", shard.number());
+    let mut outcome = shard.txn([Op::get(&*key)]).await;
+    while outcome.as_ref().is_err_and(is_unanswered) {
+        tokio::time::sleep(Duration::from_millis(100)).await; // until the shard is lost, etcd may answer
+        outcome = shard.txn([Op::get(&*key)]).await;
+    }
+    match outcome?.found().next() {
         Some(entry) => Ok(entry.value_str()?.parse()?),
         None => Ok(0),
     }
