@@ -45,6 +45,8 @@ pub(crate) struct Keeper {
     board: Board,
     orders: File,
     reports: Lines<BufReader<pipe::Receiver>>,
+    /// Known before it starts: a keeper can be stopped before it reports the start. `None` if it has ended.
+    program: Option<Program>,
 }
 
 impl Keeper {
@@ -87,13 +89,15 @@ impl Keeper {
             board,
             orders: File::from(orders),
             reports: BufReader::new(pipe::Receiver::from_owned_fd(reports)?).lines(),
+            program: None,
         };
         let ready = timeout(START, keeper.hear(Some(reports_end))).await;
         drop(orders_end);
-        if let Ok(Some(Report::Ready)) = ready {
+        if let Ok(Some(Report::Ready(pid))) = ready {
+            keeper.program = Program::of(pid, keeper.pid);
             return Ok(keeper);
         }
-        drop(keeper.clear(None, false, 0).await);
+        drop(keeper.clear(false, false, 0).await);
         Err(io::Error::other("the keeper of the program did not start"))
     }
 
@@ -149,7 +153,7 @@ impl Keeper {
     ) -> Ending {
         let begun = clock::now();
         let mut shared = Limits::none(0);
-        let mut program: Option<Program> = None;
+        let mut started = false;
         let mut ended_at = None;
         let mut abandoned = false;
         let mut order = Some(Order::Go(leader));
@@ -164,15 +168,15 @@ impl Keeper {
             let limits = self.spec.limits(until, stop);
             if let Err(error) = self.share(limits, &mut shared) {
                 tracing::error!(%error, "the deadline cannot be shared");
-                return self.clear(program, ended_at.is_some(), until).await;
+                return self.clear(started, ended_at.is_some(), until).await;
             }
             if let Some(order) = order.take() {
                 self.send_order(&order);
             }
-            if program.as_ref().is_some_and(Program::has_ended) {
+            if self.program.as_ref().is_some_and(Program::has_ended) {
                 ended_at = ended_at.or(Some(now));
             }
-            let overdue = self.overdue(limits, program.is_some(), begun, ended_at);
+            let overdue = self.overdue(limits, started, begun, ended_at);
             let report = if now >= overdue {
                 // The keeper may have reported it while we were stopped.
                 timeout(LAST_WORD, self.reports.next_line()).await.ok()
@@ -186,7 +190,7 @@ impl Keeper {
             };
             let Some(report) = report else {
                 tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
-                return self.clear(program, ended_at.is_some(), until).await;
+                return self.clear(started, ended_at.is_some(), until).await;
             };
             match report.ok().flatten().and_then(|line| line.parse().ok()) {
                 Some(Report::Gone(exit, asked)) => {
@@ -196,15 +200,15 @@ impl Keeper {
                     let by_itself = !asked;
                     return Ending::Gone { exit, by_itself };
                 }
-                Some(Report::Started(pid)) => program = Program::of(pid, self.pid),
-                Some(Report::Ready) => {}
+                Some(Report::Started) => started = true,
+                Some(Report::Ready(_)) => {}
                 Some(Report::Failed(errno)) => {
-                    drop(self.clear(program, false, until).await);
+                    drop(self.clear(false, false, until).await);
                     return Ending::NotStarted(io::Error::from_raw_os_error(errno));
                 }
                 None => {
                     tracing::warn!(keeper = %self.pid, "the keeper of the program has died");
-                    return self.clear(program, ended_at.is_some(), until).await;
+                    return self.clear(started, ended_at.is_some(), until).await;
                 }
             }
         }
@@ -259,10 +263,12 @@ impl Keeper {
         let _ = self.orders.write_all(order.to_string().as_bytes());
     }
 
-    /// Ends everything without the keeper, that the program ended `by_itself` or not: its group, the keeper, and then what comes to us of its children.
-    async fn clear(mut self, program: Option<Program>, by_itself: bool, until: u64) -> Ending {
+    /// Ends everything without the keeper: the program's group, the keeper, and then the processes that it leaves to this one.
+    /// The program has begun if it was reported as `started`, or ended `by_itself`.
+    async fn clear(mut self, started: bool, by_itself: bool, until: u64) -> Ending {
         let give_up = until.max(clock::now().saturating_add(clock::nanos(TRIES)));
         let mut exit = None;
+        let program = self.program.take();
         if let Some(program) = &program {
             program.kill();
         }
@@ -295,12 +301,12 @@ impl Keeper {
         if let Some(cgroup) = cgroup {
             cgroup.remove();
         }
-        match (program, exit) {
-            (None, _) => Ending::NotStarted(io::Error::other("its keeper died or hung")),
-            (Some(_), exit) => Ending::Gone {
-                exit: exit.unwrap_or(Exit::Signal(Signal::KILL.as_raw())),
-                by_itself,
-            },
+        if !started && !by_itself {
+            return Ending::NotStarted(io::Error::other("its keeper died or hung"));
+        }
+        Ending::Gone {
+            exit: exit.unwrap_or(Exit::Signal(Signal::KILL.as_raw())),
+            by_itself,
         }
     }
 }

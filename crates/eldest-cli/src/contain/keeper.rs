@@ -133,7 +133,8 @@ impl Keeper {
         let limits = board.read().unwrap_or(Limits::none(0));
         let cgroup = place.cgroup.then(Cgroup::create).flatten();
         let program = Program::prepare(program, cgroup.as_ref())?;
-        reports.write_all(Report::Ready.to_string().as_bytes())?;
+        let waiting = Report::Ready(program.pid.as_raw_nonzero().get());
+        reports.write_all(waiting.to_string().as_bytes())?;
         Ok(Self {
             board,
             orders,
@@ -242,7 +243,7 @@ impl Keeper {
         };
         program.began = started.is_ok();
         let report = match started {
-            Ok(()) => Report::Started(program.pid.as_raw_nonzero().get()),
+            Ok(()) => Report::Started,
             Err(error) => Report::Failed(error.raw_os_error().unwrap_or_default()),
         };
         self.send_report(report);

@@ -19,10 +19,10 @@ pub(super) enum Order {
 /// A report of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The keeper waits for the order to start.
-    Ready,
-    /// The program runs, with this process id.
-    Started(i32),
+    /// The keeper waits for the order to start the process with this id.
+    Ready(i32),
+    /// The program runs.
+    Started,
     /// The program has ended, and nothing is left of what it started. Whether it had been asked to end, or killed.
     Gone(Exit, bool),
     /// The program could not be started, for this reason of the system's.
@@ -43,8 +43,8 @@ impl fmt::Display for Order {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Report::Ready => writeln!(f, "ready"),
-            Report::Started(pid) => writeln!(f, "started {pid}"),
+            Report::Ready(pid) => writeln!(f, "ready {pid}"),
+            Report::Started => writeln!(f, "started"),
             Report::Gone(exit, asked) => {
                 let asked = i32::from(*asked);
                 match exit {
@@ -85,8 +85,8 @@ impl FromStr for Report {
     fn from_str(line: &str) -> Result<Self, Garbled> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
-            "ready" => Ok(Report::Ready),
-            "started" => Ok(Report::Started(number(rest)?)),
+            "ready" => Ok(Report::Ready(number(rest)?)),
+            "started" => Ok(Report::Started),
             "exited" | "killed" => {
                 let (asked, number_of) = rest.split_once(' ').ok_or(Garbled)?;
                 let exit = match word {
@@ -122,8 +122,8 @@ mod tests {
             assert_eq!(line.trim_end_matches('\n').parse(), Ok(order));
         }
         for report in [
-            Report::Ready,
-            Report::Started(4711),
+            Report::Ready(4711),
+            Report::Started,
             Report::Gone(Exit::Code(3), false),
             Report::Gone(Exit::Signal(9), true),
             Report::Failed(13),
