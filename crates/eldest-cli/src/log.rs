@@ -7,13 +7,13 @@ use std::io::IsTerminal;
 use anyhow::Result;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Span, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Registry;
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::filter::{FilterExt, Targets, filter_fn};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, debug_fn};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormattedFields, MakeWriter};
-use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::layer::{Filter, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -33,10 +33,10 @@ pub(crate) fn detail() -> Span {
 
 /// Starts to log what the filter lets through; to a terminal only if nothing else is drawn on it.
 pub(crate) fn start(filter: &str, draws: bool) -> Result<()> {
-    let rules = EnvFilter::builder().parse(filter).map_err(|error| {
+    let rules = parse(filter).map_err(|why| {
         fault(
             Code::Usage,
-            format!("--log {filter:?}: {error}; write a level (error, warn, info, debug), or target=level,..."),
+            format!("--log {filter:?}: {why}; write a level (error, warn, info, debug), or target=level,..."),
         )
     })?;
     let is_terminal = std::io::stderr().is_terminal();
@@ -46,12 +46,32 @@ pub(crate) fn start(filter: &str, draws: bool) -> Result<()> {
     Ok(())
 }
 
-fn subscriber<W>(rules: EnvFilter, ansi: bool, writer: W) -> impl Subscriber + Send + Sync
+/// Returns the levels of the targets, which the text separates by commas; errors alone if it names none.
+fn parse(text: &str) -> Result<Targets, String> {
+    let mut rules = text
+        .split(',')
+        .map(str::trim)
+        .filter(|rule| !rule.is_empty())
+        .peekable();
+    if rules.peek().is_none() {
+        return Ok(Targets::new().with_default(LevelFilter::ERROR));
+    }
+    let rules: Vec<&str> = rules.collect();
+    if let Some(rule) = rules.iter().find(|rule| rule.contains('[')) {
+        return Err(format!(
+            "{rule:?} selects spans or fields, and only targets can be selected"
+        ));
+    }
+    let parsed = rules.join(",").parse::<Targets>();
+    parsed.map_err(|error| error.to_string())
+}
+
+fn subscriber<W>(rules: Targets, ansi: bool, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let lines = Lines {
-        details: rules.max_level_hint() >= Some(LevelFilter::DEBUG),
+        details: Filter::<Registry>::max_level_hint(&rules) >= Some(LevelFilter::DEBUG),
     };
     // Needed whatever is logged: they tell whose line it is.
     let whose = |span: &Metadata<'_>| span.is_span() && [SESSION, DETAIL].contains(&span.name());
@@ -148,7 +168,7 @@ mod tests {
     fn lines(rules: &str, log: impl FnOnce()) -> Vec<String> {
         let text = Text::default();
         let writer = text.clone();
-        let rules = EnvFilter::builder().parse(rules).unwrap();
+        let rules = parse(rules).unwrap();
         let subscriber = subscriber(rules, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
@@ -177,6 +197,19 @@ mod tests {
             ];
             assert_eq!(logged, expected, "{rules}");
         }
+    }
+
+    #[test]
+    fn rules_select_levels_by_target_and_refuse_spans() {
+        let log = || {
+            tracing::warn!(target: "eldest::session", "lease lost");
+            tracing::error!(target: "h2", "connection lost");
+        };
+        assert_eq!(lines("off, eldest=warn,", log).len(), 1);
+        assert_eq!(lines("", log), ["ERROR h2: connection lost"]);
+        let refused = parse("eldest[session]=debug").unwrap_err();
+        assert!(refused.contains("eldest[session]=debug"), "{refused}");
+        assert!(parse("eldest=loud").is_err());
     }
 
     #[test]
