@@ -38,6 +38,7 @@ mod published;
 mod python;
 mod releases;
 mod retry;
+mod room;
 mod runbooks;
 mod settled;
 mod setup;

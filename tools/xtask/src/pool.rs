@@ -1,38 +1,26 @@
 //! Runs tests of many programs in one pool, and says how long they took.
-//!
-//! The tests use real time, processes, sockets and containers, and mostly wait. So many run at once that the processors are
-//! busy.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
 use crate::case::{Case, Failed};
+use crate::room::{self, Room};
 use crate::stage::Stage;
 use crate::times::Times;
 
-/// So many tests run at once for each processor: most of them wait for a deadline at any time.
-const PER_PROCESSOR: usize = 8;
-/// With more at once, they wait for the disk.
-const MOST: usize = 32;
-/// So many of those run at once for each processor that do not wait.
+/// So many tests run at once for each processor, however busy it is: most of them wait for a deadline at any time.
+const PER_PROCESSOR: usize = 4;
+/// The same for tests that do not wait.
 const HEAVY_PER_PROCESSOR: usize = 2;
 /// Each of these has six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
 /// So many of the slowest are named.
 const SLOWEST: usize = 10;
-
-/// How many run at once here.
-fn size(per_processor: usize) -> usize {
-    let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    (per_processor * processors).min(MOST)
-}
 
 struct Ended {
     case: Case,
@@ -42,19 +30,20 @@ struct Ended {
 
 /// Runs the cases, in that order, as many at once as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_so_many(stage, cases, size(PER_PROCESSOR))?)
+    Times::record(run_within(stage, cases, Room::of(PER_PROCESSOR))?)
 }
 
 /// Runs cases that keep the processors busy: each starts a cluster with its nodes, or thousands of elections.
 pub(crate) fn run_heavy(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_so_many(stage, cases, size(HEAVY_PER_PROCESSOR))?)
+    Times::record(run_within(stage, cases, Room::of(HEAVY_PER_PROCESSOR))?)
 }
 
 /// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.
-fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<Vec<(String, u128)>> {
+fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<Vec<(String, u128)>> {
     ensure!(!cases.is_empty(), "there is no test");
-    stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
-    let mut ended = all(stage, cases, at_once);
+    let (tests, fewest, most) = (cases.len(), room.now(), room.most());
+    stage.say(&format!("{tests} tests, {fewest} to {most} at a time"));
+    let mut ended = all(stage, cases, room);
     print_times(stage, &mut ended);
     let passed = ended.iter().filter(|it| matches!(it.failed, Ok(None)));
     let times = passed.map(|it| (it.case.shown(), it.took.as_millis()));
@@ -65,14 +54,37 @@ fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<Ve
     Ok(times)
 }
 
-fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
-    let waiting = Mutex::new(VecDeque::from(cases));
+/// The cases that wait, and the number of those that run.
+struct Queue {
+    waiting: VecDeque<Case>,
+    running: usize,
+    containers: usize,
+    room: Room,
+}
+
+/// The queue, and the signal that another case may run.
+struct Pool {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+fn all(stage: &Stage, cases: Vec<Case>, room: Room) -> Vec<Ended> {
     let ended = Mutex::new(Vec::new());
-    let containers = AtomicUsize::new(0);
+    let workers = room.most().min(cases.len());
+    let pool = Pool {
+        queue: Mutex::new(Queue {
+            waiting: VecDeque::from(cases),
+            running: 0,
+            containers: 0,
+            room,
+        }),
+        changed: Condvar::new(),
+    };
     thread::scope(|scope| {
-        for _ in 0..at_once {
+        scope.spawn(|| pool.measure());
+        for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(mut case) = next(&waiting, &containers) {
+                while let Some(mut case) = pool.next() {
                     let begun = Instant::now();
                     let mut output = Vec::new();
                     let failed = if stage.is_over() {
@@ -80,14 +92,12 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
                     } else {
                         case.run(&mut output)
                     };
+                    let took = begun.elapsed();
+                    pool.end(&case);
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Nobody comes in between.
+                    // The lock keeps the lines of one test together.
                     if let Ok(Some(_)) = failed {
                         println!("---- {} ----\n{}", case.shown(), output.join("\n"));
-                    }
-                    let took = begun.elapsed();
-                    if case.group == CONTAINERS {
-                        containers.fetch_sub(1, Ordering::SeqCst);
                     }
                     ended.push(Ended { case, took, failed });
                 }
@@ -97,18 +107,62 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next case that may run beside those that do, if there is one. The last container tests are run by the threads
-/// that have run the ones before them.
-fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Case> {
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = containers.load(Ordering::SeqCst) >= CONTAINERS_AT_ONCE;
-    let may_run = |case: &Case| !all || case.group != CONTAINERS;
-    let number = waiting.iter().position(may_run)?;
-    let case = waiting.remove(number)?;
-    if case.group == CONTAINERS {
-        containers.fetch_add(1, Ordering::SeqCst);
+impl Pool {
+    /// Waits for room, and takes the next case that may run beside those that do. `None` once no case waits.
+    fn next(&self) -> Option<Case> {
+        let mut queue = self.lock();
+        loop {
+            if queue.waiting.is_empty() {
+                return None;
+            }
+            if let Some(case) = queue.take() {
+                return Some(case);
+            }
+            let changed = self.changed.wait(queue);
+            queue = changed.unwrap_or_else(PoisonError::into_inner);
+        }
     }
-    Some(case)
+
+    fn end(&self, case: &Case) {
+        let mut queue = self.lock();
+        queue.running -= 1;
+        queue.containers -= usize::from(case.group == CONTAINERS);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Adapts the room to the load until no case waits.
+    fn measure(&self) {
+        loop {
+            thread::sleep(room::PERIOD);
+            let mut queue = self.lock();
+            if queue.waiting.is_empty() {
+                return self.changed.notify_all();
+            }
+            let running = queue.running;
+            queue.room.measure(running);
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn take(&mut self) -> Option<Case> {
+        if self.running >= self.room.now() {
+            return None;
+        }
+        let all = self.containers >= CONTAINERS_AT_ONCE;
+        let may_run = |case: &Case| !all || case.group != CONTAINERS;
+        let number = self.waiting.iter().position(may_run)?;
+        let case = self.waiting.remove(number)?;
+        self.running += 1;
+        self.containers += usize::from(case.group == CONTAINERS);
+        Some(case)
+    }
 }
 
 /// Prints the time of each group's tests, and the slowest tests.
@@ -137,8 +191,9 @@ fn print_times(stage: &Stage, ended: &mut [Ended]) {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::run_so_many;
+    use super::run_within;
     use crate::case::tests::{PASSES, case, fails};
+    use crate::room::Room;
     use crate::stage::{DEFAULT_LIMIT, Report, Stage};
     use std::time::Duration;
 
@@ -150,7 +205,7 @@ mod tests {
             case(folder.path(), &format!("p{number}"), &script)
         });
         let mut stage = Stage::start("test", limit);
-        let result = run_so_many(&mut stage, cases.collect(), 2);
+        let result = run_within(&mut stage, cases.collect(), Room::starting_at(2));
         let mut report = stage.finish(result.map(drop));
         report.retry();
         report

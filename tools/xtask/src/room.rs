@@ -1,0 +1,140 @@
+//! Decides how many tests run at once: as many as keep the processors busy, and fewer once they are overloaded.
+//!
+//! Most tests wait for a deadline at any time, but a test that starts an etcd or a browser needs a processor. A fixed number
+//! overloads the machine while many begin, which delays renewals, and leaves it idle while many wait.
+
+use std::fs;
+use std::num::NonZero;
+use std::thread;
+use std::time::Duration;
+
+/// How often the load is measured.
+pub(crate) const PERIOD: Duration = Duration::from_millis(250);
+/// With more at once, tests wait for the disk.
+const MOST: usize = 32;
+/// The processors' time, in the words of proc(5).
+const STAT: &str = "/proc/stat";
+/// The numbers of `nice` and `idle` among the times of all processors: programs of a lower priority make way for tests.
+const IDLE: [usize; 2] = [1, 3];
+/// The share of idle time from which another test starts, and below which one less runs.
+const IDLE_ENOUGH: f64 = 0.2;
+const OVERLOADED: f64 = 0.04;
+
+/// The number of tests that may run at once.
+#[derive(Debug)]
+pub(crate) struct Room {
+    fewest: usize,
+    now: usize,
+    last: Option<Times>,
+}
+
+/// The time of all processors since the machine started, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Times {
+    idle: u64,
+    all: u64,
+}
+
+impl Room {
+    /// Makes room for so many tests on each processor, however busy the processors are. Where the load cannot be measured,
+    /// it stays at that.
+    pub(crate) fn of(per_processor: usize) -> Self {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        Self::starting_at((per_processor * processors).min(MOST))
+    }
+
+    pub(crate) fn starting_at(fewest: usize) -> Self {
+        Self {
+            fewest,
+            now: fewest,
+            last: Times::read(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> usize {
+        self.now
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.fewest.max(MOST)
+    }
+
+    /// Measures the load since the last time, while so many tests run.
+    pub(crate) fn measure(&mut self, running: usize) {
+        let times = Times::read();
+        if let Some((last, times)) = self.last.zip(times) {
+            self.adapt(running, times.idle_share_since(last));
+        }
+        self.last = times;
+    }
+
+    fn adapt(&mut self, running: usize, idle: f64) {
+        if idle >= IDLE_ENOUGH && running >= self.now {
+            self.now = (self.now + 1).min(self.most());
+        } else if idle < OVERLOADED {
+            self.now = (self.now - 1).max(self.fewest);
+        }
+    }
+}
+
+impl Times {
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string(STAT).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let numbers = stat.lines().next()?.strip_prefix("cpu ")?;
+        let numbers = numbers.split_whitespace().map(str::parse);
+        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+        let idle = IDLE.map(|number| numbers.get(number).copied());
+        Some(Self {
+            idle: idle.into_iter().sum::<Option<u64>>()?,
+            // The guests' time is part of the first ones.
+            all: numbers.iter().take(8).sum(),
+        })
+    }
+
+    /// Returns the idle part of the time since then; 1 if no time has passed.
+    #[allow(clippy::cast_precision_loss)]
+    fn idle_share_since(self, last: Self) -> f64 {
+        let all = self.all.saturating_sub(last.all);
+        let idle = self.idle.saturating_sub(last.idle);
+        if all == 0 {
+            1.0
+        } else {
+            idle as f64 / all as f64
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST, Room, Times};
+
+    #[test]
+    fn room_grows_while_processors_are_idle_and_shrinks_to_the_fewest_under_load() {
+        let mut room = Room::starting_at(4);
+        room.adapt(3, 0.9);
+        assert_eq!(room.now(), 4, "there was room for the fourth already");
+        room.adapt(4, 0.9);
+        room.adapt(5, 0.1);
+        assert_eq!(room.now(), 5);
+        room.adapt(5, 0.01);
+        room.adapt(5, 0.01);
+        assert_eq!(room.now(), 4);
+        for running in 4..2 * MOST {
+            room.adapt(running, 0.9);
+        }
+        assert_eq!(room.now(), MOST);
+    }
+
+    #[test]
+    fn idle_share_is_that_of_all_processors() {
+        let times = |text| Times::parse(text).unwrap();
+        let before = times("cpu  100 10 40 800 40 0 5 5 7 0\ncpu0 1 1 1 1\n");
+        assert_eq!((before.idle, before.all), (810, 1000));
+        let after = times("cpu  160 20 50 820 40 0 5 5 9 0\n");
+        assert!((after.idle_share_since(before) - 0.3).abs() < 1e-9);
+        assert_eq!(Times::parse("cpu 1 x\n"), None);
+    }
+}
