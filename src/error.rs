@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_core_are_the_message_and_work_s_error_is_the_source() {
+    fn core_error_text_is_the_message_and_work_error_the_source() {
         let own = RequestError::new(Class::Mismatch, "it is used with 3", "");
         let error = Error::from_request(&own);
         assert_eq!(
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_by_itself_is_transient() {
+    fn only_errors_that_may_pass_by_themselves_are_transient() {
         for (class, transient) in [
             (Class::Retry, true),
             (Class::Backoff, true),

@@ -58,7 +58,7 @@ fn builds() -> Vec<PathBuf> {
 }
 
 #[test]
-fn work_that_changes_what_it_captured_is_led_to_run_mut() {
+fn compiler_points_work_that_changes_its_captures_to_run_mut() {
     let fits = |build: &PathBuf| compile(build, "run_mut").is_ok();
     let library = builds().into_iter().find(fits);
     let library = library.expect("no build of the library compiles a program that is right");

@@ -210,7 +210,7 @@ async fn run_a_task_works_hands_over_and_ends() -> Result {
 }
 
 #[tokio::test]
-async fn step_by_step_tells_each_step() -> Result {
+async fn step_by_step_prints_each_step() -> Result {
     let etcd = Etcd::start().await?;
     let seconds = [("EXAMPLE_SECONDS", "1")];
     let mut example = Running::start("step_by_step", &etcd, &seconds)?;
@@ -223,7 +223,7 @@ async fn step_by_step_tells_each_step() -> Result {
 }
 
 #[tokio::test]
-async fn observe_tells_who_leads_and_who_is_blocked() -> Result {
+async fn observe_prints_the_leader_and_the_blocked_candidates() -> Result {
     let etcd = Etcd::start().await?;
     let mut example = Running::start("observe", &etcd, &[])?;
     example.says("nobody leads").await?;
@@ -283,7 +283,7 @@ async fn lock_numbers_invoices_of_several_nodes_without_a_gap() -> Result {
 }
 
 #[tokio::test]
-async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_is_killed() -> Result
+async fn partitioned_consumers_count_each_item_once_though_one_is_killed() -> Result
 {
     const SHARDS: usize = 64;
     const ITEMS: usize = 30;
@@ -370,7 +370,7 @@ async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
 }
 
 #[tokio::test]
-async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
+async fn http_service_shows_the_leader_and_resigns_on_sigterm() -> Result {
     let etcd = Etcd::start().await?;
     let listen = [("LISTEN", "127.0.0.1:0")];
     let mut first = Running::start("http_service", &etcd, &listen)?;
@@ -444,7 +444,7 @@ async fn orders_to_any_node_are_taken_by_the_leader() -> Result {
 }
 
 #[tokio::test]
-async fn follower_work_learns_where_the_leader_is_and_ends_before_it_leads() -> Result {
+async fn follower_work_learns_the_leaders_address_and_ends_before_leading() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("follower_work", &etcd, &[])?;
     first.says("orders come here, token").await?;
@@ -485,7 +485,7 @@ async fn a_stalled_leader_gives_way_and_leads_again_later() -> Result {
 }
 
 #[tokio::test]
-async fn scheduled_reports_go_on_after_a_hand_over_and_none_is_left_out() -> Result {
+async fn scheduled_reports_continue_after_a_hand_over_without_a_gap() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("scheduled", &etcd, &[])?;
     let number = |line: String| line.rsplit(' ').next().and_then(|word| word.parse().ok());

@@ -23,7 +23,7 @@ fn targets() -> impl Iterator<Item = Target> {
 }
 
 #[test]
-fn whatever_others_send_is_read_without_a_panic() {
+fn foreign_input_is_read_without_a_panic() {
     let targets: Vec<Target> = targets().collect();
     for target in &targets {
         let seed = fastrand::u64(..);

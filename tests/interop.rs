@@ -191,7 +191,7 @@ async fn a_younger_candidate_of_the_rpc_follows_ours_and_ours_follow_it() -> Res
 }
 
 #[tokio::test]
-async fn a_candidate_of_the_rpc_whose_lease_ends_makes_way() -> Result {
+async fn rpc_candidate_whose_lease_ends_makes_way() -> Result {
     let etcd = Etcd::start().await?;
     let (leader_lease, campaign) = rpc_campaign(&etcd, "eldest/jobs", "theirs").await?;
     timeout(LONG, campaign).await???;
@@ -357,7 +357,7 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcdctl_and_ours_stand_at_an_exact_prefix_that_is_not_in_our_namespace() -> Result {
+async fn etcdctl_and_ours_share_an_exact_prefix_outside_our_namespace() -> Result {
     const PREFIX: &str = "/golem/shard-manager/leader";
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
@@ -434,7 +434,7 @@ async fn an_etcdctl_that_holds_a_lock_is_waited_for() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Result {
+async fn etcdctl_waits_for_our_lock_and_ours_wait_for_etcdctl() -> Result {
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
     };
@@ -478,7 +478,7 @@ async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Resul
 }
 
 #[tokio::test]
-async fn an_etcdctl_waits_for_our_readers_and_a_reader_behind_it_waits_for_it() -> Result {
+async fn etcdctl_waits_for_our_readers_and_a_later_reader_for_etcdctl() -> Result {
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
     };

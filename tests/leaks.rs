@@ -259,7 +259,7 @@ async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
+async fn two_hundred_candidacies_leave_nothing_behind() -> Result {
     let etcd = Etcd::start().await?;
     // One for all counts, so that none counts another's connection.
     let mut client = etcd.client().await;

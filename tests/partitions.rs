@@ -38,7 +38,7 @@ const SAMPLE: Duration = Duration::from_millis(25);
 const WRITE: Duration = Duration::from_millis(500);
 
 const CHILD: &str = "ELDEST_TEST_PARTITIONS";
-const TEST: &str = "a_thousand_partitions_survive_whatever_happens_to_their_members";
+const TEST: &str = "a_thousand_partitions_survive_any_failure_of_their_members";
 
 fn partitions(session: &Session) -> Result<Partitions> {
     Ok(session.partitions("shards", COUNT)?)
@@ -341,7 +341,7 @@ fn vacancies(history: &History) -> Vec<(Duration, String, String)> {
 }
 
 #[tokio::test]
-async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Result {
+async fn a_thousand_partitions_survive_any_failure_of_their_members() -> Result {
     if let Ok(name) = std::env::var(CHILD) {
         let endpoint = std::env::var("ELDEST_TEST_ETCD")?;
         return child(&endpoint, &name, &std::env::var("ELDEST_TEST_FILE")?).await;

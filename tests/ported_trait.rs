@@ -278,7 +278,7 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_server_s_work_begins_after_the_work_of_the_one_before_has_ended() -> Result {
+async fn next_servers_work_begins_after_the_previous_work_ended() -> Result {
     println!("this test runs in virtual time");
     let etcd = MemoryEtcd::start();
     let (works, mut worked) = mpsc::unbounded_channel();

@@ -53,7 +53,7 @@ async fn nothing_is_left(client: &mut Client) -> Result {
 }
 
 #[tokio::test]
-async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Result {
+async fn the_eldest_leads_and_the_next_follows_and_nothing_is_left() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;
     let b = session(etcd.endpoint(), "b").await?;
@@ -108,7 +108,7 @@ async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Re
 }
 
 #[tokio::test]
-async fn a_leader_out_of_reach_stops_believing_before_the_next_one_leads() -> Result {
+async fn a_leader_out_of_reach_stops_before_the_next_one_leads() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = session(proxy.endpoint(), "a").await?;
@@ -242,7 +242,7 @@ async fn work_runs_while_its_node_leads_and_ends_on_shutdown() -> Result {
 }
 
 #[tokio::test]
-async fn a_candidate_that_won_and_did_not_look_leaves_all_the_same() -> Result {
+async fn a_candidate_with_an_unread_victory_leaves_cleanly() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;
     let election = a.election("jobs")?;

@@ -107,7 +107,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
 }
 
 #[tokio::test]
-async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -> Result {
+async fn looked_up_address_must_present_the_certificate_of_its_host() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     sealed.identify("server", &sealed.authority.sign("localhost")?)?;
     let refusal = refused_at_once(&sealed, files(&sealed)).await?;
@@ -165,7 +165,7 @@ async fn a_file_that_is_missing_or_holds_something_else_is_named() -> Result {
 }
 
 #[tokio::test]
-async fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_the_remedy() -> Result {
+async fn unusable_certificate_or_key_is_named_with_the_remedy() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let other = sealed.authority.sign("127.0.0.1")?;
     let headed = |head: &str| format!("{head}\nMC4CAQ==\n");
@@ -208,7 +208,7 @@ async fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_the_remedy() -
 }
 
 #[tokio::test]
-async fn an_http_url_of_a_tls_port_and_an_https_url_of_a_plain_one_are_reported() -> Result {
+async fn url_scheme_that_does_not_match_its_port_is_reported() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let plain = eldest_testing::Etcd::start().await?;
     let refusal = async |endpoint: String| {
@@ -289,7 +289,7 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
 }
 
 #[tokio::test]
-async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_node_back() -> Result
+async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> Result
 {
     let (logs, _guard) = Logs::capture();
     let sealed = TlsEtcd::start(&[]).await?;
@@ -326,7 +326,7 @@ async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_n
 /// etcd's certificate is replaced first, which is the wrong order: no new connection is made until the node knows the new
 /// authority.
 #[tokio::test]
-async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_returns_once_it_does()
+async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it()
 -> Result {
     let (logs, _guard) = Logs::capture();
     let (sealed, new) = (TlsEtcd::start(&[]).await?, Authority::new()?);
@@ -351,7 +351,7 @@ async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_retu
 }
 
 #[tokio::test]
-async fn an_endpoint_whose_certificate_is_good_is_found_beside_one_whose_is_not() -> Result {
+async fn endpoint_with_a_valid_certificate_is_found_beside_an_invalid_one() -> Result {
     let (good, stranger) = (TlsEtcd::start(&[]).await?, TlsEtcd::start(&[]).await?);
     let endpoints = [&stranger.endpoint, &good.endpoint];
     let session = Session::connect(endpoints, options(files(&good))).await?;
@@ -389,7 +389,7 @@ async fn authorities_and_identity_may_come_from_memory() -> Result {
 
 #[tokio::test]
 #[ignore = "needs a system that trusts the server; the next test runs it in a process that has one"]
-async fn with_nothing_but_an_https_endpoint() -> Result {
+async fn connects_with_only_an_https_endpoint() -> Result {
     let endpoint = std::env::var("SEALED")?;
     let session = Session::connect([endpoint], SessionOptions::new("me")).await?;
     session.close().await?;
@@ -397,10 +397,10 @@ async fn with_nothing_but_an_https_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn https_works_out_of_the_box_with_the_authorities_of_the_system() -> Result {
+async fn https_works_by_default_with_the_authorities_of_the_system() -> Result {
     let sealed = TlsEtcd::start_open(&[]).await?;
     let status = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["--exact", "with_nothing_but_an_https_endpoint", "--ignored"])
+        .args(["--exact", "connects_with_only_an_https_endpoint", "--ignored"])
         .env("SSL_CERT_FILE", sealed.file("ca.pem"))
         .env("SEALED", &sealed.endpoint)
         .status();

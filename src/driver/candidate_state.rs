@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn campaign_is_answered_when_the_key_is_registered_and_its_place_is_known() {
+    fn campaign_is_answered_when_its_key_and_place_are_known() {
         let place = Status::waiting(1);
         let (mut candidate, mut seen) = candidate();
         candidate.registered();

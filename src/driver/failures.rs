@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_is_over_is_not_said_to_go_on() {
+    fn an_outage_that_is_over_is_not_reported_as_lasting() {
         let mut failures = new();
         assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
         assert_eq!(fail(&mut failures, 9, "b"), None);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_that_an_outage_goes_on() {
+    fn a_failure_reports_that_its_outage_continues() {
         let mut failures = new();
         for second in [0, 5] {
             fail(&mut failures, second, "a");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_not_over_while_others_of_its_class_go_on() {
+    fn an_outage_is_not_over_while_others_of_its_class_last() {
         let mut failures = new();
         fail(&mut failures, 0, "a");
         let denied = (What::Request("put"), Class::Denied);

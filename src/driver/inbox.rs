@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_beyond_the_room_wait_until_the_driver_takes_some_up() {
+    async fn calls_beyond_capacity_wait_until_the_driver_takes_some() {
         let mut stage = Stage::new();
         let room = Room::default();
         fill(&stage.commands, &room);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_that_wait_for_room_hear_that_the_driver_is_gone() {
+    async fn callers_waiting_for_room_get_an_error_when_the_driver_ends() {
         let stage = Stage::new();
         let room = Room::default();
         let Stage {

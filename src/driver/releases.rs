@@ -55,7 +55,7 @@ mod tests {
     const CALLERS: u64 = 20_000;
 
     #[test]
-    fn a_turn_looks_at_the_callers_of_candidates_that_changed_and_at_no_others() {
+    fn a_turn_visits_only_the_callers_of_changed_candidates() {
         let mut releases = Releases::default();
         let mut looks = 0;
         let mut answers = Vec::new();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_were_given_up_do_not_pile_up() {
+    fn abandoned_calls_do_not_pile_up() {
         let mut releases = Releases::default();
         for _ in 0..CALLERS {
             releases.wait(1, 1, oneshot::channel().0);

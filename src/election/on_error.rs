@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_start_short_again_after_a_long_run() {
+    fn pauses_double_up_to_a_limit_and_reset_after_a_long_run() {
         let mut pause = Pause::default();
         let ran = Duration::ZERO;
         assert_eq!(pause.after(ran), FIRST);

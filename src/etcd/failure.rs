@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_endpoint_may_answer_is_retried() {
+    fn failures_that_another_endpoint_may_not_have_are_retried() {
         for (code, message) in [
             (Code::Unavailable, "etcdserver: no leader"),
             (Code::Unavailable, "etcdserver: leader changed"),
@@ -274,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn a_compacted_revision_asks_for_a_new_list() {
+    fn a_compacted_revision_requires_a_new_list() {
         let message = "etcdserver: mvcc: required revision has been compacted";
         assert_eq!(class(Code::OutOfRange, message), Class::Compacted);
     }
 
     #[test]
-    fn a_token_that_etcd_does_not_take_is_distinguished_from_refused_credentials() {
+    fn a_rejected_token_is_distinguished_from_refused_credentials() {
         for (code, message) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::Unknown, "etcdserver: invalid auth token"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_succeed_is_not_retried() {
+    fn permanent_failures_are_not_retried() {
         assert_eq!(
             class(Code::PermissionDenied, "etcdserver: permission denied"),
             Class::Denied
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_of_a_later_part_is_ambiguous_whatever_its_class() {
+    fn failure_of_any_class_in_a_later_part_is_ambiguous() {
         let status = tonic::Status::permission_denied("etcdserver: permission denied");
         let later = from_error(&Error::GRpcStatus(status), "e").after_sending();
         assert_eq!((later.class, later.ambiguous), (Class::Denied, true));

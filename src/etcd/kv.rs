@@ -353,7 +353,7 @@ mod tests {
     use eldest_core::kv::is_direct_child;
 
     #[test]
-    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+    fn range_of_a_prefix_ends_before_the_first_key_beyond_it() {
         assert_eq!(prefix_end(b"a/b/"), b"a/b0");
         assert_eq!(prefix_end(b"a\xff\xff"), b"b");
         assert_eq!(prefix_end(b"\xff"), b"\0");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_all_endpoints_is_one_line_at_once_and_one_for_each_10_s() {
+    fn outage_of_all_endpoints_is_logged_at_once_and_each_10_s() {
         let (logs, _guard) = Logs::capture();
         let clock = Arc::<Clock>::default();
         let tasks: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();

@@ -121,7 +121,7 @@ mod tests {
     proptest! {
         /// The client decides by how the text begins whether it dials with TLS, and parses the rest itself.
         #[test]
-        fn what_is_dialled_is_what_was_parsed(
+        fn dialled_address_is_the_parsed_one(
             scheme in prop_oneof!["", "(?i)https?://", "[a-zA-Z]{1,6}://", "(?i)https?:/{0,3}"],
             user in prop_oneof![Just(String::new()), "[a-z%:@]{1,6}@"],
             host in prop_oneof!["(?i)https?", "[a-zA-Z0-9.-]{1,9}", "\\[[0-9a-f:]{2,9}\\]", "\\PC{0,6}"],

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_tell_populated_cgroups_from_empty_ones() {
+    fn kernel_texts_distinguish_populated_cgroups_from_empty_ones() {
         assert_eq!(populated("populated 1\nfrozen 0\n"), Some(true));
         assert_eq!(populated("populated 0\nfrozen 0\n"), Some(false));
         assert_eq!(populated("frozen 0\n"), None);

@@ -132,7 +132,7 @@ async fn connections_of_one_user_are_limited_and_count_until_they_end() {
 }
 
 #[tokio::test]
-async fn a_session_that_reads_no_answer_does_not_hold_up_what_it_says() {
+async fn session_that_reads_no_answers_does_not_delay_its_messages() {
     let stage = Stage::new("deaf", 100);
     let deaf = stage.connect();
     stage.hello(&deaf, "deaf").await.expect("a welcome");

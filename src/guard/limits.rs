@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_take_what_another_one_needs() {
+    fn one_user_cannot_exhaust_the_limits_of_another() {
         let limits = Limits::new(files(8), files(4));
         let first = limits.take(1, CONNECTION).unwrap();
         let mut second = limits.take(1, CONNECTION).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_leaves_room_for_what_sessions_may_take() {
+    fn the_unit_leaves_room_for_the_limits_of_sessions() {
         let unit = include_str!("../../deploy/systemd/eldest-agent.service");
         let most = format!("\nMemoryMax={}M\n", 2 * MOST_MEMORY / KIB / KIB);
         assert!(unit.contains(&most), "{most}");

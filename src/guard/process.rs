@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_tell_processes_from_threads_files_and_the_dead() {
+    fn kernel_texts_distinguish_processes_threads_files_and_the_dead() {
         let about =
             |pid: &str, flags: &str| format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t15\n{pid}");
         let process = "02000002";
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_killed_process_is_seen_dead_before_its_parent_has_waited_for_it() {
+    async fn killed_process_is_seen_dead_before_its_parent_reaps_it() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_accepts_nobody_at_present_is_not_replaced() {
+    async fn a_listener_that_does_not_accept_now_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let address = SocketAddrUnix::new(&path).unwrap();

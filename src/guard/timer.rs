@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_by_which_nothing_was_promised_has_ended() {
+    async fn a_timer_without_a_promise_has_ended() {
         let env = System::new().unwrap();
         let (_promises, timer) = shared();
         assert_eq!(timer.left(), None);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_another_process_has_ends_after_the_promise_and_no_sooner() {
+    async fn timer_of_another_process_ends_only_after_the_promise() {
         let env = System::new().unwrap();
         let (mut promises, timer) = shared();
         let now = env.now();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_gets_an_interval_later_never_ends() {
+    async fn timer_given_an_interval_later_never_ends() {
         let env = System::new().unwrap();
         let (promises, timer) = shared();
         make_periodic(&promises.file);

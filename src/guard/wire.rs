@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn bytes_that_are_no_message_are_refused() {
         for odd in [
             json!(null),
             json!({}),

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_levels_are_taken_for_what_lies_there() {
+    fn only_our_own_key_levels_determine_the_kind_of_a_queue() {
         let queue = |prefix: &str| {
             let entry = Entry {
                 key: format!("{prefix}1f").into_bytes().into(),

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_looked_up_below_the_domains_of_the_search_list_too() {
+    async fn names_are_also_looked_up_below_the_search_domains() {
         let below = "_etcd-client._tcp.cluster.example.com";
         let found = served(below, 0, &[(10, 2379, "a.example.com")])
             .await

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clone_with_the_same_state_draws_other_numbers() {
+    async fn a_clone_with_the_same_seed_draws_other_numbers() {
         let system = System::new().expect("in a runtime");
         let drawn = [7, 7].map(|state| {
             fastrand::seed(state);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_advances_by_at_least_what_was_slept() {
+    async fn the_clock_advances_by_at_least_the_sleep() {
         let system = System::new().expect("in a runtime");
         let before = system.now();
         system.sleep(Duration::from_millis(20)).await;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waking_at_a_time_is_never_early_and_a_past_time_is_ready() {
+    async fn timer_never_wakes_early_and_a_past_time_is_ready() {
         let system = System::new().expect("in a runtime");
         let at = system.now().after(Duration::from_millis(20));
         system.wake_at(at).await;

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_uses_are_forgotten_now_and_then_and_refuse_nothing_before() {
+    fn unused_names_are_forgotten_and_refuse_nothing_before() {
         let names = Names::new(String::new());
         let kept = names.register("kept", Use::Election).unwrap();
         for n in 0..1000 {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_shared_for_as_long_as_somebody_has_one() {
+    fn turns_are_shared_while_a_handle_exists() {
         let names = Names::new(String::new());
         let (name, turns) = names.register("a", Use::Lock).unwrap();
         let turn = Arc::clone(&turns).try_acquire_many_owned(LOCK_TURNS);
@@ -379,7 +379,7 @@ mod tests {
         assert!(again.try_acquire().is_ok());
     }
     #[test]
-    fn an_exact_prefix_is_the_same_place_as_a_name_that_leads_there() {
+    fn exact_prefix_equals_the_name_with_the_same_prefix() {
         let names = Names::new("ns/".into());
         let _lock = names.register("l", Use::Lock).unwrap();
         let message = names.register_at("ns/l").unwrap_err().to_string();

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_alone_says_since_when_it_stands() {
+    fn an_identity_alone_is_announced_with_its_joining_time() {
         let written = written(&Announcement::new("node-a"));
         let said = r#"{"identity":"node-a","since_unix_ms":1700000000000}"#;
         assert_eq!(String::from_utf8_lossy(&written), said);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_bytes_are_written_as_they_are_until_more_is_said() {
+    fn strings_and_bytes_are_written_raw_until_fields_are_added() {
         for bytes in [&b""[..], b"node-a", b"\xff\xfe", b"{\"identity\":\"x\"}"] {
             assert_eq!(written(&Announcement::from(bytes.to_vec())), bytes);
         }
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_of_a_foreign_announcement_is_longer_or_later_than_can_be_shown() {
+    fn foreign_announcement_fields_are_bounded_in_length_and_time() {
         let read = |object: Value| Announcement::decode(object.to_string().as_bytes());
         let long = "\u{e9}".repeat(MAX_IDENTITY);
         let foreign = serde_json::json!({
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_tells_when_its_term_began_and_nothing_else_differs() {
+    fn a_leader_announces_when_its_term_began_and_nothing_else_differs() {
         let value = written(&Announcement::new("a").with_metadata("k", "v"));
         let announced = leading(&value, 7, NOW).unwrap();
         let read = Announcement::decode(&announced);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_that_joins_again_tells_since_when_its_present_key_stands() {
+    fn rejoined_candidate_announces_when_its_present_key_was_created() {
         let value = written(&Announcement::new("a").with_address("a:1"));
         let later = NOW + Duration::from_secs(9);
         let read = Announcement::decode(&in_queue_since(&value, later).unwrap());
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sessions_data_centre_is_announced_unless_another_one_or_a_plain_string_is() {
+    fn session_data_centre_is_announced_unless_overridden() {
         let encoded = |announcement: Announcement| {
             let bytes = announcement.encode(("session", Some("dc1")), NOW).unwrap();
             home(&bytes)
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_set_aside_says_so_and_nothing_else_differs() {
+    fn set_aside_candidate_announces_it_and_nothing_else_differs() {
         let value = written(&Announcement::new("evacuated").with_data_center("dc1"));
         assert!(!share(&value).aside && !share(b"evacuated").aside);
         let aside = set_aside(&value);
@@ -635,7 +635,7 @@ mod tests {
     const EAST: Center = 0x14f5_3031_b5dd_f978;
 
     #[test]
-    fn the_wish_to_spread_counts_with_a_data_centre_and_only_as_we_write_it() {
+    fn spread_needs_a_data_centre_and_our_spelling() {
         let center = |announcement: &Announcement| share(&written(announcement)).center;
         let wish = Announcement::new("a").with_spread_over_data_centers();
         let nowhere = br#"{"identity":"a","spread":"data_center"}"#;
@@ -675,7 +675,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_announced_is_read_back(
+        fn announcement_is_read_back_as_written(
             identity in ".+", address in proptest::option::of(".*"), zone in proptest::option::of(".*"),
         ) {
             let mut announcement = Announcement::new(identity);

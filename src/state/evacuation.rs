@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_tells_who_ordered_it_why_and_until_when() {
+    fn a_mark_names_its_author_reason_and_end() {
         let order = Evacuate::new("eu/1")
             .lasting(Duration::from_secs(7200))
             .reason("new switches");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn any_key_below_the_prefix_is_a_mark_whatever_its_value() {
+    fn any_key_below_the_prefix_is_a_mark() {
         for value in [&b""[..], b"\xff", b"[]", b"{\"by\":7}"] {
             let mark = Evacuation::decode(b"dc1", &entry(value, 0));
             assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_mark_says_no_more_than_ours_can() {
+    fn a_foreign_mark_shows_no_longer_fields_than_ours() {
         let value = serde_json::json!({
             "by": "x".repeat(30_000), "reason": "y".repeat(30_000),
             "since_unix_ms": 8_640_000_000_000_001_u64, "until_unix_ms": u64::MAX,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_mark_can_say_is_refused_with_the_rule() {
+    fn field_that_no_mark_can_hold_is_refused_with_the_rule() {
         let secs = Duration::from_secs;
         for (order, rule) in [
             (Evacuate::new(""), "1 to 512"),

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_candidate_on_its_way_out_says_nothing_of_the_next_one() {
+    fn leaving_candidate_does_not_change_the_status_of_the_next_one() {
         let local = Arc::new(LocalStatus::new());
         let [first, second] = [1, 2].map(|slot| LocalStatusWriter::new(Arc::clone(&local), slot));
         first.status(Status::Joining);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_one_election_share_it_for_as_long_as_one_lives() {
+    fn handles_of_one_election_share_its_status_while_one_lives() {
         let local_statuses = LocalStatuses::default();
         let local = local_statuses.of("e");
         assert!(Arc::ptr_eq(&local, &local_statuses.of("e")));

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_older_in_the_queue_than_an_older_candidate() {
+    fn no_candidate_appears_older_than_one_before_it() {
         let said = |ms: u64| format!(r#"{{"identity":"a","since_unix_ms":{ms}}}"#);
         // The second has lost its key and joined again; the third announces nothing.
         let entries = [

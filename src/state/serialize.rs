@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_is_read_from_what_is_said_of_it() {
+    fn an_announcement_is_deserialized_from_its_fields() {
         let said = json!({"address": "a:1", "metadata": {"zone": "z"}});
         let read: Announcement = from_value(said.clone()).unwrap();
         let built = Announcement::default().with_address("a:1");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_and_its_reasons_have_the_names_of_the_log() {
+    fn status_and_reasons_are_serialized_as_in_the_log() {
         for (status, wanted) in [
             (Status::Idle, json!({"status": "idle"})),
             (

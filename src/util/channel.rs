@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_taken_in_order_and_then_the_end_is_seen() {
+    fn messages_are_received_in_order_and_then_the_end() {
         let (sender, mut receiver) = channel();
         sender.send(1);
         sender.send(2);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_given_up_takes_nothing_with_it() {
+    fn abandoned_receive_loses_no_message() {
         let (sender, mut receiver) = channel();
         let first = wait(&mut receiver);
         let second = wait(&mut receiver);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_there_goes_with_the_receiver_and_outside_of_the_lock() {
+    fn queued_messages_are_dropped_with_the_receiver_outside_of_the_lock() {
         let (sender, receiver, dropped) = watched();
         sender.send(item(&sender, &dropped));
         sender.send(item(&sender, &dropped));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_too_late_is_dropped_at_once_and_outside_of_the_lock() {
+    fn message_sent_too_late_is_dropped_at_once_outside_of_the_lock() {
         let (sender, receiver, dropped) = watched();
         drop(receiver);
         sender.send(item(&sender, &dropped));
@@ -225,7 +225,7 @@ mod tests {
 
     /// Between the receiver's look and its end there is no gap in which a sender's would be lost.
     #[test]
-    fn nothing_lies_where_nobody_looks_whichever_end_is_faster() {
+    fn no_message_stays_queued_when_sender_and_receiver_race() {
         for _ in 0..1000 {
             let (sender, receiver, dropped) = watched();
             let sent = item(&sender, &dropped);

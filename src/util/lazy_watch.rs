@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_sender_for_those_who_watch_and_for_those_who_come_later() {
+    fn watch_ends_with_its_sender_for_present_and_later_watchers() {
         let sender = LazyWatchSender::new(1);
         let reader = sender.reader();
         let early = reader.watch();

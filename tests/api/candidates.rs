@@ -35,7 +35,7 @@ async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
+async fn candidate_status_is_reported_from_joining_to_the_end() -> Result {
     let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
@@ -103,7 +103,7 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory() -> Result {
+async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
@@ -203,7 +203,7 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() -> Result {
+async fn candidate_dropped_with_an_unread_victory_lets_the_next_lead() -> Result {
     let etcd = in_memory();
     let (_a, _, a) = stand(&etcd, "a").await?;
     let (_b, _, mut b) = stand(&etcd, "b").await?;
@@ -241,7 +241,7 @@ async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
 }
 
 #[tokio::test]
-async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_going() -> Result {
+async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;
@@ -278,7 +278,7 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_when_it_says_so()
+async fn proclaim_keeps_the_joining_time_of_the_candidate()
 -> Result {
     let etcd = in_memory();
     let (_session, election, mut candidate) = stand(&etcd, "a").await?;
@@ -300,7 +300,7 @@ async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
+async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
@@ -476,33 +476,33 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_key_is_deleted_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::DeletesKey).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::RevokesLease).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_key_is_overwritten_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_key_is_overwritten_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::Overwrites).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_deleted_notices_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     loses_its_key_while_leading(Operator::DeletesKey, &[LostReason::KeyDeleted]).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_is_revoked_notices_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
     // The watch, which sees only that the key is gone, is usually faster than the lease.
     let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
     loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_overwritten_notices_and_takes_the_writing_away() -> Result {
+async fn leader_whose_key_is_overwritten_steps_down_and_deletes_it() -> Result {
     loses_its_key_while_leading(Operator::Overwrites, &[LostReason::KeyOverwritten]).await
 }

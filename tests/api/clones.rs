@@ -26,7 +26,7 @@ async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Sessi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Result {
+async fn taken_lease_id_is_left_alone_and_another_is_drawn() -> Result {
     let etcd = in_memory();
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;
@@ -46,7 +46,7 @@ async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Resul
 }
 
 #[tokio::test]
-async fn a_session_that_only_draws_a_taken_id_waits_and_ends_no_lease() -> Result {
+async fn session_that_draws_only_taken_ids_waits_and_ends_no_lease() -> Result {
     let etcd = Etcd::start().await?;
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;

@@ -27,7 +27,7 @@ async fn guarded() -> Result<Etcd, BoxError> {
 }
 
 #[tokio::test]
-async fn an_onlooker_without_permission_gets_it_as_an_item_of_the_stream() -> Result<(), BoxError> {
+async fn onlooker_without_permission_gets_the_error_as_a_stream_item() -> Result<(), BoxError> {
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
         .namespace("ours")

@@ -9,7 +9,7 @@ use crate::common::{
 use eldest::{Announcement, ErrorKind, Status};
 
 #[tokio::test(start_paused = true)]
-async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
+async fn candidate_key_is_prefix_and_hex_lease_and_its_value_the_announcement()
 -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -28,7 +28,7 @@ async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result {
+async fn eldest_candidate_leads_and_all_nodes_see_the_same_order() -> Result {
     let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
@@ -116,7 +116,7 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result
+async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Result
 {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -181,7 +181,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_none() -> Result {
+async fn empty_namespace_shares_the_election_with_programs_without_one() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "svc/leader/1a2b", "go-node").await?;
@@ -228,7 +228,7 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Result {
+async fn a_session_joins_an_election_once_and_again_after_leaving() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, election, mut candidate) = stand(&etcd, "a").await?;

@@ -31,7 +31,7 @@ fn never_ends(
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_shutdown_the_work_is_notified_then_awaited_and_only_then_the_key_goes() -> Result {
+async fn shutdown_notifies_and_awaits_the_work_before_the_key_goes() -> Result {
     // Complaint 16.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -95,7 +95,7 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Result
 {
     // Complaint 18.
     let etcd = in_memory();
@@ -131,7 +131,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
+async fn work_that_ignores_its_lost_key_is_dropped_and_called_again() -> Result {
     // Complaint 18.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -147,7 +147,7 @@ async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_releases_the_key_and_goes_on() -> Result {
+async fn a_panic_releases_the_key_and_unwinds_through_the_run() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -216,7 +216,7 @@ async fn resigning_inside_the_work_ends_the_run() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
+async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;

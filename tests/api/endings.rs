@@ -39,7 +39,7 @@ async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_a_returned_token_harms_nobody() -> Result {
+async fn cancelling_a_returned_token_ends_no_term() -> Result {
     let etcd = in_memory();
     let (session, _, mut candidate) = stand(&etcd, "a").await?;
     let other = session.election("other")?;
@@ -68,7 +68,7 @@ async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_cut_off_is_notified_a_grace_period_before_its_validity_ends() -> Result {
+async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;
@@ -158,7 +158,7 @@ async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resi
 }
 
 #[tokio::test]
-async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> Result {
+async fn fenced_transaction_is_refused_when_the_key_was_deleted_by_others() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -212,7 +212,7 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result {
+async fn etcds_own_refusal_is_not_reported_as_lost_leadership() -> Result {
     let etcd = in_memory();
     let (_a, _, mut a) = stand(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
@@ -333,17 +333,17 @@ async fn closes_beside_a_view(with_task: bool) -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_says_that_a_term_is_over_when_its_key_may_go() -> Result {
+async fn view_shows_the_term_over_when_its_key_may_go() -> Result {
     closes_beside_a_view(false).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_may_go() -> Result {
+async fn view_shows_the_term_over_once_its_tasks_have_ended() -> Result {
     closes_beside_a_view(true).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
+async fn winding_up_term_is_over_at_once_when_its_key_goes() -> Result {
     // Complaint 13.
     let etcd = in_memory();
     let mut client = etcd.client().await;

@@ -36,7 +36,7 @@ async fn stand(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others() -> Result {
+async fn evacuated_leader_gives_way_after_its_work_and_rejoins_at_the_back() -> Result {
     let etcd = in_memory();
     let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
     let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
@@ -179,7 +179,7 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
 }
 
 #[tokio::test]
-async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Result {
+async fn order_names_its_author_reason_and_end_and_expires() -> Result {
     let etcd = OnPort::start().await?;
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
@@ -257,7 +257,7 @@ async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
+async fn a_mark_of_any_author_and_value_counts() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;

@@ -22,7 +22,7 @@ fn has_failed(status: &Status) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
+async fn node_whose_work_fails_leaves_and_its_status_says_why() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -50,7 +50,7 @@ async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_in_the_pause_after_a_failure_is_the_reason_of_the_end() -> Result {
+async fn shutdown_in_the_pause_after_a_failure_is_the_end_reason() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -151,7 +151,7 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_fails_leaves_or_stands_again_as_a_leader_does() -> Result {
+async fn a_follower_that_fails_leaves_or_rejoins_as_a_leader_does() -> Result {
     let etcd = in_memory();
     let (_b, _, mut of_b) = stand(&etcd, "b").await?;
     let leads = elected(&mut of_b).await?;

@@ -65,7 +65,7 @@ async fn any_limit_from_three_upwards_is_enough() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_key_is_noticed_within_a_ttl_though_watches_tell_nothing() -> Result {
+async fn a_deleted_key_is_noticed_within_a_ttl_without_watch_events() -> Result {
     for most in [3, 10, 63, 128] {
         let etcd = in_memory();
         let session = session_with(&etcd, most).await?;

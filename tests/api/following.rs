@@ -58,7 +58,7 @@ fn failure(text: &'static str) -> BoxError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
+async fn a_node_follows_leads_and_follows_again_but_never_both() -> Result {
     // Complaint: work of the two roles overlapped, for the old was asked to stop and not awaited.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -110,7 +110,7 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_learns_who_leads_and_how_to_reach_it_and_each_change() -> Result {
+async fn follower_learns_the_leader_its_address_and_each_change() -> Result {
     // Complaint: a wrong leader was reported, and nothing when there was none.
     let etcd = in_memory();
     let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
@@ -215,7 +215,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> Result {
+async fn failed_follower_ends_the_run_once_its_key_is_gone() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
@@ -249,7 +249,7 @@ async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -> Result {
+async fn finished_follower_is_not_called_again_before_the_node_has_led() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, election, mut b) = stand(&etcd, "b").await?;
@@ -315,7 +315,7 @@ async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Result {
+async fn term_lost_before_the_follower_has_ended_calls_no_work() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -357,7 +357,7 @@ async fn read_leads_since(changes: &mut Observer) -> Result<SystemTime> {
 
 /// By a node that comes later, in two terms of one candidate.
 #[tokio::test(start_paused = true)]
-async fn leader_tells_once_in_each_term_when_it_began() -> Result {
+async fn leader_announces_once_a_term_when_it_began() -> Result {
     let etcd = in_memory();
     let (_a, _, mut candidate) = stand(&etcd, "a").await?;
     let mut before = None;

@@ -38,7 +38,7 @@ async fn a_session_refuses_the_proxy_and_names_the_remedy() -> Result {
 }
 
 #[tokio::test]
-async fn a_session_passes_the_proxy_by_if_a_member_is_named_too() -> Result {
+async fn a_session_avoids_the_proxy_if_a_member_is_named_too() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = GrpcProxy::start(&etcd.address(), &[])?;
     let endpoints = [proxy.endpoint(), etcd.endpoint()];

@@ -65,7 +65,7 @@ async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_refused_where_candidates_of_an_election_stand_in_another_session() -> Result {
+async fn a_lock_is_refused_where_another_session_has_election_candidates() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -110,7 +110,7 @@ async fn a_key_is_that_of_etcds_own_recipe() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_of_one_session_queue_in_it_and_do_not_starve_the_others() -> Result {
+async fn tasks_of_one_session_queue_locally_and_starve_no_other() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, ours) = lock(&etcd, "a").await?;
@@ -175,7 +175,7 @@ async fn many_tasks_of_many_sessions_never_overlap() -> Result {
 }
 
 #[tokio::test]
-async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> Result {
+async fn a_wait_watches_three_keys_and_a_release_wakes_two_waiters() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let watchers = "etcd_debugging_mvcc_watcher_total";
@@ -206,7 +206,7 @@ async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> R
 // ---- giving up
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_wait_leaves_no_key_and_gives_the_place_to_the_next() -> Result {
+async fn dropped_wait_leaves_no_key_and_frees_its_place() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
@@ -291,7 +291,7 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
 // ---- trying
 
 #[tokio::test]
-async fn trying_is_one_transaction_that_writes_only_if_nobody_stands() -> Result {
+async fn trying_is_one_transaction_that_writes_only_if_the_lock_is_free() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
@@ -330,7 +330,7 @@ async fn trying_is_one_transaction_that_writes_only_if_nobody_stands() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_released_is_free_for_the_next_try() -> Result {
+async fn released_lock_is_free_for_the_next_try() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, lock) = lock(&etcd, "a").await?;
     for _ in 0..300 {
@@ -382,7 +382,7 @@ async fn dropping_a_guard_or_a_panic_releases_the_lock_at_once() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result {
+async fn a_lock_is_lost_with_its_lease_and_its_release_is_harmless() -> Result {
     // Complaints 1, 3 and 6.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -470,7 +470,7 @@ async fn a_waiter_that_loses_its_key_joins_again_at_the_back() -> Result {
 // ---- with the rest of the session
 
 #[tokio::test(start_paused = true)]
-async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all() -> Result {
+async fn locks_and_leadership_share_one_lease_and_close_releases_all() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, lock) = lock(&etcd, "a").await?;
@@ -526,7 +526,7 @@ async fn names_that_would_mix_queues_are_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_refusal_of_etcd_is_returned_and_leaves_the_turn_to_the_next() -> Result {
+async fn etcds_refusal_is_returned_and_passes_the_turn_to_the_next() -> Result {
     let etcd = Etcd::builder()
         .arg("--quota-backend-bytes=16777216")
         .start()
@@ -557,7 +557,7 @@ async fn a_refusal_of_etcd_is_returned_and_leaves_the_turn_to_the_next() -> Resu
 /// The wait for a guard has a limit of its own, so no caller hears that etcd did not answer.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_guard_that_is_required_and_missing_is_named_to_every_caller() -> Result {
+async fn missing_required_guard_is_named_to_every_caller() -> Result {
     let etcd = OnPort::start().await?;
     let guarded = options("a")
         .request_timeout(Duration::from_millis(250))

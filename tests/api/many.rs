@@ -141,7 +141,7 @@ async fn paths(client: &mut Client, prefix: &str) -> BTreeSet<String> {
 
 /// The answer to several joins in one transaction is lost; half of those who asked have given up meanwhile.
 #[tokio::test]
-async fn joins_whose_shared_answer_is_lost_leave_their_own_keys_and_no_orphan() -> Result {
+async fn joins_with_a_lost_shared_answer_leave_no_orphan() -> Result {
     const N: usize = 20;
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;

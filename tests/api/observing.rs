@@ -98,7 +98,7 @@ async fn a_change_between_leaders_of_one_revision_is_reported() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_current_state_comes_first_then_every_change_in_order_and_vacancy_aloud() -> Result {
+async fn observer_gets_the_current_state_then_each_change_and_vacancy() -> Result {
     // Complaints 7 and 21.
     let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
@@ -162,7 +162,7 @@ async fn many_observers_see_the_same() -> Result {
 }
 
 #[tokio::test]
-async fn observer_that_comes_and_goes_again_and_again_opens_one_stream() -> Result {
+async fn observer_that_comes_and_goes_repeatedly_opens_one_stream() -> Result {
     let etcd = Etcd::start().await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let opened = r#"grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"}"#;
@@ -213,7 +213,7 @@ async fn compact(client: &mut Client) -> Result {
 }
 
 #[tokio::test]
-async fn an_observer_survives_changes_and_a_compaction_that_it_could_not_see() -> Result {
+async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -237,7 +237,7 @@ async fn an_observer_survives_changes_and_a_compaction_that_it_could_not_see() -
 }
 
 #[tokio::test]
-async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_etcd() -> Result {
+async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     let mut etcd = Etcd::start().await?;
     let (_a, election, mut a) = stand(&etcd, "a").await?;
     let first = elected(&mut a).await?;
@@ -302,7 +302,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_the_close_of_its_session_overtakes_ends() -> Result {
+async fn an_observer_ends_when_its_session_closes() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let mut observer = session.election("e")?.observe().await?;

@@ -31,7 +31,7 @@ async fn stand(etcd: &impl Store, identity: &str) -> Result<(Session, Election, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leader_steps_down_for_anybody_and_nothing_is_left_of_the_order() -> Result {
+async fn the_leader_steps_down_on_any_order_and_the_order_is_removed() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, of_a, _run_a) = stand(&etcd, "a").await?;
@@ -56,7 +56,7 @@ async fn the_leader_steps_down_for_anybody_and_nothing_is_left_of_the_order() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_cannot_be_obeyed_fails_with_the_reason_and_changes_nothing() -> Result {
+async fn impossible_order_fails_with_the_reason_and_changes_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session_of_ops = session(&etcd, "ops").await?;

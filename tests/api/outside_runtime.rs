@@ -59,7 +59,7 @@ fn handles_work_outside_of_a_runtime() -> Result {
 }
 
 #[test]
-fn handles_whose_runtime_is_gone_say_so_outside_of_a_runtime() -> Result {
+fn handles_of_a_gone_runtime_return_an_error_outside_of_a_runtime() -> Result {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

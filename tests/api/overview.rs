@@ -9,7 +9,7 @@ use crate::common::{OnPort, Result, SOON, in_memory, options, session, soon};
 use crate::common::{elected, keys};
 
 #[tokio::test(start_paused = true)]
-async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result {
+async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
@@ -136,7 +136,7 @@ async fn the_rest_of_a_lease_is_reported_until_it_is_gone() -> Result {
 
 /// The connection breaks at the first question, and the second is answered.
 #[tokio::test]
-async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Result {
+async fn an_overview_is_retried_after_a_broken_connection() -> Result {
     let etcd = OnPort::start().await?;
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let a = session(&etcd, "a").await?;

@@ -205,7 +205,7 @@ async fn promotion_after_an_expiry_costs_no_request() -> Result {
 }
 
 #[tokio::test]
-async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result {
+async fn follower_of_its_predecessor_reads_the_queue_before_its_turn() -> Result {
     let etcd = Etcd::start().await?;
     let mut nodes = Vec::new();
     let mut standing = 0;
@@ -301,7 +301,7 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
 }
 
 #[tokio::test]
-async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_nothing() -> Result {
+async fn evacuations_cost_a_session_one_watch_and_two_reads() -> Result {
     let etcd = Etcd::start().await?;
     let at = Announcement::default().with_data_center("dc1");
     let session = Session::connect([etcd.endpoint()], quiet("a").announcement(at)).await?;
@@ -344,7 +344,7 @@ async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_noth
 }
 
 #[tokio::test]
-async fn a_hand_over_is_fast_even_when_the_successor_joined_just_before() -> Result {
+async fn a_hand_over_is_fast_even_to_a_new_successor() -> Result {
     // A watch that begins in the past waits for etcd's loop of 100 ms.
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;

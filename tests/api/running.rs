@@ -72,7 +72,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> Result {
+async fn failed_work_ends_the_run_with_its_error_after_the_release() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -122,7 +122,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result {
+async fn a_closure_may_change_its_captures_in_its_own_task() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -166,7 +166,7 @@ async fn a_future_that_completes_shuts_the_run_down() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Result {
+async fn resigning_from_outside_ends_leading_and_waiting_runs() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
@@ -206,7 +206,7 @@ async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again() -> Result {
+async fn stepping_down_from_outside_passes_the_lead_and_rejoins() -> Result {
     let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let (first, second) = (a.election("e")?, b.election("e")?);
@@ -228,7 +228,7 @@ async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Result {
+async fn no_node_is_leader_in_the_grace_period_of_a_valid_term() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -299,7 +299,7 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_turn() -> Result {
+async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
     // Complaint 17.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -333,7 +333,7 @@ async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_leader_stands_again_behind_those_who_waited() -> Result {
+async fn former_leader_rejoins_behind_the_waiting_candidates() -> Result {
     // Complaint 17.
     let etcd = in_memory();
     let mut client = etcd.client().await;

@@ -190,7 +190,7 @@ async fn succeeds(b: &mut Node, wall: &Wall, delivery: Delivery) -> Result {
 const BOTH: [Delivery; 2] = [Delivery::AtMostOnce, Delivery::AtLeastOnce];
 
 #[tokio::test]
-async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes() -> Result {
+async fn leader_runs_a_due_time_once_and_its_record_outlives_the_nodes() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client, mut a, mut b) = two(&etcd, |every| every).await?;
     wall.set(101);
@@ -212,7 +212,7 @@ async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes(
 }
 
 #[tokio::test]
-async fn an_interrupted_run_is_given_up_or_repeated_as_the_delivery_says() -> Result {
+async fn an_interrupted_run_is_abandoned_or_repeated_by_the_delivery_rule() -> Result {
     for delivery in BOTH {
         let etcd = OnPort::start().await?;
         let (wall, _, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
@@ -252,7 +252,7 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_that_does_not_learn_that_it_recorded_the_beginning_runs_nothing() -> Result {
+async fn leader_without_confirmation_of_its_record_runs_nothing() -> Result {
     for delivery in BOTH {
         let etcd = OnPort::start().await?;
         let (wall, mut client, a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
@@ -269,7 +269,7 @@ async fn a_leader_that_does_not_learn_that_it_recorded_the_beginning_runs_nothin
 }
 
 #[tokio::test]
-async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says() -> Result {
+async fn due_times_during_an_outage_are_caught_up_by_the_rule() -> Result {
     for (rule, caught_up) in [
         (CatchUp::Skip, &[][..]),
         (CatchUp::Latest, &[2]),
@@ -303,7 +303,7 @@ async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says()
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward_catches_up()
+async fn wall_clock_jump_back_repeats_nothing_and_jump_forward_catches_up()
 -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
@@ -331,7 +331,7 @@ async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward
 }
 
 #[tokio::test]
-async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced() -> Result {
+async fn a_record_changed_by_others_is_adopted_and_not_replaced() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;
@@ -348,7 +348,7 @@ async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced(
 }
 
 #[tokio::test]
-async fn work_that_is_asked_to_stop_has_not_finished_its_due_time() -> Result {
+async fn work_stopped_early_has_not_finished_its_due_time() -> Result {
     let etcd = OnPort::start().await?;
     let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let (wall, _, mut a, mut b) = two(&etcd, rules).await?;
@@ -365,7 +365,7 @@ async fn work_that_is_asked_to_stop_has_not_finished_its_due_time() -> Result {
 }
 
 #[tokio::test]
-async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it() -> Result {
+async fn failed_work_ends_the_run_and_another_node_repeats_it() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let options = short("a").env(Arc::new(wall.env()));
@@ -387,7 +387,7 @@ async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it
 }
 
 #[tokio::test]
-async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() -> Result {
+async fn waiting_for_a_due_time_is_no_stall_but_silent_work_is() -> Result {
     let etcd = OnPort::start().await?;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let limit = Duration::from_millis(800);
@@ -424,7 +424,7 @@ async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() ->
 }
 
 #[tokio::test]
-async fn what_no_schedule_can_be_is_refused_with_the_rule_and_leaves_nothing() -> Result {
+async fn invalid_schedule_is_refused_with_the_rule_and_leaves_nothing() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;

@@ -15,7 +15,7 @@ use futures::StreamExt;
 // ---- connecting
 
 #[tokio::test]
-async fn an_etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
+async fn etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
     let mut etcd = Etcd::start().await?;
     etcd.kill();
     let patience = Duration::from_millis(400);
@@ -64,7 +64,7 @@ async fn a_lazy_session_waits_for_etcd_and_works_once_it_comes() -> Result {
 }
 
 #[tokio::test]
-async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
+async fn options_that_cannot_work_are_refused_on_connecting() -> Result {
     let refused = [
         (SessionOptions::new(""), "identity"),
         (options("a").ttl(Duration::from_secs(1)), "ttl"),
@@ -167,7 +167,7 @@ async fn a_session_shows_its_identity_and_namespace() -> Result {
 }
 
 #[tokio::test]
-async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Result {
+async fn nested_names_are_refused_while_the_other_is_in_use() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
     let outer = session.election("a")?;
     let same = session.election("a")?;
@@ -235,7 +235,7 @@ async fn onlookers_hold_no_lease() -> Result {
 }
 
 #[tokio::test]
-async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Result {
+async fn session_state_goes_from_connecting_to_closed() -> Result {
     let etcd = OnPort::start().await?;
     let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
     let mut state = session.state();
@@ -412,7 +412,7 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
 }
 
 #[tokio::test]
-async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -> Result {
+async fn close_without_etcd_returns_an_error_and_retries() -> Result {
     let mut etcd = Etcd::start().await?;
     let session = etcd.session(short("a")).await?;
     let candidate = soon("campaign", session.election("e")?.campaign()).await?;

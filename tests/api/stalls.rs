@@ -122,7 +122,7 @@ impl Wake for SlowToWake {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ends_the_moment_its_token_is_cancelled_has_not_resigned() -> Result {
+async fn work_that_ends_on_cancellation_has_not_resigned() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
@@ -192,7 +192,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
 }
 
 #[tokio::test]
-async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it_has_ended()
+async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended()
 -> Result {
     // Complaints: a stalled leader kept renewing; the old work ran beside the new.
     let etcd = OnPort::start().await?;
@@ -224,7 +224,7 @@ async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> Result {
+async fn an_unhealthy_leader_gives_way_and_rejoins_when_it_is_healthy() -> Result {
     // Complaint: a leader in bad health could not cede.
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
@@ -255,7 +255,7 @@ async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result {
+async fn hanging_health_check_counts_as_ill_and_is_called_again() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let hangs = Arc::new(AtomicBool::new(false));
@@ -287,7 +287,7 @@ async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be_shut_down()
+async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down()
 -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -320,7 +320,7 @@ async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> Result {
+async fn heartbeat_and_health_do_not_replace_each_other() -> Result {
     let etcd = in_memory();
     for (beats, well) in [(true, false), (false, true)] {
         let a = session(&etcd, "a").await?;
@@ -342,7 +342,7 @@ async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_announced_outlives_a_stall() -> Result {
+async fn announcement_survives_a_stall() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = etcd.session(options("a")).await?;
@@ -368,7 +368,7 @@ async fn what_is_announced_outlives_a_stall() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule() -> Result {
+async fn invalid_durations_are_refused_with_name_and_rule() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;

@@ -11,7 +11,7 @@ use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::{Etcd, Proxy};
 
 #[tokio::test(start_paused = true)]
-async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
+async fn stepping_down_rejoins_at_the_back_and_the_next_eldest_leads() -> Result {
     // Complaint: no way to hand over without leaving, or to a node that is not next.
     let etcd = in_memory();
     let (_a, election, mut a) = stand(&etcd, "a").await?;
@@ -32,7 +32,7 @@ async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Result {
+async fn step_down_returns_once_the_key_is_gone_and_is_repeatable() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = stand(&etcd, "a").await?;
@@ -68,7 +68,7 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_is_reported_retried_and_not_forgotten() -> Result {
+async fn a_failed_release_is_reported_and_retried() -> Result {
     // Complaint: a failed resignation forgot that it led.
     let etcd = OnPort::start().await?;
     let (_b, election, mut b) = {
@@ -96,7 +96,7 @@ async fn a_release_that_fails_is_reported_retried_and_not_forgotten() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ended() -> Result {
+async fn run_rejoins_when_work_that_stepped_down_has_ended() -> Result {
     let etcd = in_memory();
     let patient = options("a").grace(Duration::from_secs(10));
     let a = etcd.session(patient).await?;
@@ -130,7 +130,7 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> Result {
+async fn run_shut_down_after_a_step_down_ends_at_once() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, async |leadership| {

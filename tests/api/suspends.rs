@@ -209,7 +209,7 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
 
 /// Callers may act for a grace period more; by the runtime's timer, the key would stay for as long again.
 #[tokio::test]
-async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
+async fn node_that_leads_for_its_callers_releases_its_key_after_a_suspend() -> Result {
     let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;

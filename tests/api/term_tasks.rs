@@ -162,7 +162,7 @@ async fn no_task_begins_on_a_term_that_has_ended() -> Result {
 
 /// A task asked for at any moment of a resignation either ends before the key goes, or never begins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_races_the_resignation_is_awaited_or_refused() -> Result {
+async fn task_spawned_during_the_resignation_is_awaited_or_refused() -> Result {
     let etcd = eldest_testing::MemoryEtcd::start();
     let (_a, election, _) = stand(&etcd, "a").await?;
     let (mut awaited, mut refused) = (0, 0);

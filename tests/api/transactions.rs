@@ -5,7 +5,7 @@ use eldest::{Comparison, Condition, Op, OpResult};
 use crate::common::{Result, elected, in_memory, stand};
 
 #[tokio::test(start_paused = true)]
-async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
+async fn each_operation_is_applied_and_its_outcome_returned() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
@@ -52,7 +52,7 @@ async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
+async fn a_condition_compares_etcds_state_with_its_operand() -> Result {
     let etcd = in_memory();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -100,7 +100,7 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Result {
+async fn write_with_a_condition_on_its_base_is_not_applied_twice() -> Result {
     let etcd = in_memory();
     let (_session, _, mut candidate) = stand(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
@@ -125,7 +125,7 @@ async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Res
 
 #[cfg(feature = "etcd-client")]
 #[tokio::test(start_paused = true)]
-async fn with_the_feature_fences_and_operations_convert_for_a_client_of_one_s_own() -> Result {
+async fn fences_and_operations_convert_for_another_client() -> Result {
     use etcd_client::{Txn, TxnOp};
 
     let etcd = in_memory();

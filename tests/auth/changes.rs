@@ -82,7 +82,7 @@ async fn behind(candidate: &Candidate) -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Result {
+async fn leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
@@ -101,7 +101,7 @@ async fn a_leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Res
 }
 
 #[tokio::test]
-async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> Result {
+async fn leader_that_may_no_longer_write_stops_before_another_leads() -> Result {
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
     let (other, mut younger) = guarded.waiting("other").await?;
@@ -130,7 +130,7 @@ async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> 
 }
 
 #[tokio::test]
-async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() -> Result {
+async fn changed_password_ends_the_term_and_the_old_one_returns_the_node() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
@@ -155,7 +155,7 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
 
 /// The leader leaves right after a role was added, by which etcd takes no older token any more.
 #[tokio::test]
-async fn nobody_leaves_because_its_token_is_older_than_the_roles() -> Result {
+async fn token_older_than_the_roles_costs_no_candidacy() -> Result {
     let folder = tempfile::tempdir()?;
     let key = folder.path().join("key");
     std::fs::write(&key, "the key by which tokens are signed")?;
@@ -237,7 +237,7 @@ async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Res
 }
 
 #[tokio::test]
-async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enabled_again() -> Result
+async fn leader_survives_authentication_being_disabled_and_enabled_again() -> Result
 {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&["--auth-token=simple"]).await?;

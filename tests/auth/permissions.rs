@@ -83,7 +83,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
 }
 
 #[tokio::test]
-async fn who_may_only_read_looks_on_and_is_refused_as_a_candidate() -> Result {
+async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
@@ -158,7 +158,7 @@ async fn a_wrong_password_or_namespace_is_reported_on_connecting() -> Result {
 /// Complaint: a token that expired during a blocking campaign ended it.
 /// Joins share transactions, and etcd refuses such a one as a whole.
 #[tokio::test]
-async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it() -> Result {
+async fn forbidden_election_spoils_none_that_is_joined_beside_it() -> Result {
     const N: usize = 20;
     const BAD: usize = 7;
     let mut guarded = Guarded::start(&[]).await?;
@@ -204,7 +204,7 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
 
 /// Newer versions ask for more than older ones; what is reported is what is then allowed.
 #[tokio::test]
-async fn operators_learn_what_a_user_may_do_without_its_being_done() -> Result {
+async fn operators_check_permissions_without_side_effects() -> Result {
     use eldest::operator::{Endpoint, Permissions, evict};
     let mut guarded = Guarded::start(&[]).await?;
     let (me, mut candidate, leadership) = guarded.leading("me").await?;

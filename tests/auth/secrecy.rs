@@ -27,7 +27,7 @@ async fn refused(guarded: &Guarded) -> Vec<eldest::Error> {
 }
 
 #[tokio::test]
-async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
+async fn password_is_in_no_log_line_error_or_debug_output() -> Result {
     let (logs, _guard) = Logs::capture();
     #[cfg(feature = "metrics")]
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;

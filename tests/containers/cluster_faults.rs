@@ -12,7 +12,7 @@ const TTL: Duration = seconds(5);
 const TAKEOVER: Duration = seconds(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+async fn without_a_quorum_no_node_leads_and_afterwards_exactly_one() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     let stood = lab.keys().await?;

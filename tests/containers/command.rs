@@ -26,7 +26,7 @@ fn eldest(etcd: &Etcd, args: &[&str]) -> Result<Output> {
 }
 
 #[tokio::test]
-async fn the_command_needs_nothing_but_itself_and_no_rights() -> Result {
+async fn the_command_needs_no_other_file_and_no_rights() -> Result {
     let inspect = ["image", "inspect", "--format", "{{.Config.User}}", &IMAGE];
     let user = Command::new("docker").args(inspect).output()?;
     assert_eq!(user.stdout.trim_ascii(), b"65532:65532", "{user:?}");

@@ -69,7 +69,7 @@ async fn reaches(from: &ContainerAsync<GenericImage>, host: &str) -> Option<()> 
 }
 
 #[tokio::test]
-async fn a_frozen_container_stands_still_and_a_killed_one_starts_again() -> Result {
+async fn a_frozen_container_stops_and_a_killed_one_starts_again() -> Result {
     let name = name("stops");
     let started = etcd(&name).start().await?;
     let container = Container::find(&name).await?;
@@ -293,7 +293,7 @@ async fn in_a_network(
 }
 
 #[tokio::test]
-async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
+async fn a_sweep_removes_only_containers_of_dead_owners() -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
     let (key, own) = owner_label();
     let owner = Owner::start()?;
@@ -397,7 +397,7 @@ async fn a_network_goes_with_its_test() -> Result {
 }
 
 #[tokio::test]
-async fn who_is_not_there_is_named() {
+async fn missing_container_is_named() {
     let error = Container::find("eldest-no-such-container").await;
     let error = error.expect_err("nobody").to_string();
     assert!(error.contains("eldest-no-such-container"), "{error}");

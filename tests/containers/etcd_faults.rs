@@ -65,7 +65,7 @@ async fn the_death_of_etcds_leader_costs_no_term() -> Result {
 
 /// When it goes on, it takes itself for the leader still, and leases for expired that another renewed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_leader() -> Result {
+async fn etcd_leader_stopped_longer_than_the_ttl_makes_no_second_leader() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
     let stops = lab.etcd_leader_to_break().await?;
@@ -91,7 +91,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
 
 /// The old leader of etcd goes on to confirm renewals that the other members never see.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_etcd_that_lost_the_others_is_not_trusted_by_its_clients() -> Result {
+async fn isolated_leader_of_etcd_is_not_trusted_by_its_clients() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
     let alone = lab.etcd_leader_to_break().await?;
@@ -110,7 +110,7 @@ async fn a_leader_of_etcd_that_lost_the_others_is_not_trusted_by_its_clients() -
 
 /// Or the truth would be lost with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_test_breaks_is_never_the_member_that_the_eye_asks() -> Result {
+async fn broken_member_is_never_the_eye() -> Result {
     let lab = Lab::start(TTL).await?;
     let led = lab.etcd_leader_to_break().await?;
     let eye = lab.members[lab.eye].id().await?;

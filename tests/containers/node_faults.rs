@@ -6,7 +6,7 @@ use crate::lab::{Lab, Result, SOON, seconds};
 const TTL: std::time::Duration = seconds(10);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it() -> Result {
+async fn returned_leader_does_not_preempt_the_next_eldest() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     lab.get("a").control.kill().await?;
@@ -25,7 +25,7 @@ async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_for_longer_than_the_ttl_never_leads_again_in_that_term() -> Result {
+async fn leader_stopped_longer_than_the_ttl_never_leads_again_in_that_term() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     lab.get("a").control.freeze().await?;

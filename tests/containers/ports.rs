@@ -65,7 +65,7 @@ async fn remove(name: &str) -> Result {
 }
 
 #[tokio::test]
-async fn a_port_that_somebody_has_is_exchanged_for_another() -> Result {
+async fn a_port_in_use_is_exchanged_for_another() -> Result {
     let name = format!("eldest-ports-{}", std::process::id());
     let request = |port: u16, name: &str| {
         let image = GenericImage::new(ETCD, &etcd_tag()).with_mapped_port(port, 2379.tcp());

@@ -95,7 +95,7 @@ async fn feel(mut client: Client, felt: Arc<Mutex<Felt>>) {
 }
 
 #[test]
-fn silence_is_what_lies_between_answers_before_the_first_and_after_the_last_too() {
+fn silence_counts_before_the_first_and_after_the_last_answer() {
     let seconds = Duration::from_secs;
     let felt = Felt {
         answers: [10, 11, 14, 15].map(seconds).to_vec(),

@@ -80,7 +80,7 @@ fn leaders(history: &History) -> (Vec<i64>, Duration) {
 }
 
 #[tokio::test]
-async fn followers_first_and_the_leader_last_costs_one_change_and_no_gap() -> Result {
+async fn draining_followers_first_costs_one_change_of_leader_and_no_gap() -> Result {
     // Complaint: a restart of all nodes moved the leadership with every one of them.
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -104,7 +104,7 @@ async fn followers_first_and_the_leader_last_costs_one_change_and_no_gap() -> Re
 }
 
 #[tokio::test]
-async fn the_eldest_first_would_cost_a_change_for_every_node() -> Result {
+async fn draining_the_eldest_first_costs_a_change_for_every_node() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut deployment = Deployment::start(&stage, etcd.endpoint()).await?;

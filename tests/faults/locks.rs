@@ -75,7 +75,7 @@ async fn a_holder_whose_connections_are_cut_stops_before_the_next_one_begins() -
 }
 
 #[tokio::test]
-async fn a_holder_that_hears_no_answers_stops_before_the_next_one_begins() -> Result {
+async fn holder_without_answers_stops_before_the_next_one_begins() -> Result {
     a_holder_that_loses_etcd("answers lost", Proxy::hold_responses).await
 }
 
@@ -108,7 +108,7 @@ async fn holders_of_permits_that_lose_etcd_stop_before_the_next_ones_begin() -> 
 }
 
 #[tokio::test]
-async fn a_release_that_etcd_does_not_hear_is_repeated_until_it_does() -> Result {
+async fn a_release_that_does_not_reach_etcd_is_repeated() -> Result {
     const TTL: Duration = seconds(60);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;

@@ -105,7 +105,7 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
 
 /// The old leader of etcd goes on as leader, and takes leases for expired that the new leader renewed.
 #[tokio::test]
-async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_no_second_leader()
+async fn resumed_etcd_leader_makes_no_second_leader()
 -> Result {
     let scene = Scene::new().await?;
     let stops = scene.etcd_leader;
@@ -122,7 +122,7 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_n
 }
 
 #[tokio::test]
-async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+async fn without_a_quorum_no_node_leads_and_afterwards_exactly_one() -> Result {
     let scene = Scene::new().await?;
     let keys = scene.stage.keys().await;
     scene.stage.fault("", "no quorum");
@@ -201,7 +201,7 @@ async fn a_quick_restart_of_etcd_costs_no_term() -> Result {
 
 /// etcd counts no time while it is down: keys older than every belief in them come back, and their order with them.
 #[tokio::test]
-async fn after_a_long_outage_of_etcd_the_old_leader_gives_way_and_the_queue_keeps_its_order()
+async fn long_outage_ends_the_term_and_the_queue_keeps_its_order()
 -> Result {
     const TTL: Duration = seconds(3);
     let mut etcd = Etcd::start().await?;

@@ -87,7 +87,7 @@ async fn ends_well(stage: Stage, [a, b]: [Node; 2]) -> Result {
 }
 
 #[tokio::test]
-async fn a_term_survives_the_replacement_of_every_member_if_its_session_follows_the_members()
+async fn term_survives_replaced_members_if_its_session_follows_them()
 -> Result {
     let (logs, _guard) = Logs::capture();
     let mut cluster = EtcdCluster::start(3).await?;
@@ -157,7 +157,7 @@ async fn serve(at: IpAddr, port: u16, endpoint: &str) -> Result<JoinSet<()>> {
 }
 
 #[tokio::test]
-async fn a_term_survives_the_replacement_of_every_member_if_dns_names_the_new_ones() -> Result {
+async fn term_survives_replaced_members_if_dns_names_the_new_ones() -> Result {
     let mut cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;

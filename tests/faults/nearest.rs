@@ -54,7 +54,7 @@ async fn uses(session: &Session, proxies: &[Proxy; 3], at: usize) -> Result<Endp
 }
 
 #[tokio::test]
-async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one_term() -> Result {
+async fn nearest_member_is_left_on_failure_and_used_again_within_one_term() -> Result {
     let (logs, _guard) = Logs::capture();
     let (cluster, proxies) = members_at([80, 0, 40]).await?;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
@@ -102,7 +102,7 @@ async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one
 }
 
 #[tokio::test]
-async fn the_own_data_center_is_used_though_others_are_nearer_and_they_are_not_probed() -> Result {
+async fn own_data_center_is_used_and_nearer_others_are_not_probed() -> Result {
     let (cluster, proxies) = members_at([0, 30, 0]).await?;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
     let named = |(proxy, name): (&Proxy, &str)| Endpoint::new(proxy.endpoint()).data_center(name);

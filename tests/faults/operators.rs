@@ -89,7 +89,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_is_revoked_notices_at_once_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_lease_is_revoked_stops_at_once_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let old = scene.keys[0].lease;
@@ -106,7 +106,7 @@ async fn a_leader_whose_lease_is_revoked_notices_at_once_and_stands_again_at_the
 }
 
 #[tokio::test]
-async fn a_leader_whose_key_is_deleted_notices_at_once_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_key_is_deleted_stops_at_once_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let since = stage.now();
@@ -121,7 +121,7 @@ async fn a_leader_whose_key_is_deleted_notices_at_once_and_stands_again_at_the_b
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_key_is_deleted_stands_again_at_the_back() -> Result {
+async fn waiting_node_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.delete(&*scene.keys[1].path, None).await?;
@@ -135,7 +135,7 @@ async fn a_waiting_node_whose_key_is_deleted_stands_again_at_the_back() -> Resul
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
+async fn waiting_node_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.lease_revoke(scene.keys[1].lease).await?;
@@ -161,7 +161,7 @@ async fn a_leader_whose_key_is_overwritten_steps_down_and_removes_it() -> Result
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_key_is_overwritten_removes_it_and_stands_again() -> Result {
+async fn waiting_node_whose_key_is_overwritten_removes_it_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.put(&*scene.keys[1].path, "somebody", None).await?;
@@ -217,7 +217,7 @@ async fn a_key_deleted_and_created_again(same_lease: bool, away: bool) -> Result
 }
 
 #[tokio::test]
-async fn a_key_deleted_and_created_again_under_its_lease_is_not_the_leaders() -> Result {
+async fn key_recreated_under_its_lease_is_not_the_leaders() -> Result {
     a_key_deleted_and_created_again(true, false).await
 }
 
@@ -227,12 +227,12 @@ async fn a_key_exchanged_while_its_leader_was_away_is_not_the_leaders() -> Resul
 }
 
 #[tokio::test]
-async fn a_key_deleted_and_created_again_without_a_lease_is_not_the_leaders() -> Result {
+async fn key_recreated_without_a_lease_is_not_the_leaders() -> Result {
     a_key_deleted_and_created_again(false, false).await
 }
 
 #[tokio::test]
-async fn garbage_at_the_back_disturbs_nobody_and_nested_keys_never_count() -> Result {
+async fn foreign_keys_at_the_back_and_nested_keys_change_no_election() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut client = stage.client.clone();
@@ -265,7 +265,7 @@ async fn garbage_at_the_back_disturbs_nobody_and_nested_keys_never_count() -> Re
 }
 
 #[tokio::test]
-async fn an_immortal_key_at_the_front_is_reported_and_nobody_leads_until_it_is_gone() -> Result {
+async fn first_key_without_a_lease_is_reported_and_blocks_until_deleted() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut client = stage.client.clone();

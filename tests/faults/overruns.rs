@@ -121,7 +121,7 @@ async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() ->
 }
 
 #[tokio::test]
-async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Result {
+async fn by_default_an_overrun_loses_the_key_and_the_process_stays() -> Result {
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Release).await;
     }
@@ -130,7 +130,7 @@ async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Re
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
     let mut process = Process::start(
-        "overruns::by_default_the_key_goes_the_process_stays_and_its_checks_say_no",
+        "overruns::by_default_an_overrun_loses_the_key_and_the_process_stays",
         &format!("{} {} {BLOCKS}", etcd.endpoint(), file.display()),
     )?;
     stage.expect("p");
@@ -157,7 +157,7 @@ async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Re
 }
 
 #[tokio::test]
-async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease() -> Result
+async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result
 {
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Abort).await;
@@ -167,7 +167,7 @@ async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
     let mut process = Process::start(
-        "overruns::a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease",
+        "overruns::process_whose_key_was_deleted_aborts_after_the_grace_period",
         &format!("{} {} {GOES_ON}", etcd.endpoint(), file.display()),
     )?;
     works(&stage, &file).await?;

@@ -69,13 +69,13 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
 }
 
 #[tokio::test]
-async fn a_leader_whose_connections_are_cut_stops_before_its_deadline_and_rejoins_at_the_back()
+async fn leader_with_cut_connections_stops_before_its_deadline_and_rejoins()
 -> Result {
     a_leader_that_loses_etcd("cut", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn a_leader_whose_network_went_silent_stops_before_its_deadline_and_rejoins_at_the_back()
+async fn leader_with_a_silent_network_stops_before_its_deadline_and_rejoins()
 -> Result {
     a_leader_that_loses_etcd("silence", Proxy::hold).await
 }
@@ -86,13 +86,13 @@ async fn a_leader_whose_requests_are_lost_never_extends_its_deadline() -> Result
 }
 
 #[tokio::test]
-async fn a_leader_that_hears_no_answers_never_extends_its_deadline() -> Result {
+async fn leader_without_answers_never_extends_its_deadline() -> Result {
     a_leader_that_loses_etcd("answers lost", Proxy::hold_responses).await
 }
 
 /// The waiting node cannot hear that it is its turn, while its requests keep its key alive.
 #[tokio::test]
-async fn a_waiting_node_that_hears_no_answers_does_not_block_the_queue_for_ever() -> Result {
+async fn waiting_node_without_answers_does_not_block_the_queue_for_ever() -> Result {
     const TTL: Duration = seconds(2);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -115,7 +115,7 @@ async fn a_waiting_node_that_hears_no_answers_does_not_block_the_queue_for_ever(
 
 /// An answer that is late, though still in time for its request, counts from when the request was sent.
 #[tokio::test]
-async fn a_late_acknowledgement_extends_only_as_far_as_its_send_instant_allows() -> Result {
+async fn late_acknowledgement_extends_only_from_its_send_instant() -> Result {
     const TTL: Duration = seconds(6);
     const HELD: Duration = millis(500);
     let etcd = Etcd::start().await?;
@@ -214,11 +214,11 @@ async fn a_leader_that_loses_one_member(name: &str, fault: impl Fn(&Proxy)) -> R
 }
 
 #[tokio::test]
-async fn a_leader_cut_from_one_member_goes_on_through_another_with_the_same_key() -> Result {
+async fn leader_cut_from_one_member_keeps_its_key_through_another() -> Result {
     a_leader_that_loses_one_member("cut from its member", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn a_leader_whose_member_went_silent_goes_on_through_another_with_the_same_key() -> Result {
+async fn leader_with_a_silent_member_keeps_its_key_through_another() -> Result {
     a_leader_that_loses_one_member("its member is silent", Proxy::hold).await
 }

@@ -16,7 +16,7 @@ use crate::stage::{
 
 /// The leader's work blocks the only thread of its runtime.
 #[tokio::test]
-async fn a_leader_whose_runtime_is_blocked_is_notified_by_the_watchdog_in_time() -> Result {
+async fn leader_with_a_blocked_runtime_is_notified_by_the_watchdog() -> Result {
     const TTL: Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -125,7 +125,7 @@ fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
 }
 
 const STOPPED: &str =
-    "processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check";
+    "processes::process_stopped_longer_than_the_ttl_fails_its_first_check";
 
 /// The samples since then, once there is one.
 async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
@@ -138,7 +138,7 @@ async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
+async fn process_stopped_longer_than_the_ttl_fails_its_first_check() -> Result {
     const TTL: Duration = seconds(5);
     if let Some(arguments) = Process::arguments() {
         let (endpoint, file) = arguments.split_once(' ').expect("two words");
@@ -205,7 +205,7 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
 }
 
 #[tokio::test]
-async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait() -> Result {
+async fn full_etcd_keeps_its_leader_refuses_a_join_and_lets_run_wait() -> Result {
     const TTL: Duration = seconds(3);
     let builder = Etcd::builder().arg("--quota-backend-bytes=8000000");
     let etcd = builder.start().await?;

@@ -74,7 +74,7 @@ async fn a_join_whose_answer_is_lost_leaves_one_key_and_no_orphan() -> Result {
 }
 
 #[tokio::test]
-async fn a_campaign_given_up_before_its_answer_came_leaves_no_key() -> Result {
+async fn campaign_abandoned_before_its_answer_leaves_no_key() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let stage = Stage::new(&[etcd.endpoint()], seconds(10)).await?;
@@ -114,7 +114,7 @@ async fn a_campaign_given_up_before_its_answer_came_leaves_no_key() -> Result {
 }
 
 #[tokio::test]
-async fn a_key_under_our_lease_that_nobody_owns_is_swept_once_an_answer_was_lost() -> Result {
+async fn unowned_key_under_our_lease_is_swept_after_a_lost_answer() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let stage = Stage::new(&[etcd.endpoint()], seconds(2)).await?;
@@ -274,6 +274,6 @@ async fn a_leadership_dropped_during_an_outage_is_released_when_etcd_is_back() -
 }
 
 #[tokio::test]
-async fn a_resignation_during_an_outage_says_so_and_is_completed_when_etcd_is_back() -> Result {
+async fn resignation_during_an_outage_is_completed_when_etcd_is_back() -> Result {
     a_release_during_an_outage(true).await
 }

@@ -19,7 +19,7 @@ fn stall_the_watch(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_over_happens() -> Result
+async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result
 {
     const TTL: std::time::Duration = seconds(3);
     let etcd = Etcd::start().await?;
@@ -51,7 +51,7 @@ async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_ove
 }
 
 #[tokio::test]
-async fn a_leader_whose_watch_is_stalled_learns_from_a_renewal_that_its_key_is_deleted() -> Result {
+async fn leader_with_a_stalled_watch_learns_by_renewal_of_its_deleted_key() -> Result {
     const TTL: std::time::Duration = seconds(9);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;

@@ -25,7 +25,7 @@ async fn ended(logs: &Logs, span: &str, identity: &str) -> Result<Line> {
 }
 
 #[tokio::test]
-async fn a_campaign_has_a_span_for_each_step_and_its_term_has_one() -> Result {
+async fn a_campaign_has_a_span_for_each_step_and_term() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (_first, _candidate, leadership) = leader(&etcd).await?;

@@ -56,7 +56,7 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
 }
 
 #[tokio::test]
-async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> Result {
+async fn candidate_younger_than_the_restored_folder_joins_only_a_few_times() -> Result {
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
     let backup = back_up(&mut etcd).await?;
@@ -70,7 +70,7 @@ async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> 
 }
 
 #[tokio::test]
-async fn restored_snapshot_ends_all_terms_and_everybody_stands_again() -> Result {
+async fn restored_snapshot_ends_all_terms_and_all_candidates_rejoin() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };
@@ -123,7 +123,7 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
 
 /// Its raft term is as low as that of the restored one.
 #[tokio::test]
-async fn young_etcd_restored_with_a_raised_revision_has_one_leader_though_nothing_tells() -> Result
+async fn young_etcd_restored_with_a_raised_revision_has_one_leader() -> Result
 {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
@@ -162,7 +162,7 @@ async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result
 
 /// No lease ends it, and no session knows it as its own.
 #[tokio::test]
-async fn key_without_a_lease_that_comes_back_blocks_its_election_until_it_is_deleted() -> Result {
+async fn restored_key_without_a_lease_blocks_its_election_until_deleted() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_worked_on_is_sent_again_if_its_body_is_whole() {
+    fn unprocessed_request_is_sent_again_if_its_body_is_whole() {
         for idempotent in [false, true] {
             assert_eq!(after(idempotent, true, Outcome::Refused), Ok(()));
             assert_eq!(after(idempotent, true, Outcome::NotSent(broken())), Ok(()));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_carried_out_is_sent_again_only_if_that_does_no_harm() {
+    fn request_that_may_have_been_applied_is_repeated_only_if_harmless() {
         for outcome in [|| Outcome::Broken(broken()), || Outcome::Replaced] {
             assert_eq!(after(true, true, outcome()), Ok(()));
             assert_eq!(after(true, false, outcome()), Err(ErrorKind::Lost));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_may_have_been_carried_out_once_stays_so() {
+    fn request_that_may_have_been_applied_stays_marked_so() {
         let mut attempts = Attempts::new(true, 3, WAIT);
         attempts
             .another(Outcome::Broken(broken()), "node-a", true)

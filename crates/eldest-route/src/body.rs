@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_known_to_each_attempt_if_it_is_known_at_all() {
+    fn each_attempt_knows_the_length_if_the_body_does() {
         let replay = Replay::new(Body::new(Full::new(Bytes::from_static(b"abc"))), 64);
         for _ in 0..2 {
             let mut body = replay.next();

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_a_port_or_a_url_of_them() {
+    fn an_address_is_a_host_and_port_or_their_url() {
         for (address, url) in [
             ("10.0.0.1:8080", "http://10.0.0.1:8080/"),
             ("node-a", "http://node-a/"),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_says_whether_a_request_may_be_repeated_unless_the_request_does() {
+    fn method_decides_repetition_unless_the_request_is_marked() {
         let parts = |method: &str, said: Option<bool>| {
             let mut request = http::Request::builder().method(method).body(()).unwrap();
             said.map(|said| request.extensions_mut().insert(Idempotent(said)));

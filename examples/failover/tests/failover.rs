@@ -45,7 +45,7 @@ async fn when_the_leader_is_killed_another_leads() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_leader_is_frozen_another_leads_and_the_old_one_does_not_act() -> Result {
+async fn frozen_leader_does_not_act_while_another_leads() -> Result {
     let stage = Stage::start("frozen").await?;
     let old = stage.leader(SOON).await?;
     old.container.freeze().await?;

@@ -54,7 +54,7 @@ async fn have_written(recorder: &Recorder, leaders: usize) -> Result<(), BoxErro
 }
 
 #[tokio::test]
-async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
+async fn leader_without_answers_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
 {
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();

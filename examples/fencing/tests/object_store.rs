@@ -71,7 +71,7 @@ fn is_refused<T>(answer: anyhow::Result<T>, token: i64) -> bool {
 }
 
 #[tokio::test]
-async fn an_old_leader_cannot_replace_an_object_that_its_successor_has_claimed() -> Result {
+async fn an_old_leader_cannot_replace_an_object_claimed_by_its_successor() -> Result {
     let (object, _) = store().await?;
     let nodes = Nodes::start().await?;
 

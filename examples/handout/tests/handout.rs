@@ -92,7 +92,7 @@ async fn a_leader_dies_after_it_handed_pieces_out() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_dies_after_a_result_was_written_and_before_it_was_counted() -> Result {
+async fn a_leader_dies_between_writing_a_result_and_counting_it() -> Result {
     let etcd = Etcd::start().await?;
     let [a, b, c] = nodes(&etcd).await?;
     let (_candidate, leadership) = a.leads().await?;
@@ -175,7 +175,7 @@ async fn a_dead_workers_piece_is_handed_out_again() -> Result {
 
 /// The first worker was wrongly taken for dead, so both have done the piece.
 #[tokio::test]
-async fn of_two_workers_with_the_same_piece_only_the_last_one_writes_a_result() -> Result {
+async fn only_the_last_worker_of_a_piece_writes_its_result() -> Result {
     let etcd = Etcd::start().await?;
     let [a, b, c] = nodes(&etcd).await?;
     let (mut candidate, leadership) = a.leads().await?;
@@ -260,7 +260,7 @@ async fn three_processes_count_the_primes_though_one_is_killed_while_it_leads() 
 
 /// The leader does not learn whether its requests were carried out.
 #[tokio::test]
-async fn a_leader_without_answers_goes_on_in_a_later_term() -> Result {
+async fn a_leader_without_answers_continues_in_a_later_term() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = Node::at(&proxy.endpoint(), &etcd, "a").await?;

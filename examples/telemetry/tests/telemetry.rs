@@ -117,7 +117,7 @@ fn led_once(collector: &Collector, node: &str) -> (Received, Received) {
 }
 
 #[tokio::test]
-async fn a_hand_over_its_terms_and_renewals_arrive_at_the_collector() -> Result {
+async fn terms_renewals_and_a_hand_over_reach_the_collector() -> Result {
     let etcd = Etcd::start().await?;
     let (collector, endpoint) = Collector::start().await?;
     let mut first = Node::start("a", &etcd, &endpoint)?;

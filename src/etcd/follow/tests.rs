@@ -29,7 +29,7 @@ fn usable(urls: &[&str]) -> Usable {
 }
 
 #[test]
-fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_be_asked() {
+fn last_listed_members_are_used_only_while_no_member_answers() {
     // With the members that were known, the answer, and what is used, known and unsettled after it.
     let none: &[&str] = &[];
     for (known, answer, used, unsettled) in [
@@ -61,7 +61,7 @@ fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_b
 }
 
 #[test]
-fn members_that_change_are_asked_for_soon_and_each_refusal_is_reported() {
+fn changed_members_are_listed_soon_and_each_refusal_is_reported() {
     let usable = Usable {
         refused: vec!["a".to_owned(), "b".to_owned()],
         changing: true,
@@ -165,7 +165,7 @@ impl Lookups {
 }
 
 #[tokio::test]
-async fn lookups_follow_failures_after_1_to_16_s_and_success_after_30_s_on_average() {
+async fn lookups_wait_1_to_16_s_after_failures_and_30_s_otherwise() {
     let lookups = Lookups::new(Some(false));
     assert_eq!(lookups.until(50).await, [0, 1, 3, 7, 15, 31, 47]);
     *lookups.known.lock().unwrap() = Some(true);
@@ -179,7 +179,7 @@ async fn lookups_follow_failures_after_1_to_16_s_and_success_after_30_s_on_avera
 }
 
 #[tokio::test]
-async fn a_lookup_has_5_s() {
+async fn a_lookup_times_out_after_5_s() {
     let lookups = Lookups::new(None);
     assert_eq!(lookups.until(15).await, [0, 6, 13]);
     let failures = lookups.pool.named(|named| named.troubles.clone());

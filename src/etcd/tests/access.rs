@@ -92,7 +92,7 @@ async fn authentication_is_disabled_and_enabled_under_a_user_and_under_none() {
 }
 
 #[tokio::test]
-async fn what_the_user_may_not_do_is_denied() {
+async fn operation_without_permission_is_denied() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
@@ -111,7 +111,7 @@ async fn what_the_user_may_not_do_is_denied() {
 }
 
 #[tokio::test]
-async fn refusals_tell_which_watch_they_are_about() {
+async fn refusals_name_their_watch() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let (mut sender, mut receiver) = pool
@@ -181,7 +181,7 @@ async fn a_token_that_etcd_refuses_is_replaced_for_calls_and_streams() {
 }
 
 #[tokio::test]
-async fn one_refused_token_replaces_those_of_all_lanes_and_no_endpoint_is_blamed() {
+async fn refused_token_replaces_those_of_all_lanes_and_blames_no_endpoint() {
     let (etcd, mut root) = guarded().await;
     let [first, second] = etcd.two_endpoints();
     let access = Access::new(Some(Credentials::new("me", PASSWORD)));

@@ -8,7 +8,7 @@ fn keys(numbers: impl IntoIterator<Item = u32>) -> Vec<Arc<[u8]>> {
 }
 
 #[tokio::test]
-async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
+async fn free_partitions_are_taken_and_owned_ones_left_alone() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -49,7 +49,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
 }
 
 #[tokio::test]
-async fn without_its_member_nothing_is_taken() {
+async fn without_its_member_key_no_partition_is_taken() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -85,7 +85,7 @@ fn refs(joins: &[Join]) -> Vec<&Join> {
 }
 
 #[tokio::test]
-async fn lock_puts_no_key_beside_a_candidate_that_came_after_its_first_request() {
+async fn lock_writes_no_key_beside_a_candidate_that_joined_meanwhile() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -169,7 +169,7 @@ async fn joins_share_a_transaction_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
+async fn sixty_four_joins_fit_etcds_limit_with_room_to_spare() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();

@@ -49,7 +49,7 @@ fn host(endpoint: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_proxy_is_distinguished_from_a_member_whatever_the_user_may_do() {
+async fn a_proxy_is_distinguished_from_a_member_under_any_permissions() {
     let (etcd, _root) = guarded().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &["--advertise-client-url="]).unwrap();
     let me = ConnectOptions::new().with_user("me", PASSWORD);
@@ -65,7 +65,7 @@ async fn a_proxy_is_distinguished_from_a_member_whatever_the_user_may_do() {
 }
 
 #[tokio::test]
-async fn no_lease_is_renewed_through_a_proxy_that_takes_a_members_place() {
+async fn no_lease_is_renewed_through_a_proxy_in_a_members_place() {
     let etcd = Etcd::start().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &[]).unwrap();
     let switch = Switch::to(&etcd.endpoint).await;

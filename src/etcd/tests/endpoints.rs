@@ -108,7 +108,7 @@ async fn connecting_counts_against_the_timeout_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
+async fn connecting_continues_after_its_first_request_has_ended() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_secs(1);
     // As a password check on a busy etcd: longer than any request waits.
@@ -141,7 +141,7 @@ async fn an_attempt_that_leads_to_nothing_is_repeated_after_a_while() {
 }
 
 #[tokio::test]
-async fn unusable_endpoints_are_refused_at_the_door() {
+async fn unusable_endpoints_are_refused_on_connecting() {
     let refusal = |endpoints: &[&str]| {
         let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
         let options = ConnectOptions::new();

@@ -41,7 +41,7 @@ async fn release(pool: &Pool, proof: &Proof, extent: Extent) -> Release {
 }
 
 #[tokio::test]
-async fn the_keys_of_a_proven_lease_are_deleted_however_few_a_transaction_may_have() {
+async fn keys_of_a_proven_lease_are_deleted_in_transactions_of_any_size() {
     for etcd in [
         Etcd::start().await,
         Etcd::start_with(&["--max-txn-ops=4"]).await,
@@ -62,7 +62,7 @@ async fn the_keys_of_a_proven_lease_are_deleted_however_few_a_transaction_may_ha
 }
 
 #[tokio::test]
-async fn without_the_very_proof_under_the_very_lease_nothing_is_deleted() {
+async fn without_its_proof_under_its_lease_no_key_is_deleted() {
     for case in [
         "deleted",
         "put again",
@@ -118,7 +118,7 @@ async fn keys_outside_of_the_namespace_and_of_other_leases_stay() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_user_may_not_read_hides_none_that_it_may_delete() {
+async fn unreadable_key_hides_no_key_that_the_user_may_delete() {
     let (etcd, mut root) = guarded().await;
     let pool = pool_of_user(&etcd, "me");
     let proof = proven(&pool, 3).await;

@@ -53,7 +53,7 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
 }
 
 #[tokio::test]
-async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
+async fn a_join_is_refused_if_another_candidate_joined_after_a_revision() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -85,7 +85,7 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
 }
 
 #[tokio::test]
-async fn a_lock_joins_where_nothing_but_locks_stands() {
+async fn a_lock_joins_only_where_all_keys_are_locks() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -131,7 +131,7 @@ async fn a_lock_joins_where_nothing_but_locks_stands() {
 }
 
 #[tokio::test]
-async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
+async fn a_join_is_refused_if_a_key_exists_beside_its_prefix() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();

@@ -42,7 +42,7 @@ async fn the_term_is_the_one_etcd_chose() {
 }
 
 #[tokio::test]
-async fn a_renewal_is_answered_with_the_term_and_a_header_that_a_read_confirms() {
+async fn renewal_answer_has_the_term_and_a_header_that_a_read_confirms() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();

@@ -65,7 +65,7 @@ async fn a_renewal_under_way_is_answered_on_its_own_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_at_an_endpoint_that_the_lane_has_left_again_is_not_used() {
+async fn stream_at_an_endpoint_that_the_lane_left_is_not_used() {
     let etcd = Etcd::start().await;
     let [first, second] = etcd.two_endpoints();
     let pool = pool(&[&first, &second]);
@@ -80,7 +80,7 @@ async fn a_stream_at_an_endpoint_that_the_lane_has_left_again_is_not_used() {
 }
 
 #[tokio::test]
-async fn renewals_stay_on_their_stream_if_none_can_be_opened_at_the_preferred_endpoint() {
+async fn renewals_stay_on_their_stream_if_the_preferred_endpoint_opens_none() {
     let (mut etcd, mut other) = (Etcd::start().await, Etcd::start().await);
     let pool = pool(&[&etcd.endpoint, &other.endpoint]);
     let granted = pool.grant(60).await.unwrap();

@@ -4,7 +4,7 @@ use super::access::{guarded, pool_of_user};
 use super::*;
 
 #[tokio::test]
-async fn what_a_user_may_do_is_found_out_without_doing_it() {
+async fn permissions_of_a_user_are_checked_without_side_effects() {
     let (etcd, mut root) = guarded().await;
     root.put("ns/e/1", "kept", None).await.unwrap();
     let before = root.get("ns/e/1", None).await.unwrap();
@@ -45,7 +45,7 @@ async fn only_the_very_key_that_was_seen_is_evicted() {
 }
 
 #[tokio::test]
-async fn everybodys_lease_may_be_looked_at() {
+async fn any_lease_may_be_read() {
     let (etcd, mut root) = guarded().await;
     let lease = root.lease_grant(100, None).await.unwrap().id();
     let bound = etcd_client::PutOptions::new().with_lease(lease);
@@ -62,7 +62,7 @@ async fn everybodys_lease_may_be_looked_at() {
 }
 
 #[tokio::test]
-async fn a_member_says_how_it_is_and_the_shortest_lease_is_given_back() {
+async fn a_member_reports_its_status_and_the_shortest_lease_is_revoked() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let status = pool.status().await.unwrap();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn numbers_that_stand_for_no_other_process_are_refused() {
+    async fn numbers_that_name_no_other_process_are_refused() {
         assert!(refusal(0).contains("not the number of a process"));
         assert!(refusal(u32::MAX).contains("not the number of a process"));
         assert!(refusal(std::process::id()).contains("this node itself"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_tell_a_thread_of_the_kernel_whatever_its_name() {
+    fn flags_identify_a_kernel_thread_of_any_name() {
         let stat = |name: &str, flags: u64| format!("2 ({name}) S 0 0 0 0 -1 {flags} 0 0 0");
         assert!(is_kernel(&stat("kthreadd", 0x0020_8040)));
         assert!(is_kernel(&stat("a) S 0 (b", 0x0020_8040)));

@@ -80,7 +80,7 @@ fn the_kernel_s_timer_counts_suspend() {
 }
 
 #[test]
-fn fires_within_50_ms_of_due_although_every_worker_of_the_runtime_is_blocked() {
+fn watchdog_fires_within_50_ms_while_all_workers_are_blocked() {
     let lateness = || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -250,7 +250,7 @@ fn many_registrations_share_one_thread() {
 }
 
 #[test]
-fn a_due_time_that_stays_in_the_past_does_not_keep_the_thread_busy() {
+fn due_time_in_the_past_does_not_keep_the_thread_busy() {
     for dog in Watchdog::both() {
         let (stale, stale_seen) = Probe::new(Some(now()));
         Watchdog::watch(&dog, weak(&stale));

@@ -194,7 +194,7 @@ fn names_with_empty_levels_are_refused_with_the_rule() {
 }
 
 #[test]
-fn an_exact_prefix_is_refused_only_where_it_would_stand_elsewhere() {
+fn exact_prefix_is_refused_only_where_its_keys_would_lie_elsewhere() {
     for (prefix, rule) in [
         ("", "empty"),
         ("/a/", "\"/a/\" must not end with '/'"),

@@ -85,7 +85,7 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_somebody_replaced_does_not_keep_the_owner_from_the_next() -> Result {
+async fn a_replaced_checkpoint_does_not_stop_the_owners_next_one() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 1).await?;

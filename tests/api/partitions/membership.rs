@@ -53,7 +53,7 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_membership_that_is_dropped_or_never_came_to_be_leaves_nothing() -> Result {
+async fn a_dropped_or_unfinished_membership_leaves_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, partitions) = partitions(&etcd, "a", 300).await?;

@@ -54,7 +54,7 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_asks_for_it_and_names_no_data_centre_is_refused() -> Result {
+async fn spread_without_a_data_centre_is_refused() -> Result {
     let etcd = in_memory();
     let nowhere = Announcement::default().with_spread_over_data_centers();
     let session = etcd.session(options("a").announcement(nowhere)).await?;

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_in_one_turn_goes_out_together() {
+    fn requests_of_one_turn_share_a_transaction() {
         let mut batches = batches();
         keep(&mut batches, (0..5).map(|n| join(&format!("e{n}"), 1, 9)));
         keep(&mut batches, (0..3).map(delete));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_alone_is_not_kept_until_many_are_under_way() {
+    fn single_request_is_sent_at_once_until_many_are_in_flight() {
         let mut batches = batches();
         for n in 0..AT_ONCE {
             keep(&mut batches, [join(&format!("e{n}"), 1, 9)]);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_election_never_share_a_transaction() {
+    fn two_requests_of_one_election_never_share_a_transaction() {
         let mut batches = batches();
         let elections = ["a", "b", "a", "c"];
         keep(&mut batches, elections.map(|name| join(name, 1, 9)));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leases_of_those_that_share_are_one() {
+    fn requests_that_share_a_transaction_have_one_lease() {
         let mut batches = batches();
         let leases = [1, 1, 2, 2, 2];
         let asks = leases.iter().enumerate();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_beyond_its_own_prefix_shares_nothing() {
+    fn request_that_reads_beyond_its_prefix_shares_no_transaction() {
         let mut batches = batches();
         let mut permit = join("s/3", 1, 9);
         if let Ask::Join(join) = &mut permit {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_stay_below_what_etcd_accepts_whatever_is_announced() {
+    fn transactions_stay_below_etcds_limit_for_any_announcement() {
         let mut batches = batches();
         keep(
             &mut batches,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_batch_is_asked_for_by_halves_until_the_one_to_blame_is_alone() {
+    fn refused_batch_is_halved_until_the_failing_request_is_alone() {
         let to_blame = 5;
         let mut batches = batches();
         keep(&mut batches, (0..8).map(delete));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_may_have_been_done_is_not_asked_for_again() {
+    fn request_that_may_have_been_applied_is_not_sent_again() {
         let mut batches = batches();
         keep(&mut batches, (0..8).map(delete));
         let mut batch = batches.next_batch().expect("a batch");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_etcd_took_at_once_is_not_exceeded_again() {
+    fn batch_never_exceeds_the_size_that_etcd_accepted() {
         let mut batches = batches();
         keep(&mut batches, [join("a", 1, 9)]);
         assert_eq!(sizes(&mut batches), [1]);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_long_or_was_not_answered_is_halved_and_grows_again() {
+    fn batch_size_halves_after_a_slow_answer_and_grows_again() {
         for outcome in [Outcome::Late(64), Outcome::Done(64, 201 * MS)] {
             let mut size = size();
             size.learn(outcome);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_the_smallest() {
+    fn smallest_batch_has_one_request() {
         let mut size = size();
         for _ in 0..20 {
             size.learn(Outcome::Late(size.now()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_tried_again_only_after_a_long_time() {
+    fn refused_batch_size_is_tried_again_only_after_a_long_time() {
         let mut size = size();
         size.learn(Outcome::Took(16));
         assert_eq!(size.now(), 16);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_are_not_full_say_nothing_of_larger_ones() {
+    fn partial_batches_do_not_raise_the_batch_size() {
         let mut size = size();
         size.learn(Outcome::Late(64));
         for _ in 0..100 {

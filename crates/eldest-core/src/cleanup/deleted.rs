@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forgotten_key_is_never_taken_for_one_that_nobody_asked_to_go() {
+    fn forgotten_deletion_is_never_taken_for_a_foreign_one() {
         let mut deleted = Deleted::default();
         for (key, created) in [("p/1", 5), ("p/2", 6), ("q/1", 4)] {
             deleted.ask(key.as_bytes().into(), created);

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_looks_at_the_keys_that_are_due_and_at_no_other() {
+    fn a_tick_visits_only_the_keys_that_are_due() {
         let (mut removals, _) = failed();
         let begun = at(0).after(Duration::from_millis(20));
         // The first failures of all keys have no pause.
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_asked_for_again_when_its_pause_is_over() {
+    fn each_key_is_deleted_again_when_its_pause_is_over() {
         let (mut removals, mut out) = failed();
         let end = at(KEYS).after(Duration::from_millis(20));
         while out.due(end).is_some() {}

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_name_of_lease_and_number_is_shared() {
+    fn only_a_key_named_by_lease_and_number_is_shared() {
         for (key, shared) in [
             (&b"l/7f-shared-0"[..], true),
             (b"ns/a/b/1-shared-12", true),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shares_waits_for_older_ones_that_do_not_and_one_that_does_not_for_all() {
+    fn reader_waits_for_older_writers_and_writer_for_all_older() {
         let queue = [
             entry("l/1-shared-0", 3, 1),
             entry("l/2-shared-0", 4, 2),

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predecessor_leaving_says_nothing_about_those_before_it() {
+    fn predecessor_leaving_does_not_show_that_we_are_first() {
         let mut view = following();
         view.changes(&[delete("e/b", 11)]);
         assert_eq!(view.place(), Place::Unknown);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_second_predecessor_goes_a_read_in_advance_tells_who_is_older() {
+    fn when_the_second_predecessor_goes_the_queue_is_read_ahead() {
         let mut view = PredecessorView::new(PREFIX.into());
         let (a, b, c) = (entry("e/a", 3, 9), entry("e/b", 4, 8), entry("e/c", 5, 7));
         let me = entry("e/me", 10, 1);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_predecessor_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late()
+    fn late_watch_of_the_new_predecessor_wants_a_read()
      {
         for (created, gap) in [(10, false), (11, false), (12, true)] {
             let mut view = following();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_watch_that_stands_too_late_wants_a_read() {
+    fn predecessor_watch_that_starts_too_late_wants_a_read() {
         let mut view = PredecessorView::new(PREFIX.into());
         view.snapshot(10, &queue(), &own(10));
         view.own = Some(Watcher::new(1));

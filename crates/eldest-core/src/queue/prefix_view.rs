@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn read_begun_before_its_watch_was_asked_for_does_not_count() {
+    fn read_begun_before_its_watch_was_requested_does_not_count() {
         let mut view = watched(9);
         view.unwatched();
         view.watcher = Some(Watcher::new(5));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_reads_again_when_its_watch_stands_at_an_earlier_revision_than_its_read() {
+    fn onlooker_reads_again_when_its_watch_starts_below_the_read_revision() {
         let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn read_that_is_older_than_the_own_key_tells_no_place() {
+    fn read_older_than_our_own_key_shows_no_place() {
         let mut view = watched(3);
         view.snapshot(2, 4, vec![entry("e/a", 3, 9), entry("e/b", 4, 8)]);
         assert_eq!(view.place(&own(10), 1), Place::Unknown);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_kept_for_a_read_and_for_a_join_whichever_was_begun_first() {
+    fn events_are_kept_for_a_read_and_a_join_in_either_order() {
         let (read, join) = (2, 3);
         for read_first in [true, false] {
             let mut view = PrefixView::new(PREFIX.into());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_does_not_wait_for_a_read_that_was_under_way_when_its_watch_stood() {
+    fn onlooker_does_not_wait_for_a_read_begun_before_its_watch() {
         let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_that_stays_behind_is_as_fresh_as_the_probes_that_it_reaches() {
+    fn late_stream_is_as_fresh_as_the_probes_that_it_reaches() {
         let mut all = Freshness::default();
         for second in 1..=100 {
             all.probed(at(second), 10 * second as i64);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_out_of_order_never_make_views_older() {
+    fn out_of_order_answers_never_make_views_older() {
         let mut all = Freshness::default();
         all.delivered(10);
         assert!(all.probed(at(5), 10));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn view_is_as_fresh_as_its_read_until_a_later_probe_is_confirmed() {
+    fn view_is_as_fresh_as_its_read_until_a_probe_is_confirmed() {
         let mut view = Completeness::default();
         assert_eq!(view.as_of(Some(at(5))), None);
         view.read(at(4));

@@ -181,7 +181,7 @@ async fn a_grpc_call_reaches_the_leader_through_hand_overs() -> Result {
 }
 
 #[tokio::test]
-async fn a_grpc_call_may_be_marked_as_idempotent_and_its_error_names_the_kind() -> Result {
+async fn a_grpc_call_may_be_idempotent_and_its_error_names_the_kind() -> Result {
     let etcd = Etcd::start().await?;
     // A leader that accepts, and closes.
     let listener = TcpListener::bind("127.0.0.1:0").await?;

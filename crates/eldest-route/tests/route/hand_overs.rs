@@ -130,7 +130,7 @@ async fn no_request_is_lost_and_none_is_doubled_while_leaders_step_down() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_idempotent_survives_leaders_whose_connections_are_cut() -> Result {
+async fn idempotent_request_survives_leaders_whose_connections_are_cut() -> Result {
     across(true).await?;
     Ok(())
 }

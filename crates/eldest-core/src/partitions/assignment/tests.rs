@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_partition_has_a_member_and_loads_are_shares_rounded_down_or_up((count, members, owned) in state()) {
+    fn every_partition_has_a_member_and_loads_are_rounded_shares((count, members, owned) in state()) {
         let target = assign(count, &members, &owned);
         prop_assert_eq!(target.len(), count as usize);
         let loads = loads(&members, &target);
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_moves_once_it_was_carried_out((count, members, owned) in state()) {
+    fn nothing_moves_once_the_assignment_was_carried_out((count, members, owned) in state()) {
         let target = assign(count, &members, &owned);
         let settled = carried_out(&target, &owned, 50);
         prop_assert_eq!(assign(count, &members, &settled), target);
@@ -160,7 +160,7 @@ proptest! {
 
     /// A member that has done a part of its work does not change the work of the others.
     #[test]
-    fn the_rest_stays_the_same_while_part_of_it_is_carried_out(
+    fn assignment_stays_the_same_while_it_is_carried_out(
         (count, members, owned) in state(),
         done in proptest::collection::vec(any::<(bool, bool)>(), 80),
     ) {
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_up_does_not_depend_on_which_member_gives_up_first(
+    fn released_partitions_do_not_depend_on_which_member_releases_first(
         (count, members, owned) in state(),
         done in proptest::collection::vec(any::<bool>(), 80),
     ) {
@@ -207,7 +207,7 @@ proptest! {
 
     /// Where capacities differ, another's share may be rounded the other way: that moves one partition of each at most.
     #[test]
-    fn who_joins_takes_its_share_and_who_leaves_moves_only_what_it_owned((count, members, owned) in whole()) {
+    fn joining_takes_a_share_and_leaving_moves_only_the_leavers_partitions((count, members, owned) in whole()) {
         let settled = carried_out(&assign(count, &members, &owned), &owned, 50);
         let equal = members.iter().all(|member| member.capacity == 1);
         let besides = if equal { 0 } else { members.len() };
@@ -364,7 +364,7 @@ fn a_member_of_twice_the_capacity_owns_twice_as_many() {
 }
 
 #[test]
-fn who_has_too_much_gives_up_what_it_took_last() {
+fn overloaded_member_gives_up_its_newest_partitions() {
     let key = |partition, since| Owned {
         since,
         partition,
@@ -376,7 +376,7 @@ fn who_has_too_much_gives_up_what_it_took_last() {
 }
 
 #[test]
-fn without_members_nobody_should_own_anything() {
+fn without_members_no_partition_has_an_owner() {
     assert!(assign(4, &[], &[]).is_empty());
 }
 
@@ -387,7 +387,7 @@ fn more_members_than_partitions_leave_the_youngest_idle() {
 }
 
 #[test]
-fn keys_beyond_the_count_are_nobodys_business() {
+fn keys_beyond_the_partition_count_are_ignored() {
     let key = Owned {
         since: 1,
         partition: 7,
