@@ -117,7 +117,7 @@ impl Group {
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let announcement = self.announcement.as_ref();
         let candidate =
-            Candidate::stand(&self.handle, name, prefix, None, None, announcement, |_| {
+            Candidate::join(&self.handle, name, prefix, None, None, announcement, |_| {
                 config
             })
             .await?;

@@ -85,7 +85,7 @@ impl Winner for Elected {
 impl Candidate {
     /// Joins the queue with the configuration that `config` makes for its slot, and returns once its place is known.
     /// `turn` is given back when the key is gone; `local` receives the status.
-    pub(crate) async fn stand(
+    pub(crate) async fn join(
         handle: &Handle,
         name: Arc<str>,
         prefix: Arc<[u8]>,

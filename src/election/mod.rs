@@ -212,10 +212,10 @@ impl Election {
     ///
     /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn campaign(&self) -> Result<Candidate> {
-        self.stand(false).await
+        self.join(false).await
     }
 
-    pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
+    pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
         let watch_scope = self.watch_scope;
         // Made when it is needed: thousands of campaigns wait with what this closure holds.
         let config = move |_| CandidateConfig {
@@ -228,7 +228,7 @@ impl Election {
         let local = Some(Arc::clone(&self.local));
         let prefix = self.prefix_bytes();
         let announcement = self.announcement.as_ref();
-        Candidate::stand(
+        Candidate::join(
             &self.handle,
             name,
             prefix,

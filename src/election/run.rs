@@ -354,7 +354,7 @@ async fn turn(
             candidate.hold_back(false)?;
             candidate
         }
-        None => candidate.insert(election.stand(true).await?),
+        None => candidate.insert(election.join(true).await?),
     };
     candidate.elected().await
 }

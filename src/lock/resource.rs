@@ -126,7 +126,7 @@ impl Resource {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =
-            Candidate::stand(&self.handle, name, prefix, Some(turn), None, None, config).await?;
+            Candidate::join(&self.handle, name, prefix, Some(turn), None, None, config).await?;
         drop(joining);
         candidate.elected().await
     }

@@ -196,7 +196,7 @@ impl Partitions {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let candidate =
-            Candidate::stand(&self.handle, name, prefix, None, None, None, |_| config).await?;
+            Candidate::join(&self.handle, name, prefix, None, None, None, |_| config).await?;
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),

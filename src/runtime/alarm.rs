@@ -47,7 +47,7 @@ pub(super) trait Ringer: Send + Sync + 'static {
     /// Returns the alarms that the thread rings.
     fn alarms(&self) -> &Alarms;
     /// Has it look again, for an earlier alarm has come.
-    fn look_again(ringer: &Arc<Self>);
+    fn recheck_alarms(ringer: &Arc<Self>);
 }
 
 /// Completes at a point in time of the deadline clock.
@@ -84,7 +84,7 @@ impl<R: Ringer> Future for Alarm<R> {
         self.place = Some(place);
         if is_first && !waits {
             // The thread sleeps until a later time, or does not run yet.
-            R::look_again(&self.ringer);
+            R::recheck_alarms(&self.ringer);
         }
         Poll::Pending
     }

@@ -58,7 +58,7 @@ impl Ringer for Watchdog {
         &self.alarms
     }
 
-    fn look_again(ringer: &Arc<Self>) {
+    fn recheck_alarms(ringer: &Arc<Self>) {
         Watchdog::rewatch(ringer);
     }
 }

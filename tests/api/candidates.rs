@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, OnPort, Result, SOON, WHILE, elected, in_memory, keys, only_key, options, session, short,
-    soon, stand, stands, status, stays,
+    Key, OnPort, Result, SOON, WHILE, elected, in_memory, join_election, keys, only_key, options,
+    session, short, soon, stands, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
 use eldest_testing::{Proxy, eventually};
@@ -37,11 +37,11 @@ async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Resu
 #[tokio::test(start_paused = true)]
 async fn candidate_status_is_reported_from_joining_to_the_end() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let first = elected(&mut a).await?;
 
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let statuses = c.subscribe();
     assert!(statuses.has_changed()?, "what is there at first is news");
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -106,9 +106,9 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
 async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let created = key_of(&mut client, "b").await.expect("b stands").created;
     for _ in 0..100 {
         let waiting = tokio::time::timeout(Duration::from_micros(200), b.elected()).await;
@@ -133,8 +133,8 @@ async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
 async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, _first) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, _first) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     soon("leave", b.leave()).await?;
     assert_eq!(key_of(&mut client, "b").await, None);
     let ended = Status::ended(EndReason::Left);
@@ -170,7 +170,7 @@ async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
 async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let error = tokio::time::timeout(WHILE, a.leave()).await;
     assert!(error.is_err(), "the term goes on: {error:?}");
@@ -191,9 +191,9 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
 async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
-    let (_b, _, b) = stand(&etcd, "b").await?;
+    let (_b, _, b) = join_election(&etcd, "b").await?;
     drop(b);
     // The session lives on, so it is not its closing that removes the key; the TTL is longer than the deadline.
     Ok(eventually(SOON, "b is gone", async || {
@@ -205,8 +205,8 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
 #[tokio::test(start_paused = true)]
 async fn candidate_dropped_with_an_unread_victory_lets_the_next_lead() -> Result {
     let etcd = in_memory();
-    let (_a, _, a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     status(&a, |s| matches!(s, Status::Leading { .. })).await?;
     drop(a);
     assert!(elected(&mut b).await?.is_valid());
@@ -218,7 +218,7 @@ async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
     // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leads = elected(&mut b).await?;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -281,7 +281,7 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
 async fn proclaim_keeps_the_joining_time_of_the_candidate()
 -> Result {
     let etcd = in_memory();
-    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let announced = async || -> Result<_> {
         let roster = soon("roster", election.roster()).await?;
         let member = roster.members().first().ok_or("nobody")?.clone();
@@ -303,9 +303,9 @@ async fn proclaim_keeps_the_joining_time_of_the_candidate()
 async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let place = key_of(&mut client, "b").await.expect("b stands");
     soon("proclaim", b.proclaim("b2")).await?;
     let key = key_of(&mut client, "b2").await.expect("proclaimed");
@@ -344,7 +344,7 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     // Complaint 2.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let session = etcd.session(short("b")).await?;
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
@@ -364,9 +364,9 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
 async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result {
     // Complaint 9.
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let first = elected(&mut a).await?;
     status(&c, |s| *s == behind(2)).await?;
     soon("leave", b.leave()).await?;
@@ -410,10 +410,10 @@ impl Operator {
 async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let old = key_of(&mut client, "b").await.expect("b stands");
     operator.act(&mut client, &old).await?;
     let new = stands_again(&mut client, "b", old.created).await?;
@@ -438,8 +438,8 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
 async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason]) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let first = elected(&mut a).await?;
     let old = key_of(&mut client, "a").await.expect("a stands");
     operator.act(&mut client, &old).await?;

@@ -120,7 +120,7 @@ pub(crate) async fn stays(
 }
 
 /// Stands in the election "e" of a new session.
-pub(crate) async fn stand(
+pub(crate) async fn join_election(
     etcd: &impl Store,
     identity: &str,
 ) -> Result<(Session, Election, Candidate)> {

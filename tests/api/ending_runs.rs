@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, keys, nothing_under,
-    session, short, soon, stand, stands, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, join_election, keys,
+    nothing_under, session, short, soon, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, Leadership, LostReason, Status};
@@ -73,7 +73,7 @@ async fn shutdown_notifies_and_awaits_the_work_before_the_key_goes() -> Result {
 async fn shutdown_while_waiting_leaves_the_queue() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
     let election = b.election("e")?;
@@ -244,7 +244,7 @@ async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Re
 #[tokio::test(start_paused = true)]
 async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
     let etcd = in_memory();
-    let (_a, election, candidate) = stand(&etcd, "a").await?;
+    let (_a, election, candidate) = join_election(&etcd, "a").await?;
     let run = election.run(CancellationToken::new(), until_lost);
     let error = soon("run", run).await.expect_err("it stands already");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, only_key, options, short, soon, stand, stands, status,
+    OnPort, Result, SOON, elected, in_memory, join_election, only_key, options, short, soon, stands,
+    status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -41,7 +42,7 @@ async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> R
 #[tokio::test(start_paused = true)]
 async fn cancelling_a_returned_token_ends_no_term() -> Result {
     let etcd = in_memory();
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
     let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
@@ -56,7 +57,7 @@ async fn cancelling_a_returned_token_ends_no_term() -> Result {
 #[tokio::test(start_paused = true)]
 async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
     let etcd = in_memory();
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
     let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
@@ -75,7 +76,7 @@ async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Res
     let session = Session::connect([proxy.endpoint()], short("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     proxy.hold();
     soon("the token", leadership.lost().cancelled()).await;
     let left = leadership.valid_until().time_left();
@@ -114,7 +115,7 @@ async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Res
 async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     assert!(leadership.fencing_token() > 0);
     let put = |value: &str| {
@@ -137,7 +138,7 @@ async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
 async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resigning() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let outcome = leadership.txn([Op::put("x", "1"), Op::get("x")]).await?;
     assert_eq!(outcome.results().len(), 2);
@@ -214,7 +215,7 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
 #[tokio::test(start_paused = true)]
 async fn etcds_own_refusal_is_not_reported_as_lost_leadership() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let twice = [Op::put("x", "1"), Op::put("x", "2")];
     let error = leadership.txn(twice).await.expect_err("the same key twice");
@@ -230,7 +231,7 @@ async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
     // Complaint 5.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     soon("resign", leadership.resign()).await?;
     assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
@@ -273,8 +274,8 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
 #[tokio::test(start_paused = true)]
 async fn a_dropped_leadership_is_released_at_once() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
     drop(leadership);
@@ -288,8 +289,8 @@ async fn a_dropped_leadership_is_released_at_once() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let work = tokio::spawn(async move {
         assert!(!leadership.is_valid(), "on purpose");
@@ -307,8 +308,8 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
 /// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
 async fn closes_beside_a_view(with_task: bool) -> Result {
     let etcd = in_memory();
-    let (session, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (session, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
     if with_task {
@@ -348,7 +349,7 @@ async fn winding_up_term_is_over_at_once_when_its_key_goes() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     for revoked in [false, true] {
-        let (session, _, mut a) = stand(&etcd, "a").await?;
+        let (session, _, mut a) = join_election(&etcd, "a").await?;
         let leadership = elected(&mut a).await?;
         let closing = tokio::spawn(async move { session.close().await });
         soon("the token", leadership.lost().cancelled()).await;
@@ -359,7 +360,7 @@ async fn winding_up_term_is_over_at_once_when_its_key_goes() -> Result {
         } else {
             client.delete(leadership.key(), None).await?;
         }
-        let (_b, _, mut b) = stand(&etcd, "b").await?;
+        let (_b, _, mut b) = join_election(&etcd, "b").await?;
         let successor = elected(&mut b).await?;
         eventually(SOON, "the old term is over", async || {
             (!leadership.is_valid()).then_some(())

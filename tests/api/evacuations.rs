@@ -24,7 +24,7 @@ async fn connect(etcd: &impl Store, identity: &str, data_center: &str) -> Result
 }
 
 /// Stands in the election "e", in that data centre.
-async fn stand(
+async fn join_election(
     etcd: &impl Store,
     identity: &str,
     data_center: &str,
@@ -38,9 +38,9 @@ async fn stand(
 #[tokio::test(start_paused = true)]
 async fn evacuated_leader_gives_way_after_its_work_and_rejoins_at_the_back() -> Result {
     let etcd = in_memory();
-    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
-    let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
-    let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a", "dc1").await?;
+    let (_b, _, b) = join_election(&etcd, "b", "dc1").await?;
+    let (ops, _, mut c) = join_election(&etcd, "c", "dc2").await?;
     let first = elected(&mut a).await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
     soon("the loss", first.lost().cancelled()).await;
@@ -64,11 +64,11 @@ async fn a_leader_of_an_evacuated_centre_leads_until_a_candidate_joins_elsewhere
     let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
-    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a", "dc1").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc1").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc1").await?;
     stays(WHILE, "it leads", async || first.is_valid()).await?;
-    let (_c, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c", "dc2").await?;
     soon("the loss", first.lost().cancelled()).await;
     queue(&election, &["a", "c", "b"]).await?;
     drop(first);
@@ -171,7 +171,7 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
     let election = ops.election("e")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
     let first = elected(&mut candidate).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc2").await?;
     for data_center in ["dc1", "null"] {
         soon("evacuate", ops.evacuate(data_center)).await?;
     }
@@ -260,9 +260,9 @@ async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result 
 async fn a_mark_of_any_author_and_value_counts() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;
+    let (a, _, mut leader) = join_election(&etcd, "a", "dc1").await?;
     let first = elected(&mut leader).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc2").await?;
     let put = client.put(format!("{MARKS}dc1"), "by hand", None::<PutOptions>);
     put.await?;
     soon("the loss", first.lost().cancelled()).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Result, SOON, elected, in_memory, nothing_under, session, soon, stand};
+use crate::common::{Result, SOON, elected, in_memory, join_election, nothing_under, session, soon};
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, LostReason, OnError, Status, Term};
 use eldest_testing::eventually;
@@ -108,7 +108,7 @@ async fn a_node_that_rejoins_waits_a_growing_pause_and_another_leads_meanwhile()
         assert_eq!(term.lost_reason(), Some(LostReason::WorkFailed));
     }
     // Another node leads during the pause, and the failed one waits behind it.
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let between = elected(&mut of_b).await?;
     eventually(SOON, "it stands behind", async || {
         let roster = a.election("e").ok()?.roster().await.ok()?;
@@ -153,7 +153,7 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_fails_leaves_or_rejoins_as_a_leader_does() -> Result {
     let etcd = in_memory();
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let leads = elected(&mut of_b).await?;
     for on_error in [OnError::Leave, OnError::Rejoin] {
         let a = session(&etcd, "a").await?;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys,
-    options, queue, session, short, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory,
+    join_election, keys, options, queue, session, short, soon, stays, until_lost,
 };
 use eldest::{
     Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Member, Observer,
@@ -62,7 +62,7 @@ async fn a_node_follows_leads_and_follows_again_but_never_both() -> Result {
     // Complaint: work of the two roles overlapped, for the old was asked to stop and not awaited.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let at_work = AtWork::default();
@@ -154,7 +154,7 @@ async fn follower_learns_the_leader_its_address_and_each_change() -> Result {
 async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
     // Complaint: a node led, and nobody worked.
     let etcd = in_memory();
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -185,7 +185,7 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
 async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Result {
     // Complaint: a stalled leader kept renewing, for three quarters of an hour.
     let etcd = OnPort::start().await?;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = etcd.session(short("a")).await?;
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
@@ -218,7 +218,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
 async fn failed_follower_ends_the_run_once_its_key_is_gone() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     for panics in [false, true] {
@@ -252,7 +252,7 @@ async fn failed_follower_ends_the_run_once_its_key_is_gone() -> Result {
 async fn finished_follower_is_not_called_again_before_the_node_has_led() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let calls = Arc::new(AtomicUsize::new(0));
@@ -285,7 +285,7 @@ async fn finished_follower_is_not_called_again_before_the_node_has_led() -> Resu
 #[tokio::test(start_paused = true)]
 async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result {
     let etcd = in_memory();
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     for closes in [false, true] {
         let a = session(&etcd, "a").await?;
@@ -359,7 +359,7 @@ async fn read_leads_since(changes: &mut Observer) -> Result<SystemTime> {
 #[tokio::test(start_paused = true)]
 async fn leader_announces_once_a_term_when_it_began() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_a, _, mut candidate) = join_election(&etcd, "a").await?;
     let mut before = None;
     for _ in 0..2 {
         let leadership = elected(&mut candidate).await?;

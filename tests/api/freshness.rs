@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Result, SOON, Store, in_memory, options, session, short, soon, stand};
+use crate::common::{Result, SOON, Store, in_memory, join_election, options, session, short, soon};
 use eldest::{Observer, Roster, Session};
 use eldest_testing::{Etcd, eventually};
 
@@ -81,7 +81,7 @@ async fn observer_that_has_seen_nothing_has_no_age() -> Result {
 #[tokio::test(start_paused = true)]
 async fn roster_is_as_old_as_its_read() -> Result {
     let etcd = in_memory();
-    let (_a, election, _candidate) = stand(&etcd, "a").await?;
+    let (_a, election, _candidate) = join_election(&etcd, "a").await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let begun = tokio::time::Instant::now();
     let roster = election.roster().await?;

@@ -1,6 +1,6 @@
 //! Observers: the current state first, then every change, whatever happens on the way.
 
-use crate::common::{Result, SOON, elected, in_memory, keys, options, session, soon, stand};
+use crate::common::{Result, SOON, elected, in_memory, join_election, keys, options, session, soon};
 use eldest::{LeaderChange, Observer, Roster, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, CompactionOptions, PutOptions, Txn, TxnOp};
@@ -41,10 +41,10 @@ async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
     let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
     let mut changes = onlooker.election("e")?.leader_changes().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     // Neither of these is a change of the leader.
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     soon("proclaim", first.proclaim("a2")).await?;
     soon("resign", first.resign()).await?;
     let second = elected(&mut b).await?;
@@ -106,9 +106,9 @@ async fn observer_gets_the_current_state_then_each_change_and_vacancy() -> Resul
     let vacant = next(&mut early).await?;
     assert!(vacant.is_vacant() && vacant.leader().is_none());
 
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let mut late = election.observe().await?;
     assert_eq!(who(&next(&mut late).await?), ["a", "b"]);
     soon("proclaim", b.proclaim("b2")).await?;
@@ -139,7 +139,7 @@ async fn many_observers_see_the_same() -> Result {
     // Complaint 21.
     let etcd = Etcd::start().await?;
     let onlooker = session(&etcd, "onlooker").await?;
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let mut observers = Vec::new();
     for _ in 0..50 {
         observers.push(onlooker.election("e")?.observe().await?);
@@ -153,7 +153,7 @@ async fn many_observers_see_the_same() -> Result {
     assert!((watchers - 4.0).abs() < 0.5, "{watchers}");
     let first = elected(&mut a).await?;
     soon("resign", first.resign()).await?;
-    let (_b, _, _candidate) = stand(&etcd, "b").await?;
+    let (_b, _, _candidate) = join_election(&etcd, "b").await?;
     for observer in &mut observers {
         assert!(next(observer).await?.is_vacant());
         assert_eq!(who(&next(observer).await?), ["b"]);
@@ -217,21 +217,21 @@ async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let onlooker = Session::connect([proxy.endpoint()], options("onlooker")).await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     assert_eq!(who(&next(&mut observer).await?), ["a"]);
     proxy.cut();
-    let (_b, _, _b_candidate) = stand(&etcd, "b").await?;
+    let (_b, _, _b_candidate) = join_election(&etcd, "b").await?;
     soon("resign", first.resign()).await?;
-    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    let (_c, _, _c_candidate) = join_election(&etcd, "c").await?;
     compact(&mut client).await?;
     proxy.heal();
     let roster = until(&mut observer, &["b", "c"]).await?;
     assert_eq!(roster.leader().expect("b").identity(), "b");
     // And it goes on.
-    let (_d, _, _d_candidate) = stand(&etcd, "d").await?;
+    let (_d, _, _d_candidate) = join_election(&etcd, "d").await?;
     assert_eq!(who(&next(&mut observer).await?), ["b", "c", "d"]);
     Ok(())
 }
@@ -239,9 +239,9 @@ async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
 #[tokio::test]
 async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     let mut etcd = Etcd::start().await?;
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     let mut own = election.observe().await?;
@@ -252,7 +252,7 @@ async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     assert!(first.is_valid(), "the lease has time left");
     let mut client = etcd.client().await;
     assert_eq!(keys(&mut client, "eldest/e/").await.len(), 2);
-    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    let (_c, _, _c_candidate) = join_election(&etcd, "c").await?;
     for observer in [&mut observer, &mut own] {
         until(observer, &["a", "b", "c"]).await?;
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{
-    Result, Running, SOON, WHILE, elected, in_memory, keys, session, soon, stand, stands, stays,
-    until_lost,
+    Result, Running, SOON, WHILE, elected, in_memory, join_election, keys, session, soon, stands,
+    stays, until_lost,
 };
 use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
 use eldest_testing::eventually;
@@ -29,7 +29,7 @@ impl std::error::Error for Broken {}
 #[tokio::test(start_paused = true)]
 async fn work_runs_while_leading_and_never_while_waiting() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
     let mut running = Running::start(&b.election("e")?, until_lost);
@@ -113,7 +113,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     });
     assert_eq!(soon("run", resigned).await?, Some("resigned"));
     // With no work under way there is none.
-    let (_other, _, mut elder) = stand(&etcd, "b").await?;
+    let (_other, _, mut elder) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut elder).await?;
     let shutdown = CancellationToken::new();
     shutdown.cancel();
@@ -340,7 +340,7 @@ async fn former_leader_rejoins_behind_the_waiting_candidates() -> Result {
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, until_lost);
     let first = running.term().await;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     client.delete(first.key(), None).await?;
     let second = elected(&mut b).await?;
     eventually(SOON, "a stands again", async || {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options,
-    session, short, soon, stand, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, keys, leases,
+    nothing_under, options, session, short, soon, stands, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
@@ -281,9 +281,9 @@ async fn a_session_that_connected_is_ready() -> Result {
 async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_other, _, mut leader) = stand(&etcd, "other").await?;
+    let (_other, _, mut leader) = join_election(&etcd, "other").await?;
     let _leads = elected(&mut leader).await?;
-    let (session, election, mut waiting) = stand(&etcd, "a").await?;
+    let (session, election, mut waiting) = join_election(&etcd, "a").await?;
     let mine = session.election("mine")?;
     let mut leading = soon("campaign", mine.campaign()).await?;
     drop(elected(&mut leading).await?);
@@ -327,7 +327,7 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
 async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let closing = tokio::spawn({
         let session = session.clone();
@@ -353,7 +353,7 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
 async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (session, election, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let mut state = session.state();
     drop((session, election, candidate));

@@ -7,8 +7,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, keys, options,
-    queue, session, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, join_election,
+    keys, options, queue, session, soon, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
 use eldest_testing::eventually;
@@ -94,7 +94,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
     let own = lease(&a);
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     soon("it stalls", term.lost().cancelled()).await;
     assert!(begun.elapsed() >= SHORT);
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
@@ -175,7 +175,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
         }
     });
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
     assert!(!term.is_valid());
@@ -207,7 +207,7 @@ async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended()
         until_lost(leadership)
     });
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
     assert!(!term.is_valid(), "only this holds it back");
@@ -235,7 +235,7 @@ async fn an_unhealthy_leader_gives_way_and_rejoins_when_it_is_healthy() -> Resul
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
     stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     health.set(false);
     // A few errors do no harm.
     health.is_asked(3).await?;
@@ -274,7 +274,7 @@ async fn hanging_health_check_counts_as_ill_and_is_called_again() -> Result {
         });
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     hangs.store(true, Ordering::SeqCst);
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));

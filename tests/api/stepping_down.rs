@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Probe, Result, Running, WHILE, elected, in_memory, keys, options, queue, session, soon,
-    stand, stands, stays, until_lost,
+    OnPort, Probe, Result, Running, WHILE, elected, in_memory, join_election, keys, options, queue,
+    session, soon, stands, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::{Etcd, Proxy};
@@ -14,9 +14,9 @@ use eldest_testing::{Etcd, Proxy};
 async fn stepping_down_rejoins_at_the_back_and_the_next_eldest_leads() -> Result {
     // Complaint: no way to hand over without leaving, or to a node that is not next.
     let etcd = in_memory();
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let first = elected(&mut a).await?;
     soon("step down", first.step_down()).await?;
     assert!(!first.is_valid() && first.lost().is_cancelled());
@@ -35,7 +35,7 @@ async fn stepping_down_rejoins_at_the_back_and_the_next_eldest_leads() -> Result
 async fn step_down_returns_once_the_key_is_gone_and_is_repeatable() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     soon("step down", first.step_down()).await?;
     let (key, created) = (first.key().to_vec(), first.fencing_token());
@@ -53,7 +53,7 @@ async fn step_down_returns_once_the_key_is_gone_and_is_repeatable() -> Result {
 async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
     // Complaint: the lock was released while work still ran.
     let etcd = Etcd::start().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let probe = Probe::new(&etcd.endpoint(), first.key(), &seen);
@@ -76,7 +76,7 @@ async fn a_failed_release_is_reported_and_retried() -> Result {
         let a = Session::connect([proxy.endpoint()], options("a")).await?;
         let mut candidate = soon("campaign", a.election("e")?.campaign()).await?;
         let first = elected(&mut candidate).await?;
-        let b = stand(&etcd, "b").await?;
+        let b = join_election(&etcd, "b").await?;
         proxy.cut();
         let error = soon("step down", first.step_down())
             .await
@@ -139,7 +139,7 @@ async fn run_shut_down_after_a_step_down_ends_at_once() -> Result {
     });
     let term = running.term().await;
     soon("it steps down", term.lost().cancelled()).await;
-    let (_b, election, _candidate) = stand(&etcd, "b").await?;
+    let (_b, election, _candidate) = join_election(&etcd, "b").await?;
     queue(&election, &["b"]).await?;
     running.stop().await?;
     queue(&election, &["b"]).await

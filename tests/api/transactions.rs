@@ -2,13 +2,13 @@
 
 use eldest::{Comparison, Condition, Op, OpResult};
 
-use crate::common::{Result, elected, in_memory, stand};
+use crate::common::{Result, elected, in_memory, join_election};
 
 #[tokio::test(start_paused = true)]
 async fn each_operation_is_applied_and_its_outcome_returned() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let lease = client.lease_grant(60, None).await?.id();
 
@@ -54,7 +54,7 @@ async fn each_operation_is_applied_and_its_outcome_returned() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_condition_compares_etcds_state_with_its_operand() -> Result {
     let etcd = in_memory();
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let first = leadership.txn([Op::put("k", "1")]).await?.revision();
     let last = leadership.txn([Op::put("k", "2")]).await?.revision();
@@ -102,7 +102,7 @@ async fn a_condition_compares_etcds_state_with_its_operand() -> Result {
 #[tokio::test(start_paused = true)]
 async fn write_with_a_condition_on_its_base_is_not_applied_twice() -> Result {
     let etcd = in_memory();
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let read = leadership
         .txn([Op::put("count", "41"), Op::get("count")])
@@ -130,7 +130,7 @@ async fn fences_and_operations_convert_for_another_client() -> Result {
 
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let txn = || {
         let absent = Condition::version("k", Comparison::Equal, 0);

@@ -87,7 +87,7 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     let led = come_up(walk).await?;
     let names = NODES.map(|part| walk.part(part).to_owned());
     let [first, next, last] = &names;
-    let stood = walk.stand(&NODES, led.token()).await?;
+    let stood = walk.wait_for_queue(&NODES, led.token()).await?;
     resigns(walk, kind, &stood, [first, next]).await?;
     dies_and_comes_back(walk, kind, [next, last]).await?;
     let leads = is_frozen(walk, kind, [first, last]).await?;
@@ -98,7 +98,7 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     let stayed = walk.callers().stay(TTL + Duration::from_secs(1)).await?;
     silent("one etcd less", &walk.news().await?)?;
     assert!(stayed, "the front was answered under another token");
-    walk.stand(&NODES, leads.token()).await?;
+    walk.wait_for_queue(&NODES, leads.token()).await?;
 
     loses_the_quorum(walk, [first, next]).await?;
     has_a_quorum_again(walk, next).await?;
@@ -127,7 +127,7 @@ async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&st
     walk.reach(next).await?;
     walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + notice_time())?;
     let stand = walk
-        .stand(&["node2", "node3", "node1"], leads.token())
+        .wait_for_queue(&["node2", "node3", "node1"], leads.token())
         .await?;
     // Nobody waited for a lease's end.
     let lease = |keys: &[Key]| {
@@ -152,10 +152,10 @@ async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2
     walk.reach(last).await?;
     let crash = format!("{kind}: crash (TTL {TTL:?})");
     walk.answered(&crash, from, TTL + EXPIRY + notice_time())?;
-    walk.stand(&["node3", "node1"], leads.token()).await?;
+    walk.wait_for_queue(&["node3", "node1"], leads.token()).await?;
 
     walk.step("docker-compose start node2").await?;
-    walk.stand(&["node3", "node1", "node2"], leads.token())
+    walk.wait_for_queue(&["node3", "node1", "node2"], leads.token())
         .await?;
     silent(&format!("{next} came back"), &walk.news().await?)
 }
@@ -184,7 +184,7 @@ async fn is_frozen(walk: &mut Walk, kind: &str, [first, last]: [&str; 2]) -> Res
         let answer = asked.answer().await?;
         assert!(!answer.starts_with("HTTP/1.1 200"), "{last}: {answer}");
     }
-    walk.stand(&NODES, leads.token()).await?;
+    walk.wait_for_queue(&NODES, leads.token()).await?;
     walk.reach(first).await?;
     walk.frozen = None;
     Ok(leads)
@@ -228,7 +228,7 @@ async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
 async fn has_a_quorum_again(walk: &mut Walk, next: &str) -> Result {
     let news = walk.step("docker-compose start etcd1 etcd2").await?;
     let leads = only(&news, next, "I work with")?;
-    walk.stand(&["node2", "node3", "node1"], leads.token())
+    walk.wait_for_queue(&["node2", "node3", "node1"], leads.token())
         .await?;
     let news = walk.news().await?.into_iter();
     let others = news.filter(|line| line.token().is_some() && line.token() != leads.token());

@@ -164,7 +164,7 @@ impl Walk {
     }
 
     /// Waits until the page's nodes, and nobody else, stand in that order, and the eldest is the leader with that token.
-    pub(crate) async fn stand(&self, parts: &[&str], token: Option<i64>) -> Result<Vec<Key>> {
+    pub(crate) async fn wait_for_queue(&self, parts: &[&str], token: Option<i64>) -> Result<Vec<Key>> {
         let wanted: Vec<&str> = parts.iter().map(|part| self.part(part)).collect();
         let mut last = Vec::new();
         let found = eventually(PATIENCE, format!("the queue is {wanted:?}"), async || {

@@ -90,7 +90,7 @@ async fn lock_writes_no_key_beside_a_candidate_that_joined_meanwhile() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    let stand = async |key: &[u8], value: &[u8]| {
+    let add_key = async |key: &[u8], value: &[u8]| {
         let joined = pool.join(key, value, lease, b"ns/l/", Admission::default());
         joined.await.unwrap();
     };
@@ -99,9 +99,9 @@ async fn lock_writes_no_key_beside_a_candidate_that_joined_meanwhile() {
         ..Admission::default()
     };
     let lock = join(&("ns/l/2".into(), "ns/l/".into()), lease, admission);
-    stand(b"ns/l/1", b" of a lock").await;
+    add_key(b"ns/l/1", b" of a lock").await;
     // The first request has found the other lock alone.
-    stand(b"ns/l/3", b"of a candidate").await;
+    add_key(b"ns/l/3", b"of a candidate").await;
     assert!(!pool.join_behind(&lock, 16).await.unwrap().created);
     let (_, candidate) = pool.read(Lane::Data, b"ns/l/3").await.unwrap();
     let revision = candidate.unwrap().create_revision;

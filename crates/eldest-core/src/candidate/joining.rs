@@ -148,12 +148,12 @@ impl Seat<'_> {
             create_revision,
             lease,
         };
-        self.stood(request, &own, (header, created), entries);
+        self.join_confirmed(request, &own, (header, created), entries);
         true
     }
 
     /// The candidate's key stands, as the answer to the join `request` shows.
-    fn stood(
+    fn join_confirmed(
         &mut self,
         request: RequestId,
         own: &Own,
