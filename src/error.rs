@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The user lacks a permission. Grant the role `readwrite` on the namespace (`read` for observers).
     PermissionDenied,
-    /// etcd refused the user or the password, or wants a user and has got none. Correct the credentials.
+    /// etcd refused the user or the password, or requires a user and received none. Correct the credentials.
     Unauthenticated,
     /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
@@ -47,12 +47,12 @@ pub enum ErrorKind {
     /// Other sessions share these partitions under another count; the message names both. Use their count, or wait
     /// until none of them is a member.
     CountMismatch,
-    /// The name of a lock is that of an election, in which candidates stand. Use another name.
+    /// The name of a lock belongs to an election that has candidates. Use another name.
     NameInUse,
     /// This session is already a candidate in that election. Use that candidate, or another session.
     AlreadyCampaigning,
-    /// An [order to step down](crate::Election::order_step_down) was not obeyed, or nobody could obey it; the message says why.
-    /// It was withdrawn. Correct the cause, or repeat the call.
+    /// An [order to step down](crate::Election::order_step_down) was not obeyed, or no leader could obey it; the
+    /// message says why. It was withdrawn. Correct the cause, or repeat the call.
     NotObeyed,
     /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
     LeadershipLost,
@@ -105,9 +105,9 @@ impl fmt::Display for ErrorKind {
 
 /// The error type of this crate. It never contains a password.
 ///
-/// `Display` says what went wrong and at which endpoint. The words of etcd, of the connection or of your own work are
-/// the [`source`](std::error::Error::source), and are not repeated. [`report`](Error::report) writes everything, and so
-/// does `Debug`, which prints the error that `main` returns. `{:#?}` lists the fields.
+/// `Display` says what went wrong and at which endpoint. The text of etcd, of the connection or of your own work is the
+/// [`source`](std::error::Error::source), and is not repeated. [`report`](Error::report) writes everything, and so does
+/// `Debug`, which prints the error that `main` returns. `{:#?}` lists the fields.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -118,7 +118,7 @@ pub struct Error {
     source: Option<Arc<dyn std::error::Error + Send + Sync + 'static>>,
 }
 
-/// The words of etcd or of the connection.
+/// The text of etcd or of the connection.
 #[derive(Debug)]
 struct Said(String);
 
@@ -172,14 +172,14 @@ impl Error {
         Self::of_request(kind_of(error.class), "", error)
     }
 
-    /// Makes the error of a failed request that means more than its class says.
+    /// Makes the error of a failed request whose meaning is narrower than its class.
     pub(crate) fn of_request(
         kind: ErrorKind,
         message: impl Into<String>,
         error: &RequestError,
     ) -> Self {
         if error.endpoint.is_empty() {
-            // The core's own words.
+            // The core's own text.
             return Self::new(kind, error.message.clone());
         }
         Self {

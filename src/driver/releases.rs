@@ -1,4 +1,4 @@
-//! Answers the callers that wait until the key of a term is gone, and looks only at those of candidates that changed.
+//! Answers the callers that wait until the key of a term is gone. Visits only the callers of candidates that changed.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ pub(super) struct Releases {
 }
 
 impl Releases {
-    /// Answers when the key of that term is gone.
+    /// Answers `reply` when the key of that term is gone.
     pub(super) fn wait(&mut self, slot: SlotId, term: TermId, reply: oneshot::Sender<()>) {
         let waiting = self.waiting.entry(slot).or_default();
-        // Calls that were given up must not pile up. Many may wait, so not each call looks at all of them.
+        // Remove abandoned calls, or they would pile up. Only a full table is searched, because many calls may wait.
         if waiting.len() == waiting.capacity() {
             waiting.retain(|(_, reply)| !reply.is_closed());
         }
         waiting.push((term, reply));
     }
 
-    /// Something became of the candidate.
+    /// Records that the candidate changed.
     pub(super) fn changed(&mut self, slot: SlotId) {
         if self.waiting.contains_key(&slot) {
             self.changed.push(slot);
         }
     }
 
-    /// Answers whose term is released.
+    /// Answers the callers whose term is released.
     pub(super) fn answer(&mut self, mut is_released: impl FnMut(SlotId, TermId) -> bool) {
         for slot in self.changed.drain(..) {
             let Some(waiting) = self.waiting.get_mut(&slot) else {
@@ -66,7 +66,7 @@ mod tests {
         }
         for slot in 0..CALLERS {
             releases.changed(slot);
-            // The other terms of the session go on, and events arrive.
+            // The other terms of the session continue, and events arrive.
             releases.changed(CALLERS + slot);
             releases.answer(|changed, _| {
                 looks += 1;

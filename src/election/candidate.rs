@@ -75,7 +75,7 @@ struct Elected {
 impl Winner for Elected {
     fn elected(&self, slot: SlotId, id: TermId, term: Term) {
         if let Some(handle) = self.handle.upgrade() {
-            // With nobody to receive it, it is dropped, which releases the key.
+            // If the receiver is gone, the leadership is dropped, which releases the key.
             let claim = Claim::new(handle, slot, self.since, id, term);
             self.sender.send(Leadership::new(claim));
         }
@@ -176,7 +176,7 @@ impl Candidate {
                         leadership.term().shared.take_up();
                         return Ok(leadership);
                     }
-                    // Lost before anybody took it up: dropping it rejoins.
+                    // Lost before the caller took it: dropping it rejoins.
                 }
                 None => return Err(self.ended()),
             }
@@ -261,7 +261,7 @@ impl Candidate {
             tokio::select! {
                 biased;
                 result = &mut ended => return result,
-                // Won and not taken up: nobody else can give it back.
+                // Won and not taken: no other code can release it.
                 Some(leadership) = self.elected.recv() => drop(leadership),
             }
         }
@@ -270,7 +270,7 @@ impl Candidate {
 
 impl Drop for Candidate {
     fn drop(&mut self) {
-        // Nobody will take up what was won meanwhile; the leaderships in the channel are released with it.
+        // No caller will take what was won meanwhile; the leaderships in the channel are released with it.
         let (slot, reason) = (self.slot, EndReason::Left);
         drop(self.handle.send(Command::Leave { slot, reason }));
     }

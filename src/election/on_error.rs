@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The first pause after failed work; doubled each time that the work fails soon again.
+/// The first pause after failed work; it doubles each time that the work fails soon again.
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Work that ran for so long did not fail at its start.
+/// Work that ran at least this long did not fail at its start.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Decides what a node does when its work returns an error while its token is not cancelled.
@@ -42,7 +42,7 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Returns the pause after work that failed when it had run for that long.
+    /// Returns the pause after work that ran for `ran` and failed.
     pub fn after(&mut self, ran: Duration) -> Duration {
         if ran > SOON {
             self.0 = FIRST;
@@ -53,7 +53,7 @@ impl Pause {
     }
 }
 
-/// Warns that the work on that election failed. A caller may never look at what `run` returns.
+/// Warns that the work on the election failed. A caller may never read what `run` returns.
 pub(crate) fn warn_of(error: &Error, election: &str, on_error: OnError) {
     let error = error.report();
     tracing::warn!(target: "eldest::election", election, %error, ?on_error, "work failed");
