@@ -19,7 +19,7 @@ fn found_endpoints_are_listed_once_with_the_data_center_of_their_name() {
     ];
     let names = [host.clone(), records.clone()];
     assert_eq!(list(&names), expected);
-    // A failure keeps what was found, and says why.
+    // A failure keeps the former result, and reports the cause.
     records.answered(Err("refused".to_owned()));
     assert_eq!(
         records.failure(),

@@ -90,7 +90,7 @@ fn beside_an_https_endpoint_nothing_is_dialled_without_tls() {
     }
 }
 
-/// DNS with both kinds of records, or an error of that kind for the second one.
+/// Returns a DNS with both kinds of records, or with an error for the second kind.
 fn records(secure: &[&str], plain: io::Result<&[&str]>) -> Scripted {
     let services = |hosts: &[&str]| {
         let service = |host: &&str| Service {

@@ -1,4 +1,4 @@
-//! Many keys in one transaction, each under a condition of its own.
+//! Tests many keys in one transaction, each under a condition of its own.
 
 use super::*;
 
@@ -37,7 +37,7 @@ async fn free_partitions_are_taken_and_owned_ones_left_alone() {
     let new = new.unwrap();
     assert_eq!((new.create_revision, new.lease), (second.revision, lease));
 
-    // One of them has another create revision: it stays, the others go.
+    // One of the keys has another create revision: it stays, and the others are deleted.
     let doomed: Vec<_> = all
         .iter()
         .map(|key| (Arc::clone(key), second.revision))
@@ -65,7 +65,7 @@ async fn without_its_member_key_no_partition_is_taken() {
     );
 }
 
-/// Candidate `1` of election `n`.
+/// Returns the key and prefix of candidate `1` of election `n`.
 fn candidate(n: usize) -> (String, String) {
     (format!("ns/e{n}/1"), format!("ns/e{n}/"))
 }
@@ -117,8 +117,8 @@ async fn joins_share_a_transaction_and_nothing_else() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    // The first finds nobody, the second its own key, the third more than one answer holds, the fourth whom it does not
-    // want to join.
+    // The first election has no other candidate, the second its own key, the third more keys than one answer holds, the
+    // fourth a candidate that its admission refuses.
     let candidates: Vec<_> = (0..4).map(candidate).collect();
     let stands = async |key: &str, prefix: &str| {
         let (key, prefix) = (key.as_bytes(), prefix.as_bytes());
@@ -194,7 +194,7 @@ async fn sixty_four_joins_fit_etcds_limit_with_room_to_spare() {
         .collect();
     let refused = pool.join_each(&refs(&joins)).await.map(drop).unwrap_err();
     assert_eq!(refused.class, Class::Invalid, "{refused}");
-    // One lease that is gone fails them all, and nothing was put.
+    // One lease that is gone fails all joins, and no key is put.
     let two = [candidate(200), candidate(201)];
     let gone = [
         join(&two[0], lease, beside.clone()),

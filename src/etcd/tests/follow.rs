@@ -15,7 +15,7 @@ use crate::runtime::Service;
 
 const KEY: &[u8] = b"ns/~";
 
-/// The answers of DNS. Names that it does not know have no records, and no answer to a question for their addresses.
+/// The answers of DNS. Unknown names have no records, and address lookups of them get no answer.
 #[derive(Default)]
 struct Answers {
     addresses: BTreeMap<String, Vec<IpAddr>>,
@@ -63,7 +63,7 @@ impl Dns {
     }
 }
 
-/// Each address serves what its endpoint serves, all at one port.
+/// Makes each address forward to its endpoint, all at one port.
 async fn served(all: &[(&str, &Etcd)]) -> (u16, Vec<AbortOnDropHandle<()>>) {
     loop {
         let port = free_port();
@@ -117,7 +117,7 @@ async fn each_address_of_a_host_is_an_endpoint_and_lookups_repeat() {
     assert_eq!(listed(&pool), [at(2), at(3)]);
     pool.leave_unlisted(KEY).await;
     pool.probe(KEY).await.unwrap();
-    // Another order is no other list.
+    // Another order makes no other list.
     let generation = pool.client(Lane::Data).await.unwrap().1;
     dns.addresses("etcd.test", &["127.0.0.3", "127.0.0.2"]);
     assert!(pool.refresh(KEY).await);
@@ -155,7 +155,7 @@ async fn addresses_of_another_cluster_are_left_out() {
     pool.refresh(KEY).await;
     let good = [2, 3].map(|last| format!("http://127.0.0.{last}:{port}"));
     assert_eq!(listed(&pool), good);
-    // Alone, it changes nothing.
+    // Alone, this change has no effect.
     dns.addresses("etcd.test", &["127.0.0.4"]);
     assert!(!pool.refresh(KEY).await);
     assert_eq!(listed(&pool), good);
@@ -228,13 +228,13 @@ async fn later_https_endpoint_stops_lookups_of_records_without_tls() {
     assert_eq!(pool.size(), 1, "the list before");
 }
 
-/// The background task of a session moves the lanes.
+/// Starts the background task of a session, which moves the lanes.
 fn kept_near(pool: Arc<Pool>) -> Arc<Pool> {
     pool.keep_near(KEY.into(), tracing::Span::none());
     pool
 }
 
-/// In the library: a request that hangs at the resolver neither delays others nor is waited for when the session ends.
+/// In the library, a request that hangs at the resolver neither delays others nor the end of the session.
 #[tokio::test]
 async fn a_hanging_lookup_delays_nothing() {
     let etcd = Etcd::start().await;

@@ -1,4 +1,4 @@
-//! Deletes the keys of a lease that is proven, and nobody else's.
+//! Tests that the keys of a proven lease are deleted, and no others.
 
 use etcd_client::{GetOptions, PutOptions};
 
@@ -8,7 +8,7 @@ use crate::etcd::guard::{Extent, Proof, Release};
 
 const KEY: &str = "ns/~guard/1";
 
-/// A lease with its proof and so many keys of elections.
+/// Makes a lease with its proof and `keys` keys of elections.
 async fn proven(pool: &Pool, keys: usize) -> Proof {
     let lease = pool.grant_as(fresh_id(), 60).await.unwrap().id;
     let proof = pool
@@ -28,7 +28,7 @@ async fn proven(pool: &Pool, keys: usize) -> Proof {
     proof
 }
 
-/// The keys that stand, in their order.
+/// Returns the keys that exist, in their order.
 async fn standing(client: &mut Client) -> Vec<String> {
     let all = Some(GetOptions::new().with_all_keys());
     let found = client.get("", all).await.unwrap();
@@ -94,7 +94,7 @@ async fn without_its_proof_under_its_lease_no_key_is_deleted() {
     }
 }
 
-/// Somebody has proven a lease while it had no keys. Then its owner goes on.
+/// Another user has proven a lease while it had no keys. Then its owner continues.
 #[tokio::test]
 async fn keys_outside_of_the_namespace_and_of_other_leases_stay() {
     let etcd = Etcd::start().await;

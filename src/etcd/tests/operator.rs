@@ -12,7 +12,7 @@ async fn permissions_of_a_user_are_checked_without_side_effects() {
     let may = |read, write| Permissions { read, write };
     assert_eq!(pool.permissions(b"ns/").await.unwrap(), may(true, true));
     assert_eq!(pool.permissions(b"ns/e/").await.unwrap(), may(true, true));
-    // The prefix without its slash begins more keys than those below the namespace.
+    // The prefix without its slash also covers keys outside the namespace.
     assert_eq!(pool.permissions(b"ns").await.unwrap(), may(false, false));
     let role = etcd_client::Permission::read("other/").with_prefix();
     root.role_grant_permission("mine", role).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_member_reports_its_status_and_the_shortest_lease_is_revoked() {
     assert_eq!(members.len(), 1);
     assert_eq!(members[0].id, status.member);
     assert_eq!(members[0].client_urls, std::slice::from_ref(&etcd.endpoint));
-    // The election timeout is a second.
+    // The election timeout is one second.
     let shortest = pool.shortest_term().await.unwrap();
     assert_eq!(shortest, Duration::from_secs(2));
     let mut client = etcd.client().await;

@@ -5,7 +5,7 @@ use crate::etcd::relist::Refused;
 
 const KEY: &[u8] = b"ns/~";
 
-/// The background task of a session moves the lanes.
+/// Starts the background task of a session, which moves the lanes.
 fn kept_near(pool: Arc<Pool>) -> Arc<Pool> {
     pool.keep_near(KEY.into(), tracing::Span::none());
     pool
@@ -90,7 +90,7 @@ async fn endpoints_that_stay_keep_their_connections_and_measurements() {
     );
 }
 
-/// The lane has gone on after a failure, and the stream is where it was.
+/// The lane has moved on after a failure, and the stream is still at the old endpoint.
 #[tokio::test]
 async fn stream_left_behind_at_a_removed_endpoint_ends() {
     let etcd = Etcd::start().await;

@@ -1,4 +1,4 @@
-//! Watch streams.
+//! Tests watch streams.
 
 use super::*;
 use eldest_core::kv::{Change, Header};
