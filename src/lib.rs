@@ -182,7 +182,7 @@
 //! [ttl]: https://docs.rs/crate/eldest/latest/source/docs/ttl.md
 //! [versions]: https://docs.rs/crate/eldest/latest/source/docs/versions.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Types that users match and build may grow without breaking them; hidden modules say where they are exempt.
+// Types that users match and build may grow without breaking them; hidden modules state their exemptions.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(test)]
@@ -241,7 +241,7 @@ pub use state::{
 };
 pub use tokio_util::sync::CancellationToken;
 
-/// The seam through which the unchanged library runs in simulated time. Not covered by semver.
+/// Lets the unchanged library run in simulated time. Not covered by semver.
 #[doc(hidden)]
 pub mod sim {
     pub use crate::runtime::{Env, Scripted, Service, Watched};

@@ -9,11 +9,12 @@ use crate::session::Session;
 /// that. Without a connection to the guard, the session sends it before it registers a lease; without a guard, this does
 /// nothing.
 ///
-/// If the guard refuses the life, it forgets the session, which [`Session::guard_state`] tells.
+/// If the guard refuses the life, it forgets the session, which [`Session::guard_state`] shows.
 ///
 /// # Errors
 ///
-/// `Unguarded`: the session has too many lives, or the guard does not take the message. The life must not begin to act then.
+/// `Unguarded`: the session has too many lives, or the guard does not accept the message. The life must not begin to
+/// act then.
 pub fn also(session: &Session, life: Life) -> Result<()> {
     session.shared().also(life)
 }
