@@ -143,7 +143,7 @@ impl<'a> PartitionRunner<'a> {
             rules: self.rules,
             work,
         };
-        // Boxed, for it is large, and callers hold it in futures of their own.
+        // Boxed, because it is large and callers hold it in futures of their own.
         cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
     }
 }

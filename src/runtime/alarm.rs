@@ -46,7 +46,7 @@ impl Alarms {
 pub(super) trait Ringer: Send + Sync + 'static {
     /// Returns the alarms that the thread rings.
     fn alarms(&self) -> &Alarms;
-    /// Has it look again, for an earlier alarm has come.
+    /// Makes the thread check its alarms again, after an earlier alarm was set.
     fn recheck_alarms(ringer: &Arc<Self>);
 }
 
@@ -54,7 +54,7 @@ pub(super) trait Ringer: Send + Sync + 'static {
 pub(super) struct Alarm<R: Ringer> {
     ringer: Arc<R>,
     at: Time,
-    /// Where it is in the order, while it waits.
+    /// The alarm's place in the order, while it waits.
     place: Option<(Time, u64)>,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::runtime::watchdog::Watchdog;
 
-    /// Runs it where no timer of a runtime could help.
+    /// Runs a future to its end in a thread without a runtime.
     fn block_on<F: Future>(future: F) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(future)

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// The next `count` times after one, as text in UTC.
+    /// Returns the next `count` times after `after`, as text in UTC.
     fn times(cron: &Cron, after: &str, count: usize) -> Vec<String> {
         let after: Timestamp = after.parse().unwrap();
         let mut at = Moment(after.as_millisecond().try_into().unwrap());

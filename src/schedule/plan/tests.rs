@@ -133,7 +133,7 @@ fn a_vacancy_of_years_is_caught_up_without_visiting_each_due_time() {
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Nothing,
-    /// The leader dies; the next one's clock is off by so many milliseconds.
+    /// The leader dies; the next one's clock is off by this many milliseconds.
     Dies {
         skew: i64,
     },
@@ -167,7 +167,7 @@ fn rules() -> impl Strategy<Value = (Delivery, CatchUp)> {
     (delivery, catch_up)
 }
 
-/// The leaders of an election, one after the other, as `Executor::term` takes its steps.
+/// The leaders of an election, one after the other, with the steps of `Executor::term`.
 struct Leaders {
     plan: Plan,
     record: Option<Record>,
@@ -245,7 +245,7 @@ proptest! {
             leaders.suffer(event);
             leaders.step();
         }
-        // The last leader lives on: whatever it may still run, it runs.
+        // The last leader survives, and runs every due time that is left.
         leaders.awaited = None;
         for _ in 0..5000 {
             leaders.step();
