@@ -11,7 +11,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A term under a lease that is trusted until 100 ms.
+/// Makes a term under a lease that is trusted until 100 ms.
 fn term(clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     term_in(Scripted::still(), clock)
 }
@@ -84,8 +84,8 @@ fn check_during_an_extension_never_returns_false_then_true() {
     assert_eq!((first, shared.is_valid()), (true, true));
 }
 
-/// A word that is read after the clock may have been read long after it: the process was stopped in between, and the check
-/// compares with a time that has passed. Whether a word was read before shows by a change that comes with the reading.
+/// A word must not be read after the clock. If the process is stopped between the two, the check would compare with an
+/// outdated time. A change during the reading of the clock shows whether a word was read before.
 #[test]
 fn clock_is_read_after_both_words_so_a_pause_is_seen() {
     let clock = Arc::new(Clock::default());
@@ -142,7 +142,7 @@ fn the_watchdog_spares_a_trust_extended_after_its_check() {
     assert_eq!(lease_deadlines.due(), Some(at(270)));
 }
 
-/// When what the watchdog watches is due, each time that it is made to look.
+/// Records when the watched deadline is due, each time that the watchdog checks it.
 #[derive(Default)]
 struct Watchdog {
     watched: Mutex<Option<Weak<dyn Watched>>>,

@@ -12,7 +12,7 @@ pub fn key_of(prefix: &[u8], lease: i64) -> Arc<[u8]> {
     prefix.iter().chain(hex).copied().collect()
 }
 
-/// The number in lower-case hex, without leading zeros.
+/// Writes the number in lower-case hex, without leading zeros.
 fn hex(number: i64, digits: &mut [u8; 16]) -> &[u8] {
     let mut rest = number.cast_unsigned();
     let mut first = digits.len();
