@@ -8,8 +8,8 @@
 //! which a `Seat` lends to them. `wiring/` passes inputs to the rooms, and applies rules that concern several candidates or
 //! observers at once. No room imports the wiring, and no two rooms import each other.
 //!
-//! The crate also decides the order in which a driver works: [`turns`] says what the driver takes up next, and [`batcher`] what
-//! it sends in one transaction.
+//! The crate also decides the order in which a driver works: [`turns`] decides what the driver handles next, and
+//! [`batcher`] what it sends in one transaction.
 //!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 

@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use crate::body::Body;
 
-/// The number of addresses whose clients are kept. Beyond it, all are made again.
+/// The number of addresses whose clients are kept. Beyond it, all clients are made again.
 const KEPT: usize = 256;
 
 /// Makes the client for an address, once for each: [`Http`](crate::Http), `Grpc`, or a closure.
@@ -36,9 +36,9 @@ const KEPT: usize = 256;
 /// # }
 /// ```
 pub trait MakeClient: Send + Sync + 'static {
-    /// The body of its answers.
+    /// The body of the client's answers.
     type Answer;
-    /// Why it fails.
+    /// The error of the client.
     type Error: Into<BoxError>;
     /// The future of an answer.
     type Future: Future<Output = Result<Response<Self::Answer>, Self::Error>> + Send;
@@ -56,7 +56,7 @@ pub trait MakeClient: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The address is none.
+    /// The text is not an address.
     fn make(&self, address: &str) -> Result<Self::Client, BoxError>;
 }
 
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// The clients that were made.
+/// The clients that were made, by their addresses.
 pub(crate) struct Clients<M: MakeClient> {
     make: M,
     made: Mutex<HashMap<Arc<str>, M::Client>>,
@@ -112,7 +112,7 @@ impl<M: MakeClient> Clients<M> {
 ///
 /// # Errors
 ///
-/// It is none; the error names it and the rule.
+/// The text is not an address; the error names the text and the rule.
 #[cfg(any(feature = "http", feature = "tonic", test))]
 pub(crate) fn base(address: &str) -> Result<Uri, BoxError> {
     let wrong = || {

@@ -209,7 +209,7 @@ fn own_key_without_a_lease_is_deleted_unless_the_store_changed() {
 #[test]
 fn partition_whose_work_outlives_its_store_is_left_to_others() {
     let (mut member, me) = member();
-    // Created in the former store at a revision that the present one has not come to.
+    // Created in the former store at a revision that the present one has not reached.
     member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
     member.lease_lost();
     member.store_changed();
