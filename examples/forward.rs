@@ -1,4 +1,4 @@
-//! A service that may be asked on any node: the leader takes each order, and the other nodes pass theirs on to it.
+//! A service that accepts orders on any node: the leader takes each order, and the other nodes pass theirs on to it.
 //!
 //! Start it three times with `LISTEN=127.0.0.1:0`, and send orders to any of them: `curl -X POST ADDRESS/orders`. Stop the
 //! leader with Ctrl-C: an order that arrives meanwhile waits for the next leader.
@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs on the leader alone. The term fences what the order writes.
+/// Runs on the leader alone. The term fences the writes of the order.
 async fn order(State(me): State<String>, Extension(term): Extension<Term>) -> String {
     format!("taken by {me}, fencing token {}\n", term.fencing_token())
 }

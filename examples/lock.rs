@@ -34,7 +34,7 @@ async fn main() -> anyhow::Result<()> {
             }
             numbered = number(&guard, &mut etcd) => numbered?,
         };
-        guard.release().await?; // dropping it does so as well, in the background
+        guard.release().await?; // dropping the guard releases as well, in the background
         let Some(number) = numbered else { continue };
 
         let permit = printers.acquire().await?;
@@ -46,7 +46,8 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next number, written on condition that the lock is still ours: `None` if it is not, whatever its guard says.
+/// Returns the next number, written on condition that the lock is still ours: `None` if it is not, whatever its guard
+/// shows.
 async fn number(guard: &LockGuard, etcd: &mut Client) -> anyhow::Result<Option<u64>> {
     let last = etcd.get("eldest/example-invoice", None).await?;
     let last = last.kvs().first().and_then(|kv| kv.value_str().ok());

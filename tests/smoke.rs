@@ -1,4 +1,4 @@
-//! Tests one life in an election, on every supported version of etcd.
+//! Tests one candidacy from join to end, on every supported version of etcd.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ async fn session(endpoint: String, identity: &str) -> Result<Session> {
     Ok(Session::connect([endpoint], options).await?)
 }
 
-/// The next state in which these stand, eldest first.
+/// Returns the next state with exactly these candidates, eldest first.
 async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let names = |roster: &Roster| -> Vec<String> {
         let members = roster.members().iter();
@@ -43,7 +43,7 @@ async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     timeout(LONG, there).await?
 }
 
-/// Checks that etcd holds no key and no lease of anybody.
+/// Checks that etcd holds no key and no lease.
 async fn nothing_is_left(client: &mut Client) -> Result {
     let all = GetOptions::new().with_all_keys().with_keys_only();
     let keys = client.get("", Some(all)).await?;
@@ -197,7 +197,7 @@ async fn partitions_are_shared_and_handed_over() -> Result {
     let mut moved = Vec::new();
     timeout(LONG, async {
         while moved.len() < COUNT as usize / 2 {
-            // A moving partition is given back when its work has ended.
+            // A moving partition is released when its work has ended.
             owned.retain(|partition| !partition.lost().is_cancelled());
             let next = timeout(Duration::from_millis(50), second.owned()).await;
             if let Ok(partition) = next {

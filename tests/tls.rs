@@ -1,4 +1,5 @@
-//! Certificates, from an etcd that shows one and wants one: which are taken, and how they are replaced under a leader.
+//! Tests certificates, with an etcd that presents one and requires one: which are accepted, and how they are replaced
+//! under a leader.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod capture;
@@ -56,7 +57,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
     let stranger = Authority::new()?;
     let past = eldest_fixtures::tls::now().saturating_sub(SECOND);
 
-    // Ours, as etcd sees it.
+    // Our certificate, as etcd checks it.
     for signed in [
         stranger.sign("127.0.0.1")?,
         sealed.authority.sign_until("127.0.0.1", past)?,
@@ -72,7 +73,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
     let refusal = refused_at_once(&sealed, none).await?;
     assert!(refusal.contains("CertificateRequired"), "{refusal}");
 
-    // etcd's, as we see it; it reads its files for every connection.
+    // etcd's certificate, as we check it; etcd reads its files for every connection.
     for (what, signed, why) in [
         (
             "for another name",
@@ -128,7 +129,7 @@ async fn looked_up_address_must_present_the_certificate_of_its_host() -> Result 
     Ok(())
 }
 
-/// Each is refused with the name of its file, and with the rule that it breaks, before anything is sent.
+/// Checks that each is refused with the name of its file, and with the rule that it breaks, before anything is sent.
 async fn named(sealed: &TlsEtcd, rows: &[(TlsOptions, [&str; 2])]) {
     for (files, parts) in rows {
         let checked = files.check().expect_err("it cannot be used");
@@ -226,13 +227,13 @@ async fn url_scheme_that_does_not_match_its_port_is_reported() -> Result {
         of_plain.contains("the server speaks no TLS: write http://"),
         "{of_plain}"
     );
-    // A port at which nobody listens says nothing of the kind.
+    // A port without a listener gives no such error.
     let nobody = refusal("http://127.0.0.1:1".to_owned()).await;
     assert!(!nobody.contains("write"), "{nobody}");
     Ok(())
 }
 
-/// A leader whose connections a proxy can cut.
+/// Starts a leader whose connections a proxy can cut.
 async fn leading(sealed: &TlsEtcd) -> Result<(Proxy, Session, Candidate, Leadership)> {
     let proxy = Proxy::start(sealed.address()).await?;
     let endpoint = format!("https://{}", proxy.address());
@@ -245,7 +246,7 @@ async fn leading(sealed: &TlsEtcd) -> Result<(Proxy, Session, Candidate, Leaders
 /// Waits for a renewal that was sent after this.
 async fn renewed(leadership: &Leadership) -> Result {
     let before = leadership.valid_until().since_boot();
-    // One may be under way; the next is not.
+    // One renewal may be in flight; the next one is later.
     for _ in 0..2 {
         let before = leadership.valid_until().since_boot().max(before);
         eventually(LONG, "renewed", async || {
@@ -264,7 +265,7 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
     let sealed = TlsEtcd::start(&[&new]).await?;
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
 
-    // Ours first: it trusts both authorities, and shows what the new one has signed.
+    // Our certificates first: we trust both authorities, and present a certificate of the new one.
     sealed.replace(
         "ca.pem",
         &format!("{}{}", sealed.authority.pem(), new.pem()),
@@ -272,11 +273,11 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
     sealed.identify("client", &new.sign("127.0.0.1")?)?;
     proxy.drop_connections();
     renewed(&leadership).await?;
-    // Then etcd's, which none would trust that knows the old authority alone.
+    // Then etcd's certificate, which a client that knows only the old authority would refuse.
     sealed.identify("server", &new.sign("127.0.0.1")?)?;
     proxy.drop_connections();
     renewed(&leadership).await?;
-    // Now the old one may go.
+    // Now the old authority may go.
     sealed.replace("ca.pem", new.pem())?;
     proxy.drop_connections();
     renewed(&leadership).await?;
@@ -300,7 +301,7 @@ async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> 
     renewed(&leadership).await?;
     let expired = async || (eldest_fixtures::tls::now() > end + SECOND).then_some(());
     eventually(LONG, "it has expired", expired).await?;
-    renewed(&leadership).await?; // a connection that stands is not asked again
+    renewed(&leadership).await?; // an established connection is not checked again
 
     proxy.drop_connections();
     timeout(LONG, leadership.lost().cancelled()).await?;
@@ -323,8 +324,8 @@ async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> 
     Ok(())
 }
 
-/// etcd's certificate is replaced first, which is the wrong order: no new connection is made until the node knows the new
-/// authority.
+/// etcd's certificate is replaced first, which is the wrong order: no new connection succeeds until the node knows the
+/// new authority.
 #[tokio::test]
 async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it()
 -> Result {
@@ -332,7 +333,7 @@ async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it()
     let (sealed, new) = (TlsEtcd::start(&[]).await?, Authority::new()?);
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
     sealed.identify("server", &new.sign("127.0.0.1")?)?;
-    renewed(&leadership).await?; // a connection that stands is not asked again
+    renewed(&leadership).await?; // an established connection is not checked again
     proxy.drop_connections();
     timeout(LONG, leadership.lost().cancelled()).await?;
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));

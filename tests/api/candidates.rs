@@ -1,4 +1,4 @@
-//! Candidates: waiting, leaving, proclaiming, and standing again after their key was taken away.
+//! Tests candidates: waiting, leaving, proclaiming, and rejoining after their key was removed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,14 +15,14 @@ fn behind(ahead: usize) -> Status {
     Status::waiting(ahead)
 }
 
-/// The key whose value names that identity.
+/// Returns the key whose value names that identity.
 async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
     let mut all = keys(client, "eldest/e/").await;
     all.retain(|key| key.is_of(identity));
     all.pop()
 }
 
-/// Waits until that identity stands with a key younger than `created`.
+/// Waits until the identity has a key younger than `created`.
 async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
     Ok(
         eventually(SOON, format!("{identity} stands again"), async || {
@@ -68,7 +68,7 @@ async fn candidate_status_is_reported_from_joining_to_the_end() -> Result {
     let ended = Status::ended(EndReason::Resigned);
     assert_eq!(*statuses.borrow(), ended);
     soon("the recorder", recording).await?;
-    // A watch channel may skip what was soon over, but never goes back.
+    // A watch channel may skip short states, but never goes back.
     let order = |s: &Status| match s {
         Status::Joining => 0,
         Status::Waiting { ahead, .. } => 4 - ahead,
@@ -115,7 +115,7 @@ async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
         assert!(waiting.is_err(), "a leads");
     }
     drop(first);
-    // Won while nobody waits for it, and waits dropped in the middle of the victory.
+    // Won while no call awaits it; waits are dropped in the middle of the victory.
     for _ in 0..20 {
         if let Ok(won) = tokio::time::timeout(Duration::ZERO, b.elected()).await {
             assert_eq!(won?.fencing_token(), created);
@@ -195,7 +195,7 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
     let _leads = elected(&mut a).await?;
     let (_b, _, b) = join_election(&etcd, "b").await?;
     drop(b);
-    // The session lives on, so it is not its closing that removes the key; the TTL is longer than the deadline.
+    // The session lives on, so its closing does not remove the key; the TTL is longer than the deadline.
     Ok(eventually(SOON, "b is gone", async || {
         key_of(&mut client, "b").await.is_none().then_some(())
     })
@@ -215,7 +215,7 @@ async fn candidate_dropped_with_an_unread_victory_lets_the_next_lead() -> Result
 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
-    // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
+    // Complaint 4. Behind a leader, because a term that no caller takes would be released anyway.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
@@ -246,7 +246,7 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    // So that there is a lease, and the join is all that is under way.
+    // Provides a lease, so that the join is the only request in flight.
     let other = session.election("other")?;
     let _other = soon("campaign", other.campaign()).await?;
     let election = session.election("e")?;
@@ -260,7 +260,7 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
     let orphan = only_key(&mut client, "eldest/e/").await;
     drop(first);
     let mut second = Box::pin(election.campaign());
-    // The second one is on its way before the first one's answer is heard.
+    // The second campaign begins before the answer to the first one is read.
     let early = tokio::time::timeout(WHILE, &mut second).await;
     assert!(early.is_err(), "{early:?}");
     proxy.heal();
@@ -406,7 +406,7 @@ impl Operator {
     }
 }
 
-/// A waits behind nobody but is no leader's rival: B loses its key while it waits, and stands behind C afterwards.
+/// B waits behind A, which leads: B loses its key while it waits, and rejoins behind C.
 async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -434,7 +434,7 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     Ok(())
 }
 
-/// A loses its key while it leads; B leads; A stands again behind B as soon as its work has ended.
+/// A loses its key while it leads; B leads; A rejoins behind B as soon as its work has ended.
 async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason]) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -458,7 +458,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
         let again = elected(&mut a).await?;
         assert!(again.fencing_token() > old.created);
     } else {
-        // Its work has not ended, yet the key is gone: the next one leads, and it does not stand again.
+        // A's work has not ended, yet its key is gone: the next one leads, and A does not rejoin.
         let second = elected(&mut b).await?;
         assert!(second.fencing_token() > first.fencing_token());
         stays(WHILE, "no second key while the work goes on", async || {
@@ -497,7 +497,7 @@ async fn leader_whose_key_is_deleted_rejoins_at_the_back() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn leader_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
-    // The watch, which sees only that the key is gone, is usually faster than the lease.
+    // The watch, which only shows that the key is gone, is usually faster than the lease.
     let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
     loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
 }

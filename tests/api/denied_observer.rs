@@ -8,7 +8,7 @@ use etcd_client::{Client, Permission};
 
 const PASSWORD: &str = "canary-51c8";
 
-/// An etcd on which `me` may read and write below `ours/billing/` only, and may ask whether etcd answers.
+/// Starts an etcd on which `me` may read and write below `ours/billing/` only, and may check whether etcd answers.
 async fn guarded() -> Result<Etcd, BoxError> {
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client: Client = etcd.client().await;
@@ -67,7 +67,7 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
         let error = next(&mut refused).await?.ok_or("ended")?.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     }
-    // The allowed ones go on, on the streams that they had.
+    // The permitted ones continue, on their existing streams.
     leadership.resign().await?;
     assert!(next(&mut changes).await?.ok_or("ended")??.is_vacant());
     let streams = etcd.metric(opened).await - before;

@@ -1,4 +1,4 @@
-//! Elections: what stands in etcd, who leads, and what everybody sees.
+//! Tests elections: their keys in etcd, the leader, and the views of all nodes.
 
 use std::time::{Duration, SystemTime};
 
@@ -144,7 +144,7 @@ async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Resu
     .await?;
     client.delete("eldest/e/stuck", None).await?;
     let leadership = elected(&mut candidate).await?;
-    // Behind a leader it blocks nobody yet.
+    // Behind a leader, the key blocks no candidate yet.
     client.put("eldest/e/stuck", "who?", None).await?;
     let roster = election.roster().await?;
     assert!(roster.blocker().is_none() && leadership.is_valid());
@@ -154,7 +154,7 @@ async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Resu
 
 #[tokio::test(start_paused = true)]
 async fn deeper_keys_and_longer_names_never_count() -> Result {
-    // Complaint 8 for the names.
+    // Complaint 8, for names.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     for key in [
@@ -169,7 +169,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     assert_eq!(election.roster().await?.members().len(), 1);
-    // Nor when the watch tells of them.
+    // The same holds for events of the watch.
     let (_other, _, mut second) = join_election(&etcd, "b").await?;
     let place = Status::waiting(1);
     status(&second, |s| *s == place).await?;
@@ -273,7 +273,7 @@ async fn a_session_joins_an_election_once_and_again_after_leaving() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn fencing_tokens_only_grow_over_twenty_hand_overs() -> Result {
-    // I2. Three nodes pass it around; each rejoins behind the others.
+    // I2. Three nodes hand over in turn; each rejoins behind the others.
     let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {

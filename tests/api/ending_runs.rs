@@ -15,7 +15,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-/// Work that ignores its token; counts the futures of it that are dropped.
+/// Makes work that ignores its token; counts how many of its futures are dropped.
 fn never_ends(
     dropped: &Arc<AtomicUsize>,
 ) -> impl FnMut(Leadership) -> BoxFuture<'static, Result> + use<> {

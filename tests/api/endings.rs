@@ -1,4 +1,4 @@
-//! Leaderships: validity, fencing, and every way in which a term ends.
+//! Tests leaderships: validity, fencing, and every way in which a term ends.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
     assert!(client.txn(put("1")).await?.succeeded());
     client.delete(leadership.key(), None).await?;
     assert!(!client.txn(put("2")).await?.succeeded());
-    // Somebody recreates the key: it is another one.
+    // A foreign client recreates the key: it is another key.
     client.put(leadership.key(), "a", None).await?;
     assert!(!client.txn(put("3")).await?.succeeded());
     assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
@@ -166,7 +166,7 @@ async fn fenced_transaction_is_refused_when_the_key_was_deleted_by_others() -> R
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
-    // The watch must not tell before the transaction arrives.
+    // The watch must not report the deletion before the transaction arrives.
     proxy.hold_responses();
     client.delete(leadership.key(), None).await?;
     assert!(leadership.is_valid(), "we do not know yet");
@@ -305,7 +305,7 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
     Ok(())
 }
 
-/// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
+/// Closes A's session, lets its work finish, and checks a view of the term when B leads.
 async fn closes_beside_a_view(with_task: bool) -> Result {
     let etcd = in_memory();
     let (session, _, mut a) = join_election(&etcd, "a").await?;

@@ -1,4 +1,4 @@
-//! Evacuated data centres on a real etcd: who lets whom lead, and what stands of an order.
+//! Tests evacuated data centres on a real etcd: which nodes let others lead, and which keys an order leaves.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ async fn connect(etcd: &impl Store, identity: &str, data_center: &str) -> Result
     Ok(etcd.session(options).await?)
 }
 
-/// Stands in the election "e", in that data centre.
+/// Joins the election "e", in that data centre.
 async fn join_election(
     etcd: &impl Store,
     identity: &str,
@@ -52,7 +52,7 @@ async fn evacuated_leader_gives_way_after_its_work_and_rejoins_at_the_back() -> 
     queue(&election, &["c", "b", "a"]).await?;
     assert!(matches!(b.status(), Status::Waiting { .. }));
 
-    // Lifted, the order moves nobody back.
+    // Lifting the order moves no candidate back.
     assert!(ops.lift("dc1").await?.is_some());
     stays(WHILE, "the leader leads", async || second.is_valid()).await?;
     soon("step down", second.step_down()).await?;
@@ -74,7 +74,7 @@ async fn a_leader_of_an_evacuated_centre_leads_until_a_candidate_joins_elsewhere
     drop(first);
     let second = elected(&mut c).await?;
     queue(&election, &["c", "b", "a"]).await?;
-    // Nobody elsewhere is left.
+    // No candidate elsewhere is left.
     drop((second, c));
     soon("one of the others", election.observe_leader_of(&["a", "b"])).await
 }
@@ -84,7 +84,7 @@ trait Leads {
 }
 
 impl Leads for Election {
-    /// Waits until one of these leads.
+    /// Waits until one of the identities leads.
     async fn observe_leader_of(&self, identities: &[&str]) -> Result {
         Ok(eventually(SOON, "one of them leads", async || {
             let leader = self.leader().await.ok()??;

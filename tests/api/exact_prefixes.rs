@@ -1,4 +1,4 @@
-//! Elections at the exact prefixes that other programs gave them.
+//! Tests elections at the exact prefixes that other programs chose.
 
 use eldest::{ErrorKind, Status};
 

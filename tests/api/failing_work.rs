@@ -1,4 +1,4 @@
-//! Work that returns an error: what others hear of it, and whether the node stands again.
+//! Tests work that returns an error: what others learn of it, and whether the node rejoins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ async fn node_whose_work_fails_leaves_and_its_status_says_why() -> Result {
             Err::<(), _>(Broken(1))
         }
     });
-    // A program may drop the handle, and never look at what the work returned.
+    // A program may drop the handle, and never read the result of the work.
     let failed = soon("the end", status.wait_for(has_failed)).await?;
     assert!(has_failed(&failed) && has_failed(&election.status()));
     drop(failed);
@@ -133,7 +133,7 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
             let _ = failures.send(());
             async { Err::<(), _>(Broken(1)) }
         }));
-        // So often that the pause is longer than all that follows.
+        // Fails so often that the pause is longer than the rest of the test.
         for _ in 0..7 {
             soon("a failure", failed.recv()).await.expect("it leads");
         }

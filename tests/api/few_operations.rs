@@ -1,4 +1,4 @@
-//! An etcd that takes few operations in a transaction: everything works, in more transactions.
+//! Tests an etcd that accepts few operations in a transaction: everything works, in more transactions.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn a_deleted_key_is_noticed_within_a_ttl_without_watch_events() -> Result 
         let session = session_with(&etcd, most).await?;
         let leaderships = leads(&session, 70).await?;
         etcd.stall_watches(true);
-        // Waits until the session has noticed that.
+        // Waits until the session has noticed the lower limit.
         tokio::time::sleep(Duration::from_secs(6)).await;
         let last = leaderships.last().expect("70 lead");
         assert!(etcd.delete(last.key()).await?);

@@ -40,7 +40,7 @@ async fn observer_view_ages_while_etcd_is_silent_and_is_fresh_afterwards() -> Re
     }
     let still = roster.as_of().expect("it was read").since_boot();
     assert_eq!(fixed, still, "what was handed out keeps its time");
-    // Two TTLs for each pause, less what "young" allows between the two.
+    // Two TTLs for each pause, less the age that counts as young between the two.
     assert!(age(&roster) > 3 * TTL);
     onlooker.close().await?;
     let closed = observer.age().expect("it was confirmed");

@@ -1,4 +1,4 @@
-//! Groups: nodes that are announced and lead nothing.
+//! Tests groups: nodes that are announced, without a leader.
 
 use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
@@ -20,7 +20,7 @@ async fn join(etcd: &impl Store, identity: &str) -> Result<(Session, Group, Grou
     Ok((session, group, membership))
 }
 
-/// The next state in which exactly these are there.
+/// Returns the next state that has exactly these members.
 async fn there(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     loop {
         let roster = soon("a change", observer.next())
@@ -64,7 +64,7 @@ async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
     drop(second);
     there(&mut observer, &[]).await?;
     nothing_under(&mut client, PREFIX).await?;
-    // Again, and gone with the session.
+    // The member joins again, and leaves with the session.
     let again = soon("join", group.join()).await?;
     soon("close", a.close()).await?;
     assert_eq!(keys(&mut client, PREFIX).await, []);
@@ -148,7 +148,7 @@ async fn a_session_is_a_member_once_and_may_also_be_a_candidate() -> Result {
     for name in ["", "/a", "a/", "~a"] {
         assert!(a.group(name).is_err(), "{name}");
     }
-    // A key of somebody else's without a lease is in nobody's way.
+    // A foreign key without a lease blocks no member.
     client.put(format!("{PREFIX}stray"), "stray", None).await?;
     let b = session(&etcd, "b").await?;
     let other = soon("join", b.group("workers")?.join()).await?;

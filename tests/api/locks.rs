@@ -1,4 +1,4 @@
-//! Locks: the queue between and within sessions, giving up, and how a lock is lost.
+//! Tests locks: the queue between and within sessions, abandoned waits, and how a lock is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
 
-/// The lock "l" of a new session.
+/// Makes the lock "l" of a new session.
 async fn lock(etcd: &impl Store, identity: &str) -> Result<(Session, Lock)> {
     let session = session(etcd, identity).await?;
     let lock = session.lock("l")?;
@@ -26,7 +26,7 @@ async fn acquire(lock: &Lock) -> Result<LockGuard> {
     Ok(soon("the lock", lock.acquire()).await?)
 }
 
-/// A task that waits for the lock.
+/// Starts a task that waits for the lock.
 fn waiting(lock: &Lock) -> JoinHandle<eldest::Result<LockGuard>> {
     let lock = lock.clone();
     tokio::spawn(async move { lock.acquire().await })
@@ -116,7 +116,7 @@ async fn tasks_of_one_session_queue_locally_and_starve_no_other() -> Result {
     let (_a, ours) = lock(&etcd, "a").await?;
     let (_b, theirs) = lock(&etcd, "b").await?;
     let guard = acquire(&ours).await?;
-    // Asked first, within our session; but a session has one place in etcd's queue at a time.
+    // Requested first within our session; but a session has one place in etcd's queue at a time.
     let second = waiting(&ours);
     tokio::task::yield_now().await;
     let third = waiting(&ours);
@@ -189,7 +189,8 @@ async fn a_wait_watches_three_keys_and_a_release_wakes_two_waiters() -> Result {
         queue_of(&mut client, PREFIX, number + 1).await?;
         sessions.push(session);
     }
-    // The holder watches its own key, the second that one and the one before, everybody else two before.
+    // The holder watches its own key, the second one that key and its own, all others their own key and the two before
+    // it.
     eventually(SOON, "twenty-one watched keys", async || {
         (etcd.metric(watchers).await as i64 == 21).then_some(())
     })
@@ -197,13 +198,13 @@ async fn a_wait_watches_three_keys_and_a_release_wakes_two_waiters() -> Result {
     let before = etcd.metric(events).await;
     drop(guards.pop());
     guards.push(held(waiters.remove(0)).await?);
-    // The deletion reached the session itself and the next two: not the other five.
+    // The deletion reached the session itself and the next two, but not the other five.
     let seen = etcd.metric(events).await - before;
     assert!(seen <= 3.0, "{seen} events for one release");
     Ok(())
 }
 
-// ---- giving up
+// ---- abandoned waits
 
 #[tokio::test(start_paused = true)]
 async fn dropped_wait_leaves_no_key_and_frees_its_place() -> Result {
@@ -217,7 +218,7 @@ async fn dropped_wait_leaves_no_key_and_frees_its_place() -> Result {
     given_up.abort();
     queue_of(&mut client, PREFIX, 1).await?;
     assert!(stands(&mut client, guard.key(), guard.fencing_token()).await);
-    // One that waits within the session has no key to leave, and does not keep the turn.
+    // A wait within the session has no key to delete, and does not keep the turn.
     let local = waiting(&first);
     tokio::task::yield_now().await;
     local.abort();
@@ -244,7 +245,7 @@ async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
         drop(guard);
     }
     nothing_under(&mut client, PREFIX).await?;
-    // Nobody was left with a turn that nobody gives back.
+    // No task was left with a turn that it never returns.
     drop(acquire(&first).await?);
     drop(acquire(&second).await?);
     Ok(())
@@ -277,7 +278,7 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
     proxy.hold();
     let waited = lock.acquire_timeout(WHILE);
     assert!(soon("the end of the wait", waited).await?.is_none());
-    // Another lock: the key of the first may stand still, and its turn with it.
+    // Another lock: the key of the first may still exist, and its turn with it.
     assert!(soon("an answer", lock.try_acquire()).await?.is_none());
     let other = session.lock("m")?;
     let tried = soon("an answer", other.try_acquire()).await;
@@ -297,7 +298,7 @@ async fn trying_is_one_transaction_that_writes_only_if_the_lock_is_free() -> Res
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
     let txns = "grpc_server_handled_total{grpc_method=\"Txn\"}";
-    // The lease and the connections are there.
+    // The lease and the connections exist.
     drop(acquire(&first).await?);
     drop(acquire(&second).await?);
     nothing_under(&mut client, PREFIX).await?;
@@ -404,7 +405,7 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_is_harmless() -> Result {
     let new = held(waiter).await?;
     assert!(new.fencing_token() > old.fencing_token());
 
-    // The old holder may not write any more, and nobody of its session takes its place before it has let go.
+    // The old holder may no longer write, and no task of its session takes its place before it has dropped its guard.
     let refused = old.txn([Op::put("x", "old")]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
     let guard = Compare::create_revision(old.key(), CompareOp::Equal, old.fencing_token());
@@ -554,7 +555,7 @@ async fn etcds_refusal_is_returned_and_passes_the_turn_to_the_next() -> Result {
     Ok(())
 }
 
-/// The wait for a guard has a limit of its own, so no caller hears that etcd did not answer.
+/// The wait for a guard has a time limit of its own, so no caller receives the error that etcd did not answer.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn missing_required_guard_is_named_to_every_caller() -> Result {

@@ -1,4 +1,4 @@
-//! Observers: the current state first, then every change, whatever happens on the way.
+//! Tests observers: they see the current state first, then every change, despite interruptions.
 
 use crate::common::{Result, SOON, elected, in_memory, join_election, keys, options, session, soon};
 use eldest::{LeaderChange, Observer, Roster, Session};
@@ -19,7 +19,7 @@ fn who(roster: &Roster) -> Vec<&str> {
         .collect()
 }
 
-/// Reads on until the roster is as wanted; revisions must rise all the while.
+/// Reads until the roster is as wanted; revisions must rise with each roster.
 async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let mut last = 0;
     loop {
@@ -43,7 +43,7 @@ async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
     let mut changes = onlooker.election("e")?.leader_changes().await?;
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    // Neither of these is a change of the leader.
+    // Neither of these changes is a change of the leader.
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
     soon("proclaim", first.proclaim("a2")).await?;
     soon("resign", first.resign()).await?;
@@ -148,7 +148,7 @@ async fn many_observers_see_the_same() -> Result {
     for observer in &mut observers {
         assert_eq!(who(&next(observer).await?), ["a"]);
     }
-    // Each session watches once for all its observers, and the candidate's once for it and once for orders.
+    // Each session has one watch for all its observers, and the candidate's session one for it and one for orders.
     let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
     assert!((watchers - 4.0).abs() < 0.5, "{watchers}");
     let first = elected(&mut a).await?;
@@ -171,10 +171,10 @@ async fn observer_that_comes_and_goes_repeatedly_opens_one_stream() -> Result {
         let mut observer = onlooker.election("e")?.observe().await?;
         assert!(next(&mut observer).await?.is_vacant());
     }
-    // A busy machine may take longer than a view lingers, once or twice.
+    // A busy machine may once or twice take longer than a view lingers.
     let streams = etcd.metric(opened).await - before;
     assert!((0.5..5.0).contains(&streams), "{streams}");
-    // In the end nothing is watched.
+    // In the end no key is watched.
     eventually(SOON, "nothing is watched", async || {
         let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
         (watchers < 0.5).then_some(())
@@ -200,7 +200,7 @@ async fn an_observer_sees_a_blocker_and_nothing_of_other_elections() -> Result {
     Ok(())
 }
 
-/// Puts and deletes some keys that have nothing to do with it, and forgets all of it.
+/// Puts and deletes some foreign keys, and compacts their history.
 async fn compact(client: &mut Client) -> Result {
     for number in 0..20 {
         client.put("noise", number.to_string(), None).await?;
@@ -230,7 +230,7 @@ async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
     proxy.heal();
     let roster = until(&mut observer, &["b", "c"]).await?;
     assert_eq!(roster.leader().expect("b").identity(), "b");
-    // And it goes on.
+    // The observer continues.
     let (_d, _, _d_candidate) = join_election(&etcd, "d").await?;
     assert_eq!(who(&next(&mut observer).await?), ["b", "c", "d"]);
     Ok(())
@@ -266,7 +266,7 @@ async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     Ok(())
 }
 
-/// More than an observer may be behind.
+/// More changes than an observer may be behind.
 const CHANGES: usize = 400;
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +288,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
         who(&next(&mut keen).await?) != [&*newest]
     } {}
     assert!(seen <= CHANGES);
-    // The slow observer saw nothing yet; everything it missed is there, but for the oldest.
+    // The slow observer has read nothing yet; all missed changes are available, except the oldest.
     let mut items = 0;
     eventually(SOON, "the newest state", async || {
         let roster = lagging.next().await?.ok()?;

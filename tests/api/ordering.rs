@@ -1,4 +1,5 @@
-//! Orders to step down: the leader that is meant obeys, nobody stops leading for nobody, and nothing is left of an order.
+//! Tests orders to step down: the addressed leader obeys, no leader stops without a successor, and an order leaves no
+//! key.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::common::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Stands in the election "e", with work that ends with its term.
+/// Joins the election "e", with work that ends with its term.
 async fn join_election(etcd: &impl Store, identity: &str) -> Result<(Session, Election, RunHandle<()>)> {
     let session = session(etcd, identity).await?;
     let election = session.election("e")?;

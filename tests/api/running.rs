@@ -1,4 +1,4 @@
-//! `Election::run`: work while leading, in every order of things that can end it.
+//! Tests `Election::run`: it works while it leads, whatever order its ends arrive in.
 
 use std::fmt;
 use std::future::pending;
@@ -63,7 +63,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
     });
     soon("run", run).await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
-    // And it may run again.
+    // It may run again.
     let run = election.run(CancellationToken::new(), async |_leadership| {
         Ok::<_, eldest::BoxError>(())
     });
@@ -99,7 +99,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     let election = session.election("e")?;
     let token = soon("run", election.run(pending::<()>(), work)).await?;
     assert_eq!(token, election.term().map(|term| term.fencing_token()));
-    // So is that of work which ended because it was asked to, or after it resigned.
+    // So is the value of work that ended because its token was cancelled, or after it resigned.
     let shutdown = CancellationToken::new();
     let stopped = election.run(shutdown.clone(), async |leadership| {
         shutdown.cancel();
@@ -112,7 +112,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
         Ok::<_, BoxError>("resigned")
     });
     assert_eq!(soon("run", resigned).await?, Some("resigned"));
-    // With no work under way there is none.
+    // Without running work there is no value.
     let (_other, _, mut elder) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut elder).await?;
     let shutdown = CancellationToken::new();
@@ -310,7 +310,7 @@ async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
         let failing = calls % 2 == 0;
         async move {
             leadership.lost().cancelled().await;
-            // Neither ends the run: the term was over.
+            // Neither result ends the run, because the term was over.
             if failing {
                 Err(Broken(1).into())
             } else {
@@ -369,7 +369,7 @@ async fn two_calls_of_work_never_overlap() -> Result {
         async move {
             highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             leadership.lost().cancelled().await;
-            // Winds up for longer than a rejoin takes.
+            // Takes longer to finish than a rejoin.
             for _ in 0..50 {
                 client.get("something to wait for", None).await?;
             }

@@ -1,4 +1,4 @@
-//! Semaphores: several hold at once, never more than there are permits, and all agree on how many.
+//! Tests semaphores: several sessions hold permits at once, never more than there are, and all agree on the capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/~semaphore/s/";
 
-/// The semaphore "s" of a new session.
+/// Makes the semaphore "s" of a new session.
 async fn semaphore(etcd: &impl Store, name: &str, capacity: usize) -> Result<(Session, Semaphore)> {
     let session = session(etcd, name).await?;
     let semaphore = session.semaphore("s", capacity)?;
@@ -49,7 +49,7 @@ async fn permits_are_granted_in_the_order_of_asking_up_to_the_capacity() -> Resu
         !third.is_finished() && !fourth.is_finished()
     })
     .await?;
-    // Whichever permit is given back, the next eldest gets one.
+    // Whichever permit is released, the next eldest gets it.
     soon("release", second.release()).await?;
     let third = held(third).await?;
     assert!(first.is_valid() && third.is_valid() && !fourth.is_finished());
@@ -110,7 +110,7 @@ async fn another_capacity_is_refused_while_the_first_is_used() -> Result {
         soon("close", session.close()).await?;
     }
     assert!(permit.is_valid());
-    // Within one session at the door.
+    // Within one session, another capacity is refused without a request.
     let (session, _other) = semaphore(&etcd, "c", 5).await?;
     let error = session.semaphore("s", 4).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
@@ -150,7 +150,7 @@ async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
         .expect("both are free");
     let second = soon("answer", b.try_acquire()).await?.expect("one is free");
     let (_c, c) = semaphore(&etcd, "c", 2).await?;
-    // The session's lease is there.
+    // The session's lease exists.
     let waited = c.acquire_timeout(WHILE);
     assert!(soon("timeout", waited).await?.is_none());
     queue_of(&mut client, PREFIX, 2).await?;
@@ -250,7 +250,7 @@ async fn an_abandoned_waiter_frees_its_place_and_its_turn() -> Result {
     queue_of(&mut client, PREFIX, 4).await?;
     let local = waiting(&b);
     one.abort();
-    // The turn of the one that gave up is the next task's, behind the other.
+    // The turn of the abandoned wait goes to the next task, behind the other.
     eventually(SOON, "one key less, and a new one", async || {
         let roster = b.roster().await.ok()?;
         let numbers = roster.members().iter().filter(|m| m.identity() == "b");
@@ -306,7 +306,7 @@ async fn rejoining_waiter_gets_an_error_if_the_capacity_changed() -> Result {
     queue_of(&mut client, PREFIX, 1).await
 }
 
-/// The lease of the youngest key.
+/// Returns the lease of the youngest key.
 async fn youngest_lease(client: &mut Client) -> Result<i64> {
     let keys = keys(client, PREFIX).await;
     let youngest = keys.iter().max_by_key(|key| key.created);

@@ -1,4 +1,4 @@
-//! Sessions: connecting, options, one lease, states, and how they end.
+//! Tests sessions: connecting, options, the one lease, states, and how they end.
 
 use std::time::{Duration, Instant};
 
@@ -135,7 +135,7 @@ async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result 
         let refused = refusal(own, &endpoints).expect(named);
         assert!(refused.contains(named), "{refused}");
     }
-    // A data center without a member of its own is no mistake, nor is a member in an unnamed one.
+    // A data center without a member of its own is allowed, and so is a member without a data center.
     assert_eq!(refusal("asia", &[(one, "eu"), (other, "")]), None);
     assert_eq!(refusal("eu", &[(one, "eu"), (one, "eu")]), None);
     Ok(())

@@ -1,4 +1,4 @@
-//! Locks with readers and writers: readers share, writers exclude all, and the longest-waiting is first.
+//! Tests locks with readers and writers: readers share, writers exclude all, and the longest-waiting is first.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
 
-/// The lock "l" of a new session, for writers.
+/// Makes the lock "l" of a new session, for writers.
 async fn lock(etcd: &impl Store, identity: &str) -> Result<(Session, Lock)> {
     let session = session(etcd, identity).await?;
     let lock = session.lock("l")?;
@@ -72,7 +72,7 @@ async fn tasks_of_one_session_share_and_exclude_in_the_same_order() -> Result {
     let (_a, lock) = lock(&etcd, "a").await?;
     let readers = lock.shared();
     let (one, two) = (acquire(&readers).await?, acquire(&readers).await?);
-    // Nothing of the session holds the writer back from etcd's queue.
+    // The session's other tasks do not keep the writer from etcd's queue.
     let writer = waiting(&lock);
     queue_of(&mut client, PREFIX, 3).await?;
     let reader = waiting(&readers);

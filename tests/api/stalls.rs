@@ -14,9 +14,9 @@ use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, Sess
 use eldest_testing::eventually;
 use tokio::task::JoinHandle;
 
-/// So short that silence is noticed at once.
+/// A limit so short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);
-/// So long that a beat every few milliseconds comes in time on the busiest machine.
+/// A limit so long that a heartbeat every few milliseconds is in time on the busiest machine.
 const LONG: Duration = Duration::from_secs(3);
 const OFTEN: Duration = Duration::from_millis(20);
 
@@ -64,7 +64,7 @@ impl Health {
     }
 }
 
-/// Beats until it is dropped.
+/// Sends heartbeats until it is dropped.
 struct Beats(JoinHandle<()>);
 
 impl Beats {
@@ -104,7 +104,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     );
     let next = elected(&mut b).await?;
     assert!(next.fencing_token() > term.fencing_token());
-    // Its work has ended, so it stands again, by the same lease.
+    // Its work has ended, so it rejoins, under the same lease.
     queue(&election, &["b", "a"]).await?;
     assert!(own.is_some() && lease(&a) == own);
     drop(next);
@@ -112,7 +112,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     running.stop().await
 }
 
-/// Delays the thread that wakes it.
+/// A waker that delays the thread that wakes it.
 struct SlowToWake;
 
 impl Wake for SlowToWake {
@@ -161,7 +161,7 @@ async fn work_that_beats_keeps_its_term() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
-    // Complaint: work goes on after the loss.
+    // Complaint: work continues after the loss.
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -186,7 +186,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
     queue(&election, &["b", "a"]).await?;
     drop(next);
     running.term().await;
-    // Shut down, it would be awaited until its deadline.
+    // A shutdown would await the run until its deadline.
     running.task.abort();
     Ok(())
 }
@@ -202,7 +202,7 @@ async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended()
     let thread = Thread::start()?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut running = Running::on(thread.handle(), runner, move |leadership| {
-        // Returns at once, for ever, once the other side is gone.
+        // Once the sender is gone, returns at once.
         let _ = blocked.lock().expect("no panic").recv();
         until_lost(leadership)
     });
@@ -225,7 +225,7 @@ async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended()
 
 #[tokio::test(start_paused = true)]
 async fn an_unhealthy_leader_gives_way_and_rejoins_when_it_is_healthy() -> Result {
-    // Complaint: a leader in bad health could not cede.
+    // Complaint: an unhealthy leader could not give way.
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let health = Health::new(true);

@@ -1,4 +1,4 @@
-//! Stepping down: the next eldest leads, and the node stands again behind all who wait.
+//! Tests stepping down: the next eldest leads, and the node rejoins behind all waiting candidates.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use eldest_testing::{Etcd, Proxy};
 
 #[tokio::test(start_paused = true)]
 async fn stepping_down_rejoins_at_the_back_and_the_next_eldest_leads() -> Result {
-    // Complaint: no way to hand over without leaving, or to a node that is not next.
+    // Complaint: leadership could be handed over only by leaving, and only to the next node.
     let etcd = in_memory();
     let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
@@ -69,7 +69,7 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
 
 #[tokio::test]
 async fn a_failed_release_is_reported_and_retried() -> Result {
-    // Complaint: a failed resignation forgot that it led.
+    // Complaint: after a failed resignation, the session forgot that it led.
     let etcd = OnPort::start().await?;
     let (_b, election, mut b) = {
         let proxy = Proxy::start(etcd.endpoint()).await?;
@@ -113,7 +113,7 @@ async fn run_rejoins_when_work_that_stepped_down_has_ended() -> Result {
             }
             leadership.step_down().await?;
             let _ = stepped.send(());
-            // The work said that it was done, and takes a little longer all the same.
+            // The work reported that it was done, and then takes a little longer.
             finished.cancelled().await;
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! Tasks of a term: the key waits for them, and none begins when another node may lead.
+//! Tests tasks of a term: the key waits for them, and none begins when another node may lead.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -112,7 +112,7 @@ async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Resul
     Ok(())
 }
 
-/// Asks for a task of a term that has ended. The task says so if it is ever polled.
+/// Spawns a task in a term that has ended. The task fails the test if it is ever polled.
 async fn takes_no_task(leadership: &Leadership, how: &str) {
     let (polled, dropped) = oneshot::channel();
     let task = async move {
@@ -160,7 +160,7 @@ async fn no_task_begins_on_a_term_that_has_ended() -> Result {
     Ok(soon("close", closing).await??)
 }
 
-/// A task asked for at any moment of a resignation either ends before the key goes, or never begins.
+/// A task spawned at any moment of a resignation either ends before the key goes, or never begins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn task_spawned_during_the_resignation_is_awaited_or_refused() -> Result {
     let etcd = eldest_testing::MemoryEtcd::start();

@@ -1,4 +1,5 @@
-//! Fenced transactions: what each operation does, what etcd answers, and that conditions within them hold or not.
+//! Tests fenced transactions: the effect of each operation, etcd's answers, and conditions within them that hold or
+//! not.
 
 use eldest::{Comparison, Condition, Op, OpResult};
 

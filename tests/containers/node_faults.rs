@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, Result, SOON, seconds};
 
-/// Long enough that only what a test breaks ends a term.
+/// A TTL so long that only the test's own faults end a term.
 const TTL: std::time::Duration = seconds(10);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,7 +13,7 @@ async fn returned_leader_does_not_preempt_the_next_eldest() -> Result {
     let led = lab.takeover(&old, lab.now(), "b").await?;
     lab.get("a").control.start().await?;
     lab.queue(&["b", "c", "a"]).await?;
-    // Somebody who comes back does not even unsettle the leader: it is renewed, in the same term.
+    // A node that returns does not disturb the leader: it is renewed, in the same term.
     let back = lab.now();
     lab.until(SOON, "b leads a TTL later", |lab| {
         Ok((lab.last_valid(&led)? > back + TTL).then_some(()))
@@ -76,7 +76,7 @@ async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     Ok(())
 }
 
-/// A waiting node may come and go; its place is lost, and nothing else.
+/// A waiting node may leave and return; it loses only its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_node_that_is_cut_off_costs_only_its_place() -> Result {
     let lab = Lab::start(TTL).await?;

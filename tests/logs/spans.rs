@@ -11,7 +11,7 @@ use super::table::all_documented;
 use super::{LONG, Result, leader, options, rank};
 use crate::capture::{Line, Logs};
 
-/// The one span of that name and identity that has ended.
+/// Returns the one ended span with that name and identity.
 async fn ended(logs: &Logs, span: &str, identity: &str) -> Result<Line> {
     let what = format!("{span} of {identity}");
     let ended = eventually(LONG, what, async || {
@@ -93,7 +93,7 @@ async fn a_candidate_that_leaves_ends_its_campaign() -> Result {
     Ok(())
 }
 
-/// The spans of a lock are details: thousands of them are no flood for those who record changes of leaders.
+/// The spans of a lock are details, so thousands of them do not flood a subscriber that records changes of leaders.
 #[tokio::test]
 async fn the_spans_of_locks_and_renewals_are_details() -> Result {
     let (logs, _guard) = Logs::capture();

@@ -76,7 +76,7 @@ async fn each_step_of_a_candidacy_is_logged() -> Result {
     Ok(())
 }
 
-/// A candidate alone, leading.
+/// A single candidate leads.
 #[tokio::test]
 async fn log_lines_of_work_are_in_the_span_of_its_term() -> Result {
     let (logs, _guard) = Logs::capture();

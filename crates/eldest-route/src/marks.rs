@@ -1,15 +1,15 @@
-//! Names the marks that travel with requests and answers: a node does not lead, or lost the leader's answer, how often a request was forwarded, and
-//! that it may be carried out twice.
+//! Names the marks that travel with requests and answers: whether a node does not lead, whether it lost the leader's
+//! answer, how often a request was forwarded, and whether it may be applied twice.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The header by which a node says that it does not lead, and did not work on the request. Its value is the
+/// The header by which a node reports that it does not lead, and did not work on the request. Its value is the
 /// [name](not_leader) of the election. `OnlyWhileLeader` of `eldest-http` sends it with its 503.
 pub const NOT_LEADER: HeaderName = HeaderName::from_static("eldest-not-leader");
 
-/// The header by which a node says that it passed a request on and lost the answer: the request may have been carried out.
-/// Its value is that of [`NOT_LEADER`]. `ForwardToLeader` of `eldest-http` sends it with its 502.
+/// The header by which a node reports that it passed a request on and lost the answer: the request may have been
+/// carried out. Its value is that of [`NOT_LEADER`]. `ForwardToLeader` of `eldest-http` sends it with its 502.
 pub const ANSWER_LOST: HeaderName = HeaderName::from_static("eldest-answer-lost");
 
 /// The header that counts how often a request was routed or forwarded.

@@ -1,4 +1,4 @@
-//! Holds the rules of sending against nodes in memory: whom a request goes to, when it is sent again, and when it is not.
+//! Tests the rules of sending against nodes in memory: where a request goes, when it is sent again, and when it is not.
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::follow::{Seen, View};
 use crate::marks::{ANSWER_LOST, HOPS, Idempotent, NOT_LEADER, not_leader};
 use crate::{Body, Destination, Error, ErrorKind, NotSent, Route, Routed};
 
-/// With it, the longest pause is 100 ms.
+/// A wait with which the longest pause is 100 ms.
 const WAIT: Duration = Duration::from_millis(1600);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -33,15 +33,15 @@ enum Does {
     SaysAnswerLost,
     CannotBeReached,
     Breaks,
-    /// Answers nothing, for ever.
+    /// Never answers.
     Hangs,
-    /// Hands over to this node, and breaks.
+    /// Hands over to another node, and breaks the connection.
     HandsOver(Option<Destination>),
-    /// Hands over to this node, and answers nothing.
+    /// Hands over to another node, and never answers.
     HandsOverAndHangs(Destination),
 }
 
-/// Nodes that do one thing after the other, and note what came.
+/// Nodes that follow a script, and record the requests that they receive.
 #[derive(Clone)]
 struct Nodes {
     script: Arc<Mutex<VecDeque<Does>>>,
@@ -205,7 +205,7 @@ async fn unreachable_or_former_leader_is_tried_until_another_leads() {
 
 #[tokio::test]
 async fn a_new_leader_ends_the_pause() {
-    // The pause after the eighth takes 1.3 s.
+    // The pause after the eighth attempt takes 1.3 s.
     let script = std::iter::repeat_n(Does::CannotBeReached, 1000);
     let (nodes, route) = Nodes::new(Some(node("a", 1)), script);
     let waiting = tokio::spawn(nodes.routed(route).wait(LONG * 2).call(post("x")));
@@ -338,7 +338,7 @@ async fn a_body_that_was_read_beyond_the_limit_is_not_sent_again() {
         "nobody worked on it: {error}"
     );
 
-    // Nothing of it was read.
+    // No part of the body was read.
     let (nodes, route) = Nodes::new(Some(node("a", 1)), [Does::CannotBeReached]);
     nodes
         .routed(route)

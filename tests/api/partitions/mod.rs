@@ -1,4 +1,4 @@
-//! Shared partitions: who owns what, and what work is begun and ended.
+//! Tests shared partitions: their owners, and when work on them begins and ends.
 
 mod capacities;
 mod checkpoints;
@@ -26,7 +26,7 @@ use crate::common::{
 
 const PREFIX: &str = "eldest/~partitions/billing/";
 
-/// A member that runs in a task of its own and tells every term of its work.
+/// A member that runs in a separate task and reports every term of its work.
 struct Running {
     shutdown: CancellationToken,
     begun: mpsc::UnboundedReceiver<(u32, Term)>,
@@ -66,7 +66,7 @@ impl Running {
         }
     }
 
-    /// The partitions that it owns now.
+    /// Returns the partitions that the member owns now.
     fn owned(&mut self) -> BTreeSet<u32> {
         while let Ok((number, term)) = self.begun.try_recv() {
             if let Some(earlier) = self.terms.insert(number, term.clone()) {
@@ -183,7 +183,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     assert_eq!(error.kind(), ErrorKind::Work);
     assert!(error.report().to_string().contains("broken"), "{error}");
     assert_eq!(keys(&mut client, PREFIX).await, []);
-    // And it may run again.
+    // It may run again.
     let run = partitions.run(CancellationToken::new(), async |_| {
         Ok::<_, eldest::BoxError>(())
     });

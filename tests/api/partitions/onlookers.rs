@@ -48,7 +48,7 @@ async fn onlookers_see_the_owner_of_each_partition_and_its_address() -> Result {
     assert!(map.revision() > first.revision());
     for (number, of) in map.iter() {
         let (_, owner) = &mut members[usize::from(of.identity() == "b")];
-        // The key stands before its owner has heard of it.
+        // The key exists before its owner has learned of it.
         eventually(SOON, format!("{number} has its work"), async || {
             owner.owned().contains(&number).then_some(())
         })
@@ -91,7 +91,7 @@ async fn another_partition_count_is_refused_while_the_first_has_members() -> Res
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     assert_eq!(keys(&mut client, &format!("{PREFIX}16/")).await, []);
 
-    // Not even the key of one partition whose work winds up may stand beside another count.
+    // Not even the key of one partition whose work is ending may exist beside another count.
     let own = only_member(&mut client).await;
     client.delete(own, None).await?;
     let error = soon("refused", second.join()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Tests that work which stalls loses its partition, and that a member which is ill has none.
+//! Tests that stalled work loses its partition, and that an unhealthy member owns none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
