@@ -1,7 +1,7 @@
 //! A lock around a piece of work that only one node may do at a time, and a semaphore around one that two may.
 //!
-//! Start it several times: each numbers an invoice under the lock, `EXAMPLE_ROUNDS` times, by default 5, and no number is
-//! used twice. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! Start it several times: each numbers an invoice under the lock, `EXAMPLE_ROUNDS` times, by default 5, and no number
+//! is used twice. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;

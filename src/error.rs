@@ -19,7 +19,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// An option, a name or a value breaks a rule; the message names both. Nothing was written to etcd. Correct the value.
+    /// An option, a name or a value breaks a rule; the message names both. Nothing was written to etcd. Correct the
+    /// value.
     InvalidInput,
     /// No endpoint of etcd could be reached, or none answered in time. Try again. If the call should have deleted a
     /// key, the session continues to delete it in the background.
@@ -38,8 +39,8 @@ pub enum ErrorKind {
     /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). An
     /// existing session keeps trying.
     CertificateRefused,
-    /// The guard that the session requires cannot be reached, or does not guard the session's lease; the message says why.
-    /// Start the agent, or make the guard optional.
+    /// The guard that the session requires cannot be reached, or does not guard the session's lease; the message says
+    /// why. Start the agent, or make the guard optional.
     Unguarded,
     /// Other sessions use this semaphore with another capacity; the message names both. Use their capacity, or wait
     /// until none of them holds or awaits a permit.

@@ -1,4 +1,5 @@
-//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, and when its term began.
+//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, and when its term
+//! began.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -371,7 +371,7 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
         | Ask::Proclaim { .. }
         | Ask::Revoke { .. }
         | Ask::Sweep { .. }) => send_write(pool, namespace, write).await?,
-        // These need a stream and are sent by `Io::open` and `Io::renew`.
+        // Requests that need a stream, sent by `Io::open` and `Io::renew`.
         Ask::Open { .. } | Ask::Renew => Answer::Opened,
     })
 }

@@ -43,8 +43,8 @@ impl StepDown {
         self
     }
 
-    /// Sets the time in which the order is to be obeyed: 1 s to 1 h, by default 30 s. The leader's work has its grace period
-    /// within that time.
+    /// Sets the time in which the order is to be obeyed: 1 s to 1 h, by default 30 s. The leader's work has its grace
+    /// period within that time.
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
         self
@@ -82,19 +82,19 @@ impl Default for StepDown {
 }
 
 impl Election {
-    /// Orders the leader to step down, whatever node it is, and waits until its key is gone. Returns the candidate that led,
-    /// and the queue without it.
+    /// Orders the leader to step down, whatever node it is, and waits until its key is gone. Returns the candidate that
+    /// led, and the queue without it.
     ///
     /// The leader's term ends as by an [evacuation](crate::Session::evacuate), with the reason
-    /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to finish, then
-    /// its key goes and the next eldest leads. The node joins again, at the back of the queue.
+    /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to
+    /// finish, then its key goes and the next eldest leads. The node joins again, at the back of the queue.
     ///
     /// **No leader stops without a successor**: a leader obeys only while another candidate may lead instead. It obeys
     /// at most once in 5 s, and so does a node that began to lead soon after an order. If the order is not obeyed in
     /// time, it is withdrawn; a leader that is ending its work by then still steps down.
     ///
-    /// The order is a key below `<namespace>/~evacuated/` with a lease of its own. Programs of other libraries, older versions
-    /// of this one and sessions that may not read there do not obey.
+    /// The order is a key below `<namespace>/~evacuated/` with a lease of its own. Programs of other libraries, older
+    /// versions of this one and sessions that may not read there do not obey.
     ///
     /// ```
     /// # #[tokio::main]

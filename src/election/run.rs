@@ -410,7 +410,8 @@ pub(crate) fn span_of(term: &Term) -> tracing::Span {
     term.shared.span()
 }
 
-/// Begins to leave because work failed. After a term, this comes before its key goes, or the candidate would join again.
+/// Begins to leave because work failed. After a term, this comes before its key goes, or the candidate would join
+/// again.
 fn fail(candidate: Option<&Candidate>) {
     if let Some(candidate) = candidate {
         drop(candidate.begin_to_leave(EndReason::WorkFailed));

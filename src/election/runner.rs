@@ -81,9 +81,9 @@ impl Election {
     /// `run` ends when
     ///
     /// - the work returns while its token is not cancelled: the key is released and `run` returns the work's
-    ///   `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a [`Runner`] may
-    ///   [join again](Runner::on_error) after it. After cancellation, a value or an error only ends that term; the error
-    ///   is logged.
+    ///   `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a [`Runner`]
+    ///   may [join again](Runner::on_error) after it. After cancellation, a value or an error only ends that term; the
+    ///   error is logged.
     /// - `shutdown` completes: the token is cancelled, the work is awaited, the key is released. `run` returns the
     ///   value of the work if it was running and returned one, else `None`.
     /// - the work resigns by [`Leadership::resign`]: `run` returns as it does on shutdown.

@@ -16,8 +16,8 @@ const MAX_DATA_CENTER: usize = 256;
 /// | `srv://example.com` | one for each SRV record `_etcd-client-ssl._tcp.example.com` (`https`) and `_etcd-client._tcp.example.com` (`http`), as with etcd's `--discovery-srv` (needs the feature `srv`) |
 /// | `srv://example.com/blue` | as before, with the records `_etcd-client-ssl-blue` and `_etcd-client-blue`, as with etcd's `--discovery-srv-name` |
 ///
-/// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it keeps
-/// the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
+/// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it
+/// keeps the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
 ///
 /// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data center.
 ///
@@ -41,8 +41,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without a
-    /// scheme it is `http`, or `https` if the session has TLS options or another of its endpoints is `https`: then no
+    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without
+    /// a scheme it is `http`, or `https` if the session has TLS options or another of its endpoints is `https`: then no
     /// connection is made without TLS.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl Endpoint {
         }
     }
 
-    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters. Sessions of [the same data
-    /// center](crate::SessionOptions::data_center) prefer the endpoint.
+    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters.
+    /// Sessions of [the same data center](crate::SessionOptions::data_center) prefer the endpoint.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
         self

@@ -85,8 +85,8 @@ impl Round {
 }
 
 impl Pool {
-    /// Probes the endpoints, moves the lanes, looks names up and follows the members in the background, until the session is
-    /// closed or dropped. `key` is one that the session may read.
+    /// Probes the endpoints, moves the lanes, looks names up and follows the members in the background, until the
+    /// session is closed or dropped. `key` is one that the session may read.
     pub(crate) fn keep_near(self: &Arc<Self>, key: Arc<[u8]>, span: tracing::Span) {
         let near = nearest::run(Arc::downgrade(self), Arc::clone(&key));
         let followed = run(Arc::downgrade(self), key);

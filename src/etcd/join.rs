@@ -244,8 +244,8 @@ fn transaction(join: &Join, page: i64) -> Txn {
 }
 
 impl Found {
-    /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its own key
-    /// of an earlier attempt nor a candidate of an election was among them.
+    /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its
+    /// own key of an earlier attempt nor a candidate of an election was among them.
     fn may_stand_behind(&self, join: &Join) -> bool {
         let admission = &join.admission;
         let bars = |key: &[u8], value: &[u8]| *key == *join.key || is_elected(value);

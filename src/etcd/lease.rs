@@ -209,8 +209,8 @@ impl KeepAlive {
         self.ticket.url()
     }
 
-    /// Continues at the preferred endpoint to which the lane has moved. If no stream can be opened there, this one still
-    /// renews the lease.
+    /// Continues at the preferred endpoint to which the lane has moved. If no stream can be opened there, this one
+    /// still renews the lease.
     async fn follow_lane(&mut self) {
         if self.pool.has_moved(&self.ticket) {
             let opened = self.pool.keepalive(self.id).await;

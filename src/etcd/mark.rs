@@ -8,8 +8,8 @@ use eldest_core::error::RequestError;
 use eldest_core::kv::Entry;
 
 impl Pool {
-    /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not exist).
-    /// Returns the revision of the write.
+    /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not
+    /// exist). Returns the revision of the write.
     pub(crate) async fn put_mark(
         &self,
         key: &[u8],

@@ -254,7 +254,7 @@ impl Nearness {
             let round_trip = known.worst().unwrap_or(Duration::MAX);
             (false, !known.own, round_trip, 0)
         };
-        // Of several that are equal, the next one in the list.
+        // If several are equal, the next one in the list.
         others.min_by_key(rank).map(|known| known.number)
     }
 

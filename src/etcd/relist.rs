@@ -1,5 +1,5 @@
-//! Replaces the list of endpoints at run time: tries the new list first, and then moves the lanes whose endpoint is gone,
-//! between requests.
+//! Replaces the list of endpoints at run time: tries the new list first, and then moves the lanes whose endpoint is
+//! gone, between requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

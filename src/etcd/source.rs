@@ -1,4 +1,5 @@
-//! Checks endpoints, and looks up those that are named by a host with several addresses, or by a domain with SRV records.
+//! Checks endpoints, and looks up those that are named by a host with several addresses, or by a domain with SRV
+//! records.
 
 use std::net::IpAddr;
 
@@ -215,7 +216,8 @@ pub(super) fn host(endpoint: &Endpoint) -> Option<String> {
     url_of(endpoint).map(|url| url.host().to_owned())
 }
 
-/// Returns true if the endpoint names `https`, in any spelling: then no other endpoint beside it is dialled without TLS.
+/// Returns true if the endpoint names `https`, in any spelling: then no other endpoint beside it is dialled without
+/// TLS.
 pub(super) fn is_secure(endpoint: &Endpoint) -> bool {
     url_of(endpoint).is_some_and(|url| url.is_secure())
 }

@@ -1,4 +1,5 @@
-//! Logs that requests go to another endpoint: the first switch at once, those of the next 10 s in one line at their end.
+//! Logs that requests go to another endpoint: the first switch at once, those of the next 10 s in one line at their
+//! end.
 //!
 //! In an outage of all endpoints every request switches. Metrics count them all.
 

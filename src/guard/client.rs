@@ -1,5 +1,5 @@
-//! Registers a session's lease with its guard: connects, proves that the lease is the session's own, and registers again
-//! after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
+//! Registers a session's lease with its guard: connects, proves that the lease is the session's own, and registers
+//! again after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

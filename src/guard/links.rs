@@ -1,5 +1,5 @@
-//! Sends the lives of a session to its guard: each new one over every connection whose registration may still count, and
-//! all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
+//! Sends the lives of a session to its guard: each new one over every connection whose registration may still count,
+//! and all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
 //!
 //! The guard may keep a registration whose connection the session considers broken although it was only slow. Such a
 //! registration must learn of every later life too, or the guard would delete the keys while that life continues.

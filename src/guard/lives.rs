@@ -1,5 +1,5 @@
-//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard deletes
-//! the session's keys.
+//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard
+//! deletes the session's keys.
 //!
 //! A session's own process is one of them. A supervisor adds three: the process that ends its program when the
 //! supervisor is dead, the program, and the program's cgroup. A session that makes promises to callers adds a timer for

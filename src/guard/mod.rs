@@ -1,18 +1,18 @@
 //! Guards sessions: another process deletes a session's keys as soon as the kernel reports that the session's process
 //! has ended, so that the next candidate leads within milliseconds, whatever the TTL.
 //!
-//! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is the
-//! program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
-//! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and what
-//! it cannot see.
+//! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is
+//! the program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
+//! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and
+//! what it cannot see.
 //!
 //! The guard deletes only keys below the session's namespace, because the session proves its right to write only for
 //! these. So a session without a namespace is refused, and so is a campaign outside of the namespace
 //! ([`Session::election_at`](crate::Session::election_at)) if the guard is required. With an optional guard the
 //! campaign begins, and its key stays until the lease expires.
 //!
-//! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses etcd:
-//! then the keys of a crashed process stay until their lease expires, as they do without a guard.
+//! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses
+//! etcd: then the keys of a crashed process stay until their lease expires, as they do without a guard.
 
 #[cfg(target_os = "linux")]
 pub(crate) mod agent;
@@ -123,8 +123,8 @@ impl Guard {
     /// Starts a process of the session's own: this program once more, which becomes a guard in [`init`]. It uses the
     /// session's endpoints, user and certificates, and ends with the session.
     ///
-    /// Call [`init`] first in `main`; without that the session is refused, because the program would run twice. Do not use
-    /// it in a process that is number 1 of a container: the kernel kills the guard with it. Use an agent there.
+    /// Call [`init`] first in `main`; without that the session is refused, because the program would run twice. Do not
+    /// use it in a process that is number 1 of a container: the kernel kills the guard with it. Use an agent there.
     pub fn spawned() -> Self {
         Self::new(Kind::Spawned)
     }
@@ -144,8 +144,8 @@ impl Guard {
         self
     }
 
-    /// Sets how long the guard waits between the death of the process and the deletion of its keys; at most 5 min, none by
-    /// default.
+    /// Sets how long the guard waits between the death of the process and the deletion of its keys; at most 5 min, none
+    /// by default.
     ///
     /// A dead process may have left requests in the buffers of its sockets, which arrive after its death. Writes that
     /// carry the fencing token are safe regardless. Let the guard linger only if the work writes elsewhere without a

@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
 
-/// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd works, the
-/// leases have expired long before.
+/// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd
+/// works, the leases have expired long before.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// An agent that listens at a socket.

@@ -13,10 +13,11 @@ pub(super) enum Request {
     /// Adds a process that must also have ended before the keys are deleted; its descriptor comes with it. `contained`:
     /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
     Process { contained: bool },
-    /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if the
-    /// guard may kill it, of its `cgroup.kill` come with it.
+    /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if
+    /// the guard may kill it, of its `cgroup.kill` come with it.
     Cgroup,
-    /// Adds a timer that must also have ended, after every process, before the keys are deleted; its descriptor comes with it.
+    /// Adds a timer that must also have ended, after every process, before the keys are deleted; its descriptor comes
+    /// with it.
     Timer,
     /// Requests a proof key for that lease.
     Guard { lease: i64 },

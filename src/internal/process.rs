@@ -19,8 +19,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// Says why the number cannot be used: no process has it here, it is the caller's own, or it belongs to a thread or to
-    /// the kernel.
+    /// Says why the number cannot be used: no process has it here, it is the caller's own, or it belongs to a thread or
+    /// to the kernel.
     pub fn open(number: u32) -> Result<Self, String> {
         let opened = system::open(number)?;
         Ok(Self { opened, number })

@@ -132,7 +132,7 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
     while let Some(command) = asked.next().await {
         match command {
             Command::End { reason, .. } => ending.end(reason),
-            // These were sent after the end of the work.
+            // Callers send these after the end of the work.
             Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
                 let _ = reply.send(());
             }

@@ -175,8 +175,8 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read. If
-    /// the leader [is a reader](crate::Member::is_shared), all readers before the first writer hold the lock.
+    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read.
+    /// If the leader [is a reader](crate::Member::is_shared), all readers before the first writer hold the lock.
     ///
     /// # Errors
     ///

@@ -98,8 +98,8 @@ impl Partition {
     /// # Errors
     ///
     /// `InvalidInput`: the checkpoint is too large. `LeadershipLost`, `FenceLost`: the partition is no longer this
-    /// owner's, and nothing was stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it again,
-    /// or a later one. Others: etcd refused it.
+    /// owner's, and nothing was stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it
+    /// again, or a later one. Others: etcd refused it.
     ///
     /// # Cancellation safety
     ///

@@ -48,8 +48,8 @@ pub use runner::PartitionRunner;
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
-/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without a
-/// lease.
+/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without
+/// a lease.
 ///
 /// # Changing the count
 ///

@@ -1,4 +1,5 @@
-//! Wakes tasks at points in time of the deadline clock, from the watchdog's thread, so that a suspend delays none of them.
+//! Wakes tasks at points in time of the deadline clock, from the watchdog's thread, so that a suspend delays none of
+//! them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

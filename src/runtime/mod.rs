@@ -1,5 +1,5 @@
-//! Abstracts time, timers, tasks, randomness, names and connections, so that the library runs unchanged on a real machine or
-//! in simulated time.
+//! Abstracts time, timers, tasks, randomness, names and connections, so that the library runs unchanged on a real
+//! machine or in simulated time.
 
 mod alarm;
 mod boottime;

@@ -116,21 +116,22 @@ impl Every<'_> {
     /// Joins the election as a candidate, and runs `work` at each due time while this node leads, until `shutdown`.
     ///
     /// Terms begin, are lost and end as in [`Election::run`]; the due time's work is that call's work. Two calls of
-    /// `work` never overlap, neither on one node nor, if the work heeds its token, on two. Due times that pass while the
-    /// work runs are missed, and the [catch-up rule](CatchUp) applies to them.
+    /// `work` never overlap, neither on one node nor, if the work heeds its token, on two. Due times that pass while
+    /// the work runs are missed, and the [catch-up rule](CatchUp) applies to them.
     ///
-    /// Work that returns `Ok` while its token is not cancelled has finished its due time. If it returns `Ok` or an error
-    /// later, or is dropped, the run was interrupted, and the [delivery](Delivery) decides.
+    /// Work that returns `Ok` while its token is not cancelled has finished its due time. If it returns `Ok` or an
+    /// error later, or is dropped, the run was interrupted, and the [delivery](Delivery) decides.
     ///
     /// Nothing is due before the first leader has recorded that the schedule begins. When a schedule has no further due
     /// time, the leader waits for `shutdown`.
     ///
     /// # Errors
     ///
-    /// As [`Election::run`], with `Work` for an error of the work: this node leaves the election, and another one leads.
-    /// Return `Ok` to give up a due time that cannot succeed. `InvalidInput` also if [`CatchUp::All`] is out of bounds,
-    /// if the election is not within the session's namespace ([`Session::election_at`](crate::Session::election_at)), or
-    /// if the record in etcd cannot be read. `PermissionDenied`, `Rejected`: etcd refused to read or write the record.
+    /// As [`Election::run`], with `Work` for an error of the work: this node leaves the election, and another one
+    /// leads. Return `Ok` to give up a due time that cannot succeed. `InvalidInput` also if [`CatchUp::All`] is out of
+    /// bounds, if the election is not within the session's namespace
+    /// ([`Session::election_at`](crate::Session::election_at)), or if the record in etcd cannot be read.
+    /// `PermissionDenied`, `Rejected`: etcd refused to read or write the record.
     ///
     /// # Cancellation safety
     ///
@@ -185,8 +186,8 @@ impl fmt::Debug for Every<'_> {
     }
 }
 
-/// One due time of a schedule. It dereferences to the [`Leadership`] of its term, which has the token, the heartbeat and
-/// the fencing.
+/// One due time of a schedule. It dereferences to the [`Leadership`] of its term, which has the token, the heartbeat
+/// and the fencing.
 ///
 /// Tasks of [`Leadership::spawn`] may outlive the call of the work. A due time is finished when that call returns.
 #[derive(Debug)]

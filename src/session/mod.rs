@@ -199,9 +199,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or there
-    /// is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
-    /// etcd refused the session's user. `Unguarded`: the guard that the options require cannot be reached, or refuses.
+    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or
+    /// there is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout
+    /// (default 5 s). `Unauthenticated`, `PermissionDenied`: etcd refused the session's user. `Unguarded`: the guard
+    /// that the options require cannot be reached, or refuses.
     ///
     /// # Cancellation safety
     ///
@@ -342,8 +343,8 @@ impl Session {
         self.handle.shared.state.clone()
     }
 
-    /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once, then
-    /// every change.
+    /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once,
+    /// then every change.
     pub fn guard_state(&self) -> watch::Receiver<GuardState> {
         self.handle.shared.guarding.state.clone()
     }
@@ -398,10 +399,10 @@ impl Session {
     ///
     /// After an error, the endpoints are the same as before.
     ///
-    /// `InvalidInput`: an endpoint breaks a rule of [`Session::connect`], is a member of another cluster, or shows an older
-    /// state than the present endpoints; the message names it. `Unavailable`: no endpoint of the new list answered within
-    /// the connect timeout (default 5 s). `Unauthenticated`, `Proxied`, `CertificateRefused`: as for [`Session::connect`],
-    /// if no other endpoint answered. `Closed`: the session was closed.
+    /// `InvalidInput`: an endpoint breaks a rule of [`Session::connect`], is a member of another cluster, or shows an
+    /// older state than the present endpoints; the message names it. `Unavailable`: no endpoint of the new list
+    /// answered within the connect timeout (default 5 s). `Unauthenticated`, `Proxied`, `CertificateRefused`: as for
+    /// [`Session::connect`], if no other endpoint answered. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///

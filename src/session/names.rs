@@ -20,8 +20,8 @@ const MEMBERS: &str = "~members/";
 pub(crate) const SCHEDULES: &str = "~schedule/";
 /// The prefix of the checkpoints of partitions.
 pub(crate) const CHECKPOINTS: &str = "~checkpoint/";
-/// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`, and
-/// the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
+/// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`,
+/// and the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
 /// records of schedules, and the checkpoints of partitions.
 pub(super) const OWN_LEVELS: [&str; 8] = [
     "~semaphore",

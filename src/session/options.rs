@@ -69,8 +69,9 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 ///
 /// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
 /// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
-/// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`, `certificate` and `key`,
-/// and `server_name`. Any other name is an error. Options cannot be serialized, because that would write the password.
+/// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`,
+/// `certificate` and `key`, and `server_name`. Any other name is an error. Options cannot be serialized, because that
+/// would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -205,8 +206,8 @@ impl SessionOptions {
         self
     }
 
-    /// Replaces the endpoints by the members that etcd lists, while the session lives, so that it follows every replacement of
-    /// a member. By default, a session keeps the endpoints that it was given.
+    /// Replaces the endpoints by the members that etcd lists, while the session lives, so that it follows every
+    /// replacement of a member. By default, a session keeps the endpoints that it was given.
     ///
     /// The session reads the list at the start, when a request fails, and every 30 s on average. It uses one client URL
     /// of each member: one that is an endpoint already, or else the first one that fits. It uses no learner, no `http`
@@ -222,7 +223,8 @@ impl SessionOptions {
 
     /// Sets etcd's user and password. Without credentials, etcd must allow access without authentication.
     ///
-    /// To rotate the password while the session lives, use [`Credentials::from_file`] or [`Credentials::from_provider`].
+    /// To rotate the password while the session lives, use [`Credentials::from_file`] or
+    /// [`Credentials::from_provider`].
     ///
     /// ```
     /// use eldest::{Credentials, SessionOptions};

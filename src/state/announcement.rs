@@ -88,8 +88,8 @@ impl Announcement {
         self.structured()
     }
 
-    /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to the
-    /// others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; a member that
+    /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to
+    /// the others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; a member that
     /// announces none has 1. Elections, locks and semaphores ignore it.
     ///
     /// A capacity out of bounds is refused with `InvalidInput` where the announcement is used.

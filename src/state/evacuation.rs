@@ -43,8 +43,8 @@ pub struct Evacuate {
 }
 
 impl Evacuate {
-    /// Makes an order to evacuate the data centre with that name, until it is lifted. The name has 1 to 512 bytes and does
-    /// not begin with `~`.
+    /// Makes an order to evacuate the data centre with that name, until it is lifted. The name has 1 to 512 bytes and
+    /// does not begin with `~`.
     pub fn new(data_center: impl Into<String>) -> Self {
         Self {
             data_center: data_center.into(),

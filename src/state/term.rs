@@ -355,9 +355,10 @@ impl TermState {
 /// | the [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, the key is [overwritten](LostReason::KeyOverwritten), or [etcd is another cluster](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 /// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership), or its work [fails](LostReason::WorkFailed) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |
 ///
-/// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue again, at
-/// the back. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again. After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a
-/// thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
+/// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue
+/// again, at the back. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again.
+/// After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a thread
+/// cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 /// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).
 #[derive(Clone)]
 pub struct Term {

@@ -63,7 +63,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
     });
     soon("run", run).await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
-    // It may run again.
+    // The node may run again.
     let run = election.run(CancellationToken::new(), async |_leadership| {
         Ok::<_, eldest::BoxError>(())
     });

@@ -107,7 +107,8 @@ pub(crate) fn keys_below<'a, V>(
 /// The smallest value of an election's candidate: its announcement begins with a visible character.
 pub const ELECTED: &[u8] = b"!";
 
-/// The first byte of the value of a lock's key, before the announcement. `etcdctl lock` and Go's mutex write nothing at all.
+/// The first byte of the value of a lock's key, before the announcement. `etcdctl lock` and Go's mutex write nothing at
+/// all.
 pub const LOCK: &[u8] = b" ";
 
 /// Returns true if the value belongs to a candidate of an election, and not to a lock.

@@ -16,8 +16,8 @@ const KEPT: usize = 256;
 
 /// Makes the client for an address, once for each: [`Http`](crate::Http), `Grpc`, or a closure.
 ///
-/// The client is cloned for each request. It must not send a request twice by itself, unless it knows that the first was
-/// not sent.
+/// The client is cloned for each request. It must not send a request twice by itself, unless it knows that the first
+/// was not sent.
 ///
 /// A closure makes any `tower` service a client. Errors that mean that the request was not sent need
 /// [`NotSent`](crate::NotSent), if this crate does not know them.

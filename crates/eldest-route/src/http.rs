@@ -22,8 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Makes clients that speak HTTP/1.1 to the announced addresses, over one pool of connections.
 ///
-/// The request's path and query are sent as they are; its scheme and host are replaced by the announced address. A header
-/// `host` of the request stays.
+/// The request's path and query are sent as they are; its scheme and host are replaced by the announced address. A
+/// header `host` of the request stays.
 #[derive(Clone)]
 pub struct Http<C = HttpConnector> {
     client: Client<C, Body>,

@@ -1,7 +1,8 @@
 //! Sends each request to the leader of an election, or to the owner of a key's partition.
 //!
-//! [`RouteExt::route`] follows an election, also in a session that has no lease. [`Route`] names the present leader and its
-//! address, and waits for a leader during a hand-over. [`Routed`] is a `tower` service that sends requests to that address.
+//! [`RouteExt::route`] follows an election, also in a session that has no lease. [`Route`] names the present leader and
+//! its address, and waits for a leader during a hand-over. [`Routed`] is a `tower` service that sends requests to that
+//! address.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), eldest::BoxError> {

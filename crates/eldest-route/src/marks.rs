@@ -45,7 +45,8 @@ fn says(headers: &HeaderMap, mark: &HeaderName, name: &str) -> bool {
         .is_some_and(|value| *value == not_leader(name))
 }
 
-/// Returns how often a request with these headers was routed or forwarded. A value that is no number counts as too often.
+/// Returns how often a request with these headers was routed or forwarded. A value that is no number counts as too
+/// often.
 pub fn hops(headers: &HeaderMap) -> u32 {
     let mut values = headers.get_all(HOPS).iter();
     let Some(value) = values.next() else {

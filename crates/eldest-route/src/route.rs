@@ -13,7 +13,8 @@ use crate::destination::Destination;
 use crate::error::{Error, ErrorKind};
 use crate::follow::{self, Seen, View};
 
-/// The part of a wait beyond one TTL: an election of etcd's own leader, and the time until a new leader learns of its term.
+/// The part of a wait beyond one TTL: an election of etcd's own leader, and the time until a new leader learns of its
+/// term.
 const BEYOND_TTL: Duration = Duration::from_secs(5);
 
 /// Follows an [`Election`] or [`Partitions`].
@@ -125,8 +126,8 @@ impl Route {
         Some(self.env.now().since(as_of))
     }
 
-    /// Returns how long [`Routed`](crate::Routed) waits by default: one TTL and 5 seconds. A leader that dies is replaced
-    /// within that time, if its session has the TTL of this one.
+    /// Returns how long [`Routed`](crate::Routed) waits by default: one TTL and 5 seconds. A leader that dies is
+    /// replaced within that time, if its session has the TTL of this one.
     pub fn usual_wait(&self) -> Duration {
         self.usual_wait
     }

@@ -80,8 +80,8 @@ where
 
 /// A `tower` service that sends each request to the leader's announced address.
 ///
-/// **It waits** for a leader through a hand-over, [`wait`](Routed::wait) at most (default: one TTL and 5 seconds). The time
-/// for an answer is not limited: add a timeout of your own.
+/// **It waits** for a leader through a hand-over, [`wait`](Routed::wait) at most (default: one TTL and 5 seconds). The
+/// time for an answer is not limited: add a timeout of your own.
 ///
 /// **It sends a request again** only if that is safe, and if the body can be sent again
 /// ([`replay_limit`](Routed::replay_limit)):
@@ -97,9 +97,9 @@ where
 ///
 /// A request that may have been carried out, and is not sent again, fails with [`Lost`](ErrorKind::Lost).
 ///
-/// **It never loops**: the attempts are bounded ([`attempts`](Routed::attempts)), and the header [`HOPS`] counts the nodes
-/// that a request has passed ([`hops`](Routed::hops)). A request that was routed before is tried once, without waiting: the
-/// node that routed it first tries again.
+/// **It never loops**: the attempts are bounded ([`attempts`](Routed::attempts)), and the header [`HOPS`] counts the
+/// nodes that a request has passed ([`hops`](Routed::hops)). A request that was routed before is tried once, without
+/// waiting: the node that routed it first tries again.
 ///
 /// **The answer names its node**: it carries the [`Destination`] to which the request was sent as an extension.
 ///

@@ -8,8 +8,8 @@ use eldest::BoxError;
 /// An error that shows that the request did not leave this process, so that it is safe to send it again. A client of
 /// your own wraps its errors in it.
 ///
-/// Errors of hyper's, hyper-util's, reqwest's and tonic's connections need no wrapping: those are recognised, if this crate's
-/// features `http` and `tonic` are on.
+/// Errors of hyper's, hyper-util's, reqwest's and tonic's connections need no wrapping: those are recognised, if this
+/// crate's features `http` and `tonic` are on.
 #[derive(Debug)]
 pub struct NotSent(BoxError);
 

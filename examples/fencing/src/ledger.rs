@@ -1,5 +1,5 @@
-//! Fenced writes to `PostgreSQL`: a table keeps the highest token of each election, and each write compares it in the same
-//! statement.
+//! Fenced writes to `PostgreSQL`: a table keeps the highest token of each election, and each write compares it in the
+//! same statement.
 
 use anyhow::Result;
 use tokio_postgres::Client;

@@ -1,5 +1,5 @@
-//! Fenced writes to one object of a store with conditional writes, as S3 has them: the object contains its writer's token,
-//! and each write names the version that it replaces.
+//! Fenced writes to one object of a store with conditional writes, as S3 has them: the object contains its writer's
+//! token, and each write names the version that it replaces.
 //!
 //! Plain HTTP, without authentication: a client of your store signs its requests and sends the same two headers.
 

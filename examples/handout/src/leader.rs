@@ -1,4 +1,5 @@
-//! The leader's part. **Its rule: it writes through its term, and after a write that may have failed it begins a new term.**
+//! The leader's part. **Its rule: it writes through its term, and after a write that may have failed it begins a new
+//! term.**
 //!
 //! So no other node writes `job` while it leads, and its copy of `job` stays correct. Workers write pieces too.
 //! Therefore a hand-out also compares the revision of the piece that was read.

@@ -1,6 +1,7 @@
 //! The worker's part. **Its rule: a result is written only if its piece did not change after it was handed out.**
 //!
-//! Each hand-out changes the piece, so of several attempts only the last one that was handed out can be written, and only once.
+//! Each hand-out changes the piece, so of several attempts only the last one that was handed out can be written, and
+//! only once.
 
 use std::ops::Range;
 use std::time::Duration;

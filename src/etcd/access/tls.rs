@@ -28,9 +28,9 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// Every attempt to connect reads the files (PEM) again: replace them in time, and no process has to be restarted. An
 /// established connection is not affected when they change or when a certificate expires, because both sides check
-/// certificates only when they connect. [`Session::connect`](crate::Session::connect) [checks](TlsOptions::check) the files
-/// first. Later, if a file is missing, or a key does not fit its certificate, the attempt fails and the next one reads them
-/// again. So replace them in any order, each by a rename.
+/// certificates only when they connect. [`Session::connect`](crate::Session::connect) [checks](TlsOptions::check) the
+/// files first. Later, if a file is missing, or a key does not fit its certificate, the attempt fails and the next one
+/// reads them again. So replace them in any order, each by a rename.
 ///
 /// # Default
 ///

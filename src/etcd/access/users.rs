@@ -66,9 +66,9 @@ impl Credentials {
         })
     }
 
-    /// Asks `provider` for the user and the password before each authentication. The attempt to connect, and with it this
-    /// future, is dropped after four request timeouts. While the provider fails, attempts to connect fail with `Unavailable`
-    /// and its message.
+    /// Asks `provider` for the user and the password before each authentication. The attempt to connect, and with it
+    /// this future, is dropped after four request timeouts. While the provider fails, attempts to connect fail with
+    /// `Unavailable` and its message.
     ///
     /// A guard that the session [spawns](crate::guard::Guard) is another process, and cannot call the provider: use
     /// [`from_file`](Self::from_file) with it.

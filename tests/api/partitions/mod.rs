@@ -183,7 +183,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     assert_eq!(error.kind(), ErrorKind::Work);
     assert!(error.report().to_string().contains("broken"), "{error}");
     assert_eq!(keys(&mut client, PREFIX).await, []);
-    // It may run again.
+    // The member may run again.
     let run = partitions.run(CancellationToken::new(), async |_| {
         Ok::<_, eldest::BoxError>(())
     });

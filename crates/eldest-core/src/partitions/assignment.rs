@@ -40,7 +40,8 @@ pub struct Owned {
 /// quota gives up the partitions that it took last. Partitions without an owner, given up, or owned by a non-member are
 /// dealt in order: the eldest gets the first run of them.
 ///
-/// If every member names its data centre, each data centre has an equal share, and divides it among its members in this way.
+/// If every member names its data centre, each data centre has an equal share, and divides it among its members in this
+/// way.
 ///
 /// Runs, and quotas that do not depend on how much of a run was taken already, keep the answer the same while many
 /// members carry it out at once: a member that takes a part of its run does not move the runs of the others.

@@ -22,8 +22,8 @@ pub struct Freshness {
     as_of: Option<Time>,
     /// Every watch of the stream has delivered everything up to this revision.
     delivered: i64,
-    /// The first and the last probe that the stream has not reached. The last alone would never be reached by a stream that
-    /// stays behind by more than the time between two probes.
+    /// The first and the last probe that the stream has not reached. The last alone would never be reached by a stream
+    /// that stays behind by more than the time between two probes.
     waiting: [Option<Probe>; 2],
 }
 

@@ -100,8 +100,8 @@ impl Hall<'_> {
         }
     }
 
-    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
-    /// restore.
+    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back
+    /// by a restore.
     pub(super) fn swept(&mut self, lease: i64, answer: Answer) {
         if self.rooms.lease.id() != Some(lease) {
             return;
@@ -127,7 +127,7 @@ impl Hall<'_> {
                 continue;
             }
             if self.rooms.removals.contains(&key) {
-                // It may be another key than the one whose deletion was requested.
+                // The key may be another one than that whose deletion was requested.
                 self.rooms.lease.sweep_again();
             } else {
                 // The search spares keys that a member holds or is taking.

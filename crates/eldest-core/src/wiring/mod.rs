@@ -1,5 +1,5 @@
-//! Takes the inputs of a session, and passes each to the handlers that borrow the part of the session that it concerns. Time is
-//! an argument.
+//! Takes the inputs of a session, and passes each to the handlers that borrow the part of the session that it concerns.
+//! Time is an argument.
 //!
 //! | handler | borrows |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! keeper; everything that depends on the lease ends right after that rule. At the end of an input, a closing session
 //! checks whether it is done.
 //!
-//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
-//! arrive in the order of the stream, and `now` never goes back.
+//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch
+//! events arrive in the order of the stream, and `now` never goes back.
 
 mod asserted;
 mod cleanup;
