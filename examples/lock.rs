@@ -20,7 +20,7 @@ async fn main() -> anyhow::Result<()> {
 
     let mut done = 0;
     while done < rounds() {
-        // The longest waiting session is next; a dead session blocks the queue for no longer than its TTL.
+        // The session that has waited longest is next; a dead session blocks the queue for at most its TTL.
         let Some(guard) = lock.acquire_timeout(Duration::from_secs(60)).await? else {
             println!("{me}: somebody has held the lock for a minute");
             continue;

@@ -96,9 +96,9 @@ impl Group {
 
     /// Joins as a member, and returns once the member's key is in etcd.
     ///
-    /// From then on, the session keeps the key alive, and writes it again if the lease was lost or somebody deleted the
-    /// key. A session can be a member of a group only once. The call retries while etcd cannot be reached; add a
-    /// timeout if it should give up.
+    /// From then on, the session keeps the key alive, and writes it again if the lease was lost or the key was deleted.
+    /// A session can be a member of a group only once. The call retries while etcd cannot be reached; add a timeout if
+    /// it should give up.
     ///
     /// # Errors
     ///

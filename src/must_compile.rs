@@ -2,8 +2,8 @@
 //! dependency a second time. The first program of each pair compiles, so that the second fails only because of its one
 //! difference.
 
-/// A run does not borrow its handle and is `Send`: a task may own it. It stops by a token or by any future, whatever
-/// its output, and by nothing else.
+/// A run does not borrow its handle and is `Send`: a task may own it. The run stops by a token, or by any future with
+/// any output, and by nothing else.
 ///
 /// ```no_run
 /// # use eldest::{BoxError, CancellationToken, Election, Leadership};

@@ -241,7 +241,7 @@ impl CandidateState {
         self.announcing.rejoin(now)
     }
 
-    /// Warns, once, of a term that began before that moment and that nobody took up.
+    /// Warns, once, of a term that began before that moment and that no caller took.
     pub(super) fn warn_if_unclaimed(&mut self, identity: &str, before: Time) {
         if self.unclaimed.is_none_or(|since| since > before) {
             return;

@@ -124,7 +124,7 @@ pub(crate) struct Driver {
     won: Vec<Won>,
     closers: Vec<oneshot::Sender<()>>,
     io: io::Io,
-    /// The span of the renewal under way.
+    /// The span of the renewal in flight.
     renewal: tracing::Span,
     /// True once a warning named too many keys under the session's lease.
     crowded: bool,

@@ -85,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Ends the span of the renewal under way, if there is one.
+    /// Ends the span of the renewal in flight, if there is one.
     pub(super) fn end_renewal(&mut self, outcome: &str) {
         std::mem::replace(&mut self.renewal, tracing::Span::none()).record("outcome", outcome);
     }

@@ -61,7 +61,7 @@ pub struct Candidate {
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
-    /// True once the driver was asked to leave; once is enough, however often a user asks.
+    /// True once the driver was asked to leave. One request is enough, however often a user repeats it.
     leaves: AtomicBool,
 }
 
@@ -155,8 +155,8 @@ impl Candidate {
 
     /// Waits until this candidate leads, and returns its leadership.
     ///
-    /// Await it for as long as the candidate exists. A candidate can win while nobody awaits this call. Its key is then
-    /// the eldest, so no other node can lead, and no work is done. The log warns of this after the [grace
+    /// Await it for as long as the candidate exists. A candidate can win while no task awaits this call. Its key is
+    /// then the eldest, so no other node can lead, and no work is done. The log warns of this after the [grace
     /// period](crate::SessionOptions::grace).
     ///
     /// The deadline is checked at the moment of return, so a leadership that has already ended is never returned.

@@ -29,14 +29,14 @@ impl Following {
     /// Returns the leader that etcd last reported, with its name and, in its [announcement](Member::announcement), its
     /// address.
     ///
-    /// Returns `None` if nobody leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
+    /// Returns `None` if no node leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
     /// key is the eldest. The last case holds for a moment before and after this node leads. While etcd cannot be
     /// reached, it returns the last known leader.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
     }
 
-    /// Waits until the leader or its announcement changes, or nobody leads any more; returns [`Following::leader`].
+    /// Waits until the leader or its announcement changes, or no node leads any more; returns [`Following::leader`].
     ///
     /// If changes happened before the first call or between two calls, the call returns at once, with the latest
     /// leader.

@@ -43,7 +43,7 @@ impl StepDown {
         self
     }
 
-    /// Sets the time in which the order is to be obeyed: 1 s to 1 h, by default 30 s. The leader's work has its grace
+    /// Sets the time within which the leader must obey: 1 s to 1 h, by default 30 s. The leader's work has its grace
     /// period within that time.
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
@@ -82,8 +82,8 @@ impl Default for StepDown {
 }
 
 impl Election {
-    /// Orders the leader to step down, whatever node it is, and waits until its key is gone. Returns the candidate that
-    /// led, and the queue without it.
+    /// Orders the leader, on any node, to step down, and waits until its key is gone. Returns the candidate that led,
+    /// and the queue without it.
     ///
     /// The leader's term ends as by an [evacuation](crate::Session::evacuate), with the reason
     /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to
@@ -125,7 +125,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// `NotObeyed`: nobody leads, the first key has no lease or is a lock's, the named node does not lead, no other
+    /// `NotObeyed`: no node leads, the first key has no lease or is a lock's, the named node does not lead, no other
     /// candidate could lead, or the leader did not obey in time. No key is left then. `InvalidInput`: a name or the
     /// time breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused the session's user, who needs to read
     /// and write below `~evacuated/`. `Unavailable`: etcd did not answer within the connect timeout; the order ends by

@@ -241,7 +241,7 @@ impl Client {
         let failed = |why: &dyn Display| {
             Ended::Failed(format!("lease {} could not be proven: {why}", hex(lease)))
         };
-        // Whatever the outcome, the guard may guard the lease from here on.
+        // From here on, the guard may guard the lease, even if no answer comes.
         *registered = Some(lease);
         let put = self.wiring.pool.put_proof(key, lease).await;
         let put = put.map_err(|failure| failed(&failure))?;

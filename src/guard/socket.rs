@@ -148,7 +148,7 @@ impl Socket {
 
     /// Checks that a session may trust this guard: the user who made the socket at that path must be root, this
     /// process' own user, or the owner of the directory, who decides which files are in it. In a directory such as
-    /// `/tmp`, anybody may make a socket.
+    /// `/tmp`, any user may make a socket.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub(super) enum Request {
     Ping,
     /// Ends the session: its leases are no longer guarded.
     Goodbye,
-    /// Asks for the sessions that are guarded.
+    /// Requests the list of guarded sessions.
     Status,
 }
 

@@ -74,7 +74,7 @@ impl Plan {
             let (due, again) = (last, true);
             return Step::Run { due, again };
         }
-        // Whatever the clock shows, no time up to the last due time is due again.
+        // By any clock, no time up to the last due time is due again.
         let passed = match self.catch_up {
             CatchUp::Skip => awaited.filter(|due| *due > last && *due <= now),
             CatchUp::Latest => self.latest(last, now, 1).pop_front(),

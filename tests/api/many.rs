@@ -140,7 +140,7 @@ async fn paths(client: &mut Client, prefix: &str) -> BTreeSet<String> {
     keys.into_iter().map(|key| key.path).collect()
 }
 
-/// The answer to several joins in one transaction is lost; half of the callers have given up meanwhile.
+/// The answer to several joins in one transaction is lost; half of the callers have dropped their calls meanwhile.
 #[tokio::test]
 async fn joins_with_a_lost_shared_answer_leave_no_orphan() -> Result {
     const N: usize = 20;

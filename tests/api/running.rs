@@ -1,4 +1,4 @@
-//! Tests `Election::run`: it works while it leads, whatever order its ends arrive in.
+//! Tests `Election::run`: work while leading, under every order of the events that can end it.
 
 use std::fmt;
 use std::future::pending;

@@ -99,7 +99,7 @@ async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
     etcd.client().await.lease_revoke(lease).await?;
     timeout(LONG, leadership.lost().cancelled()).await?;
     let ended = logs.one(ELECTION, "term ended", &[]);
-    // Whichever comes first: the event of the key's deletion, or the renewal's answer.
+    // Either may come first: the event of the key's deletion, or the renewal's answer.
     assert!(
         ["key_deleted", "lease_lost"].contains(&ended.field("reason")),
         "{ended:?}"

@@ -296,7 +296,7 @@ pub enum Action {
         revision: i64,
         /// The time up to which the state is complete.
         entries: Queue,
-        /// The time as of which the state is complete.
+        /// The time up to which the state is complete.
         as_of: Time,
     },
     /// Reports that an observer has seen everything that etcd had accepted at `as_of`, and that later confirmations

@@ -92,7 +92,7 @@ impl RequestError {
         self
     }
 
-    /// Marks an earlier part of the same operation as possibly applied, whatever the class of this failure.
+    /// Marks an earlier part of the same operation as possibly applied, for a failure of any class.
     #[must_use]
     pub fn after_sending(mut self) -> Self {
         self.ambiguous = true;

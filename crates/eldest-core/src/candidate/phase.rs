@@ -20,7 +20,7 @@ pub enum Phase {
         /// The key.
         own: Own,
     },
-    /// We lead. Left when the term ends for whatever reason.
+    /// We lead. Left when the term ends for any reason.
     Leading {
         /// The key.
         own: Own,

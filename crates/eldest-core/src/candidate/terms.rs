@@ -168,7 +168,7 @@ impl Seat<'_> {
     }
 
     /// Returns when the candidate joins again after its key was lost while it waited. A key that is repeatedly lost
-    /// soon after its creation is put ever more slowly, whatever removes it.
+    /// soon after its creation is put ever more slowly, whatever program removes it.
     fn rejoin_at(&mut self) -> Time {
         let short = self.now.since(self.me.stood_at) < LONGEST_PAUSE;
         self.me.short_stays = if short { self.me.short_stays + 1 } else { 0 };

@@ -118,7 +118,7 @@ impl PrefixView {
         self.joining = Some(request);
     }
 
-    /// Records that a join was answered, whatever its result.
+    /// Records that a join was answered, with any result.
     pub fn join_over(&mut self, request: RequestId) {
         self.joining.take_if(|join| *join == request);
     }

@@ -195,7 +195,7 @@ impl Tenure<'_> {
         self.keep_lease();
     }
 
-    /// Reads the keys of leaders that are not watched, unless such reads are under way.
+    /// Reads the keys of leaders that are not watched, unless such reads are in flight.
     fn check_unwatched(&mut self) {
         if self.checks.are_under_way() {
             return;
