@@ -327,8 +327,7 @@ async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> 
 /// etcd's certificate is replaced first, which is the wrong order: no new connection succeeds until the node knows the
 /// new authority.
 #[tokio::test]
-async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it()
--> Result {
+async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it() -> Result {
     let (logs, _guard) = Logs::capture();
     let (sealed, new) = (TlsEtcd::start(&[]).await?, Authority::new()?);
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;

@@ -46,7 +46,8 @@ pub(super) struct Agent {
     limits: Arc<Limits>,
     /// How long the guard tries to delete the keys of a dead process; `None`: as long as the TTL of their lease.
     pub(super) patience: Option<Duration>,
-    /// Cancelled when this process must end: the guard then checks the remaining deletions at once, instead of later.
+    /// Cancelled when this process must end: the guard then deletes the last keys of a dead process at once, instead of
+    /// after a request timeout.
     pub(super) hurry: CancellationToken,
     /// The last time that a refusal, and that a failure to accept, was logged.
     logged: [Mutex<Option<Time>>; 2],

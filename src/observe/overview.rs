@@ -305,8 +305,9 @@ impl SessionShared {
     }
 }
 
-/// Hidden levels, with the locks by which the command `eldest run` keeps programs apart, and with the keys by which
-/// sessions prove to their guard that a lease is theirs.
+/// Levels that an overview hides: the locks by which the command `eldest run` keeps programs apart, the keys by which
+/// sessions prove a lease to their guard, the marks of evacuated data centres, and the records of schedules and
+/// checkpoints.
 const HIDDEN: [&str; 5] = ["~run", "~guard", "~evacuated", "~schedule", "~checkpoint"];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.

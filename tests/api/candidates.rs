@@ -278,8 +278,7 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn proclaim_keeps_the_joining_time_of_the_candidate()
--> Result {
+async fn proclaim_keeps_the_joining_time_of_the_candidate() -> Result {
     let etcd = in_memory();
     let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let announced = async || -> Result<_> {

@@ -9,8 +9,7 @@ use crate::common::{
 use eldest::{Announcement, ErrorKind, Status};
 
 #[tokio::test(start_paused = true)]
-async fn candidate_key_is_prefix_and_hex_lease_and_its_value_the_announcement()
--> Result {
+async fn candidate_key_is_prefix_and_hex_lease_and_its_value_the_announcement() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, election, mut candidate) = join_election(&etcd, "node-a").await?;

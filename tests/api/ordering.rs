@@ -16,7 +16,10 @@ use crate::common::{
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Joins the election "e", with work that ends with its term.
-async fn join_election(etcd: &impl Store, identity: &str) -> Result<(Session, Election, RunHandle<()>)> {
+async fn join_election(
+    etcd: &impl Store,
+    identity: &str,
+) -> Result<(Session, Election, RunHandle<()>)> {
     let session = session(etcd, identity).await?;
     let election = session.election("e")?;
     let run = election.spawn(CancellationToken::new(), async |leadership| {

@@ -304,8 +304,7 @@ async fn due_times_during_an_outage_are_caught_up_by_the_rule() -> Result {
 }
 
 #[tokio::test]
-async fn wall_clock_jump_back_repeats_nothing_and_jump_forward_catches_up()
--> Result {
+async fn wall_clock_jump_back_repeats_nothing_and_jump_forward_catches_up() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;

@@ -192,8 +192,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
 }
 
 #[tokio::test]
-async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended()
--> Result {
+async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended() -> Result {
     // Complaints: a stalled leader kept renewing; the old work ran beside the new.
     let etcd = OnPort::start().await?;
     let a = session(&etcd, "a").await?;
@@ -287,8 +286,7 @@ async fn hanging_health_check_counts_as_ill_and_is_called_again() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down()
--> Result {
+async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;

@@ -152,7 +152,8 @@ async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2
     walk.reach(last).await?;
     let crash = format!("{kind}: crash (TTL {TTL:?})");
     walk.answered(&crash, from, TTL + EXPIRY + notice_time())?;
-    walk.wait_for_queue(&["node3", "node1"], leads.token()).await?;
+    walk.wait_for_queue(&["node3", "node1"], leads.token())
+        .await?;
 
     walk.step("docker-compose start node2").await?;
     walk.wait_for_queue(&["node3", "node1", "node2"], leads.token())

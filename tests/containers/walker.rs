@@ -166,7 +166,11 @@ impl Walk {
 
     /// Waits until exactly the page's nodes are in the queue in that order, and the eldest is the leader with that
     /// token.
-    pub(crate) async fn wait_for_queue(&self, parts: &[&str], token: Option<i64>) -> Result<Vec<Key>> {
+    pub(crate) async fn wait_for_queue(
+        &self,
+        parts: &[&str],
+        token: Option<i64>,
+    ) -> Result<Vec<Key>> {
         let wanted: Vec<&str> = parts.iter().map(|part| self.part(part)).collect();
         let mut last = Vec::new();
         let found = eventually(PATIENCE, format!("the queue is {wanted:?}"), async || {

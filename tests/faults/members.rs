@@ -107,8 +107,7 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
 /// The resumed member still considers itself the leader of etcd, and considers leases expired that the new leader
 /// renewed.
 #[tokio::test]
-async fn resumed_etcd_leader_makes_no_second_leader()
--> Result {
+async fn resumed_etcd_leader_makes_no_second_leader() -> Result {
     let scene = Scene::new().await?;
     let stops = scene.etcd_leader;
     scene.stage.fault("", "etcd's leader stopped");
@@ -203,8 +202,7 @@ async fn a_quick_restart_of_etcd_costs_no_term() -> Result {
 
 /// etcd counts no time while it is down: keys return that are older than all trust in them, and in their former order.
 #[tokio::test]
-async fn long_outage_ends_the_term_and_the_queue_keeps_its_order()
--> Result {
+async fn long_outage_ends_the_term_and_the_queue_keeps_its_order() -> Result {
     const TTL: Duration = seconds(3);
     let mut etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;

@@ -87,8 +87,7 @@ async fn ends_well(stage: Stage, [a, b]: [Node; 2]) -> Result {
 }
 
 #[tokio::test]
-async fn term_survives_replaced_members_if_its_session_follows_them()
--> Result {
+async fn term_survives_replaced_members_if_its_session_follows_them() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;

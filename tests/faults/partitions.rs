@@ -69,14 +69,12 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
 }
 
 #[tokio::test]
-async fn leader_with_cut_connections_stops_before_its_deadline_and_rejoins()
--> Result {
+async fn leader_with_cut_connections_stops_before_its_deadline_and_rejoins() -> Result {
     a_leader_that_loses_etcd("cut", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn leader_with_a_silent_network_stops_before_its_deadline_and_rejoins()
--> Result {
+async fn leader_with_a_silent_network_stops_before_its_deadline_and_rejoins() -> Result {
     a_leader_that_loses_etcd("silence", Proxy::hold).await
 }
 

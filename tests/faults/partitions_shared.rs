@@ -168,8 +168,7 @@ async fn a_member_that_is_cut_off_stops_before_others_take_its_partitions() -> R
 }
 
 #[tokio::test]
-async fn partitions_move_soon_though_work_ignores_its_token()
--> Result {
+async fn partitions_move_soon_though_work_ignores_its_token() -> Result {
     const TTL: Duration = seconds(10);
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();

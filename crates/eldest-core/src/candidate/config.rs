@@ -57,8 +57,8 @@ pub struct CandidateConfig {
     /// True if the candidate joins a group as a member, and never leads. It has no place among the others and watches
     /// only its own key, as [`WatchScope::Predecessor`] does without a predecessor.
     pub present: bool,
-    /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. A member
-    /// then gives up its partitions instead.
+    /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. Members of
+    /// partitions need no such setting: they always give up their partitions then.
     pub gives_way: bool,
 }
 

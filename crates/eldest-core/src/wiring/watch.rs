@@ -38,7 +38,7 @@ impl Hall<'_> {
         };
         let class = error.class;
         let prefix = self.slots.prefix_of(slot);
-        // The failed read of the marks is reported instead, and retried if the session needs the marks.
+        // The read of the marks is refused as well. Its failure is reported instead, if the session needs the marks.
         if slot != MARKS || class != Class::Denied {
             self.rooms.out.note_failure("watch", &prefix, error);
         }
