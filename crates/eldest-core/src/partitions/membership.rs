@@ -367,8 +367,8 @@ impl Membership {
         self.held.values().map(|hold| (hold.slot, &hold.own))
     }
 
-    /// Returns the partitions that takes may have put without our knowledge, to be searched for now. Once no take is in
-    /// flight, no more can be added; until then, there are none to return.
+    /// Takes the partitions that may be ours without our knowledge, to search for their keys. Returns none while a take is
+    /// in flight, because its answer may be lost as well.
     pub(crate) fn look_for_uncertain(&mut self) -> BTreeSet<u32> {
         if !self.taking.is_empty() {
             return BTreeSet::new();
