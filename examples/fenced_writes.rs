@@ -15,14 +15,14 @@ async fn main() -> anyhow::Result<()> {
 
     let mut candidate = election.campaign().await?;
     let leadership = candidate.elected().await?;
-    // First the token goes to the resource: from then on it refuses earlier leaders. Only then read its state.
+    // First write the token to the resource, which refuses earlier leaders from then on. Only then read its state.
     resource.write(leadership.fencing_token(), 0)?;
     let mut counter = read(&leadership).await?;
     for _ in 0..3 {
         counter += 1;
         match count(&leadership, counter).await {
             Ok(()) => println!("counter is {counter}"),
-            // No answer came: it was applied or not. Read back instead of writing again.
+            // No answer came: the write was applied or not. Read back instead of writing again.
             Err(error) if error.kind() == ErrorKind::Ambiguous => {
                 counter = read(&leadership).await?;
             }
@@ -53,7 +53,7 @@ async fn count(term: &Term, value: i64) -> eldest::Result<()> {
         .map(drop)
 }
 
-/// Reads under the same guard: what a leader reads, no later leader has changed.
+/// Reads under the same fence: no later leader has changed the value that a leader reads.
 async fn read(term: &Term) -> anyhow::Result<i64> {
     let outcome = term.txn([Op::get(COUNTER)]).await?;
     match outcome.found().next() {
@@ -62,7 +62,7 @@ async fn read(term: &Term) -> anyhow::Result<i64> {
     }
 }
 
-/// Anything outside etcd that can remember one number: a database, a file store, a device.
+/// A resource outside etcd that can remember one number: a database, a file store, a device.
 #[derive(Default)]
 struct Resource {
     highest_token: i64,

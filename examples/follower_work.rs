@@ -1,4 +1,4 @@
-//! Works as a leader and as a follower too: one node takes the orders, the others pass theirs on to it.
+//! Works as a leader and as a follower: the leader takes the orders, and the other nodes pass theirs on to it.
 //!
 //! Start it three times and stop the one that leads with Ctrl-C: the others learn which node leads now, and where.
 //! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
@@ -13,7 +13,7 @@ use eldest::{
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let me = format!("node-{}", std::process::id());
-    // How the others reach this node. A real one would listen there.
+    // The address at which the others reach this node. A real node would listen there.
     let address = format!("127.0.0.1:{}", std::process::id() % 10_000 + 10_000);
     let options =
         SessionOptions::new(&me).announcement(Announcement::default().with_address(address));
@@ -38,11 +38,11 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The follower's work. The leader's begins only when it has ended.
+/// The follower's work. The leader's work begins only when it has ended.
 async fn pass_on(me: &str, mut following: Following) -> Result<(), BoxError> {
     println!("{me}: following");
     let stopped = following.stopped();
-    // At once if somebody leads, and then at every change.
+    // Returns at once if a node leads, and then at every change.
     while let Some(leader) = stopped.run_until_cancelled(following.changed()).await {
         match leader {
             Some(leader) => {
@@ -67,7 +67,7 @@ async fn take_in(me: &str, leadership: Leadership) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+/// Completes on Ctrl-C, or when `EXAMPLE_SECONDS` have passed.
 async fn asked_to_stop() {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());

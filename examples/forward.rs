@@ -1,9 +1,9 @@
-//! A service that may be asked on any node: the leader takes each order, and the other nodes pass theirs on to it.
+//! A service that accepts orders on any node: the leader takes each order, and the other nodes pass theirs on to it.
 //!
-//! Start it three times with `LISTEN=127.0.0.1:0`, and send orders to any of them: `curl -X POST ADDRESS/orders`. Stop the
-//! leader with Ctrl-C: an order that arrives meanwhile waits for the next leader.
-//! `LISTEN` is the node's address, by default `127.0.0.1:8080`; the node announces it to the others.
-//! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! Start it three times with `LISTEN=127.0.0.1:0`, and send orders to any of them: `curl -X POST ADDRESS/orders`. Stop
+//! the leader with Ctrl-C: an order that arrives meanwhile waits for the next leader. `LISTEN` is the node's address,
+//! by default `127.0.0.1:8080`; the node announces it to the others. Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is
+//! at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs on the leader alone. The term fences what the order writes.
+/// Runs on the leader alone. The term fences the writes of the order.
 async fn order(State(me): State<String>, Extension(term): Extension<Term>) -> String {
     format!("taken by {me}, fencing token {}\n", term.fencing_token())
 }

@@ -1,7 +1,8 @@
-//! A web service of which one instance is active. It resigns before it exits, so that another takes over at once.
+//! A web service of which one instance is active. The active instance resigns before it exits, so that another takes
+//! over at once.
 //!
-//! `GET /active`: 200 if this instance leads, else 503, for a load balancer. `GET /leader`: who leads.
-//! `LISTEN` is its address, by default `127.0.0.1:8080`. Ends by Ctrl-C, SIGTERM or after `EXAMPLE_SECONDS`.
+//! `GET /active`: 200 if this instance leads, else 503, for a load balancer. `GET /leader`: the identity of the leader.
+//! `LISTEN` is the instance's address, by default `127.0.0.1:8080`. Ends by Ctrl-C, SIGTERM or after `EXAMPLE_SECONDS`.
 //! etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
@@ -32,7 +33,7 @@ async fn main() -> anyhow::Result<()> {
         println!("active");
         term.send_replace(Some(leadership.term()));
         async move {
-            // Finish here what only the leader may do; the key is released when this returns.
+            // Finish here what only the leader may do; the key is released when this function returns.
             leadership.lost().cancelled().await;
             println!("passive: {:?}", leadership.lost_reason());
             Ok::<_, eldest::BoxError>(())
@@ -46,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the deadline at every request: a stopped process that wakes up does not say that it leads.
+/// Compares the deadline at every request, so that a stopped process that wakes up does not claim to lead.
 async fn active(State(term): State<watch::Receiver<Option<Term>>>) -> (StatusCode, &'static str) {
     match &*term.borrow() {
         Some(term) if term.is_valid() => (StatusCode::OK, "active\n"),
@@ -54,7 +55,7 @@ async fn active(State(term): State<watch::Receiver<Option<Term>>>) -> (StatusCod
     }
 }
 
-/// Asks etcd.
+/// Reads the leader from etcd.
 async fn leader(State(election): State<Election>) -> (StatusCode, String) {
     match election.leader().await {
         Ok(Some(leader)) => (StatusCode::OK, format!("{}\n", leader.identity())),

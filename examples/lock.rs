@@ -1,7 +1,7 @@
 //! A lock around a piece of work that only one node may do at a time, and a semaphore around one that two may.
 //!
-//! Start it several times: each numbers an invoice under the lock, `EXAMPLE_ROUNDS` times, by default 5, and no number is
-//! used twice. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! Start it several times: each numbers an invoice under the lock, `EXAMPLE_ROUNDS` times, by default 5, and no number
+//! is used twice. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn main() -> anyhow::Result<()> {
 
     let mut done = 0;
     while done < rounds() {
-        // The longest waiting session is next; a dead session blocks the queue for no longer than its TTL.
+        // The session that has waited longest is next; a dead session blocks the queue for at most its TTL.
         let Some(guard) = lock.acquire_timeout(Duration::from_secs(60)).await? else {
             println!("{me}: somebody has held the lock for a minute");
             continue;
@@ -34,7 +34,7 @@ async fn main() -> anyhow::Result<()> {
             }
             numbered = number(&guard, &mut etcd) => numbered?,
         };
-        guard.release().await?; // dropping it does so as well, in the background
+        guard.release().await?; // dropping the guard releases as well, in the background
         let Some(number) = numbered else { continue };
 
         let permit = printers.acquire().await?;
@@ -46,7 +46,8 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next number, written on condition that the lock is still ours: `None` if it is not, whatever its guard says.
+/// Returns the next number, written on condition that the lock is still ours: `None` if it is not, whatever its guard
+/// shows.
 async fn number(guard: &LockGuard, etcd: &mut Client) -> anyhow::Result<Option<u64>> {
     let last = etcd.get("eldest/example-invoice", None).await?;
     let last = last.kvs().first().and_then(|kv| kv.value_str().ok());

@@ -1,4 +1,5 @@
-//! Looks on without standing: who leads and who waits, now and at every change. Reading is all it must be allowed.
+//! Observes an election without being a candidate: prints the leader and the waiting candidates, now and at every
+//! change. The program only needs permission to read.
 //!
 //! The election is the first argument, by default `reports`, as in the example `run_a_task`. Ends by Ctrl-C or after
 //! `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
@@ -18,7 +19,7 @@ async fn main() -> anyhow::Result<()> {
     loop {
         tokio::select! {
             () = &mut end => break,
-            // The first item is the present state. An error is the last item: etcd refused us.
+            // The first item is the present state. An error is the last item: etcd refused the watch.
             roster = observer.next() => match roster {
                 Some(roster) => show(&roster?),
                 None => break,
@@ -50,7 +51,7 @@ fn show(roster: &Roster) {
     }
 }
 
-/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+/// Completes on Ctrl-C, or when `EXAMPLE_SECONDS` have passed.
 async fn asked_to_stop() {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());

@@ -1,8 +1,9 @@
 //! Consumers that share 64 shards: each shard is read by one process at a time, and each item is counted once.
 //!
-//! Start it several times, stop or kill some: the others go on where their shards were left. How far a process came is
-//! written with what it did, in one transaction under the shard's fencing token: who was stopped changes nothing more.
-//! Each shard has `EXAMPLE_ITEMS` items, 1,000 if unset. Ends by Ctrl-C. etcd is at `ETCD_ENDPOINTS`.
+//! Start it several times, and stop or kill some: the others continue where those left their shards. A process writes
+//! its progress together with its result, in one transaction under the shard's fencing token, so a former owner can
+//! change nothing more. Each shard has `EXAMPLE_ITEMS` items, 1,000 if unset. Ends by Ctrl-C. etcd is at
+//! `ETCD_ENDPOINTS`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;
@@ -29,7 +30,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// One shard, for as long as it is ours.
+/// Consumes one shard, for as long as it is ours.
 async fn consume(shard: Partition, items: u64) -> Result<(), BoxError> {
     match read_on(&shard, items).await {
         // Refused because another member owns the shard, which its token may not have reported yet.
@@ -51,7 +52,7 @@ async fn read_on(shard: &Partition, items: u64) -> Result<(), BoxError> {
         let next = Op::put(format!("{WHERE}/{number}"), (at + 1).to_string());
         match shard.txn([done, next]).await {
             Ok(_) => at += 1,
-            // No answer came: it was applied or not. Read back instead of doing it again.
+            // No answer came: the write was applied or not. Read back instead of repeating it.
             Err(error) if is_unanswered(&error) => at = position(shard).await?,
             Err(error) => return Err(error.into()),
         }
@@ -66,7 +67,7 @@ fn is_over(error: &BoxError) -> bool {
     matches!(kind, Some(ErrorKind::FenceLost | ErrorKind::LeadershipLost))
 }
 
-/// How far the shard was read, under its token: its former owner can change that no more.
+/// Returns how far the shard was read, under its token: its former owner can no longer change that.
 async fn position(shard: &Partition) -> Result<u64, BoxError> {
     let key = format!("{WHERE}/{}", shard.number());
     let mut outcome = shard.txn([Op::get(&*key)]).await;

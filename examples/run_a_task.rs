@@ -1,6 +1,6 @@
-//! Does a task whenever this node leads, for as long as the process lives.
+//! Runs a task whenever this node leads, for as long as the process lives.
 //!
-//! Start it twice: one works, the other waits. Stop the one that works with Ctrl-C: the other goes on within
+//! Start it twice: one works, the other waits. Stop the one that works with Ctrl-C: the other takes over within
 //! milliseconds. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
@@ -15,7 +15,8 @@ async fn main() -> anyhow::Result<()> {
     println!("{me}: connected");
 
     let election = session.election("reports")?;
-    // Returns when this process was asked to stop and its key is gone. After a lost term, the node only waits again.
+    // Returns when this process has received a signal to stop and its key is gone. After a lost term, the node waits
+    // again.
     let work = |term| report(&me, term);
     election.run(asked_to_stop(), work).await?;
 
@@ -24,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The work. It watches the token: before anybody else leads, it is cancelled and then awaited.
+/// The work. It watches the token, because `run` cancels the token, and awaits the work, before another node leads.
 async fn report(me: &str, term: Leadership) -> Result<(), BoxError> {
     println!("{me}: leading, fencing token {}", term.fencing_token());
     let lost = term.lost();

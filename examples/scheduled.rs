@@ -1,7 +1,7 @@
 //! A job that runs every other second, on one of the nodes: each due time once, no matter which node leads.
 //!
-//! Start it several times, and end the one that works: another one goes on, and repeats the job that was interrupted.
-//! Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! Start it several times, and end the one that works: another one continues, and repeats the interrupted job. Ends by
+//! Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,9 +16,9 @@ async fn main() -> anyhow::Result<()> {
         .election("reports")?
         // With the feature `cron`: `Schedule::cron("*/2 * * * * *")?`.
         .every(Schedule::interval(Duration::from_secs(2))?)
-        // A report may be written twice, for its second version replaces the first.
+        // A report may be written twice, because its second version replaces the first.
         .delivery(Delivery::AtLeastOnce)
-        // After a time without a leader, the reports that are missing are written first.
+        // After a time without a leader, the missing reports are written first.
         .catch_up(CatchUp::All(100))
         .run(asked_to_stop(), |due| report(&me, due))
         .await?;
@@ -27,7 +27,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The work of one due time, which names what it writes.
+/// The work of one due time, which names the report.
 async fn report(me: &str, due: Due) -> Result<(), BoxError> {
     let second = due.at().duration_since(UNIX_EPOCH)?.as_secs();
     let again = if due.is_repeated() { ", again" } else { "" };
@@ -37,7 +37,7 @@ async fn report(me: &str, due: Due) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+/// Completes on Ctrl-C, or when `EXAMPLE_SECONDS` have passed.
 async fn asked_to_stop() {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());

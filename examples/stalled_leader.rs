@@ -1,8 +1,8 @@
 //! A leader whose work hangs gives way, although its process and its lease are healthy.
 //!
 //! Start it twice. The first hangs after five pieces of work; a second later its term is over, the other leads until it
-//! hangs too, and so on: the node that hung stands again, at the back, once its work has ended and its health check
-//! says so. Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
+//! hangs too, and so on. A node that hung rejoins at the back once its work has ended and its health check returns
+//! `Ok`. Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;
@@ -25,11 +25,12 @@ async fn main() -> anyhow::Result<()> {
     session
         .election("crawler")?
         .runner()
-        // Well above what one piece takes. A pause of the whole process counts as well.
+        // Well above the time of one piece of work. A pause of the whole process counts as silence, too.
         .stall_timeout(Duration::from_secs(1))
-        // Asked every second; five seconds without an `Ok` end the term too.
+        // Called every second; five seconds without an `Ok` end the term too.
         .health_check(Duration::from_secs(1), Duration::from_secs(5), healthy)
-        // The default. `Abort` would end the process if the work ignored its token, as what blocks a thread does.
+        // The default. `Abort` would end the process if the work ignored its token, for example because it blocks a
+        // thread.
         .on_overrun(OnOverrun::Release)
         .run(shutdown, |leadership| work(&me, leadership))
         .await?;
@@ -39,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Work in pieces, each of which beats when it is *done*, for only that proves progress.
+/// Works in pieces, and sends a heartbeat when each is *done*, because only that proves progress.
 async fn work(me: &str, leadership: Leadership) -> Result<(), BoxError> {
     println!("{me}: leading, token {}", leadership.fencing_token());
     let lost = leadership.lost();
@@ -54,14 +55,14 @@ async fn work(me: &str, leadership: Leadership) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Fails if this node is not fit to lead; here, if it cannot write.
+/// Fails if this node is not fit to lead: in this example, if it cannot write.
 async fn healthy() -> Result<(), BoxError> {
     let file = std::env::temp_dir().join(format!("stalled_leader-{}", std::process::id()));
     tokio::fs::write(&file, "fit").await?;
     Ok(tokio::fs::remove_file(&file).await?)
 }
 
-/// Ctrl-C, or `EXAMPLE_SECONDS` have passed.
+/// Completes on Ctrl-C, or when `EXAMPLE_SECONDS` have passed.
 async fn asked_to_stop() {
     let seconds = std::env::var("EXAMPLE_SECONDS").ok();
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());

@@ -1,4 +1,5 @@
-//! Every step of a candidate by hand: stand, wait, lead, announce, resign. `Election::run` does all of this by itself.
+//! Takes every step of a candidate by hand: join, wait, lead, announce, resign. `Election::run` takes all of them by
+//! itself.
 //!
 //! Leads for `EXAMPLE_SECONDS`, by default 5. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
@@ -35,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
         }
     });
 
-    // One turn of this loop is one term. A node that loses a term stands again, at the back, by itself.
+    // Each pass of this loop is one term. A node that loses a term rejoins at the back by itself.
     loop {
         let leadership = candidate.elected().await?;
         leadership
@@ -47,7 +48,7 @@ async fn main() -> anyhow::Result<()> {
         let lost = leadership.lost();
         tokio::select! {
             () = lost.cancelled() => {
-                // Stop the work first; then let go, so that the candidate may stand again.
+                // Stop the work first; then drop the leadership, so that the candidate may rejoin.
                 println!("{me}: lost: {:?}", leadership.lost_reason());
                 drop(leadership);
             }

@@ -19,14 +19,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// An option, a name or a value breaks a rule; the message names both. Nothing was written to etcd. Correct the value.
+    /// An option, a name or a value breaks a rule; the message names both. Nothing was written to etcd. Correct the
+    /// value.
     InvalidInput,
     /// No endpoint of etcd could be reached, or none answered in time. Try again. If the call should have deleted a
     /// key, the session continues to delete it in the background.
     Unavailable,
     /// The user lacks a permission. Grant the role `readwrite` on the namespace (`read` for observers).
     PermissionDenied,
-    /// etcd refused the user or the password, or wants a user and has got none. Correct the credentials.
+    /// etcd refused the user or the password, or requires a user and received none. Correct the credentials.
     Unauthenticated,
     /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
@@ -38,8 +39,8 @@ pub enum ErrorKind {
     /// authorities, the names in the certificate, or the files of [`SessionOptions::tls`](crate::SessionOptions). An
     /// existing session keeps trying.
     CertificateRefused,
-    /// The guard that the session requires cannot be reached, or does not guard the session's lease; the message says why.
-    /// Start the agent, or make the guard optional.
+    /// The guard that the session requires cannot be reached, or does not guard the session's lease; the message says
+    /// why. Start the agent, or make the guard optional.
     Unguarded,
     /// Other sessions use this semaphore with another capacity; the message names both. Use their capacity, or wait
     /// until none of them holds or awaits a permit.
@@ -47,12 +48,12 @@ pub enum ErrorKind {
     /// Other sessions share these partitions under another count; the message names both. Use their count, or wait
     /// until none of them is a member.
     CountMismatch,
-    /// The name of a lock is that of an election, in which candidates stand. Use another name.
+    /// The name of a lock belongs to an election that has candidates. Use another name.
     NameInUse,
     /// This session is already a candidate in that election. Use that candidate, or another session.
     AlreadyCampaigning,
-    /// An [order to step down](crate::Election::order_step_down) was not obeyed, or nobody could obey it; the message says why.
-    /// It was withdrawn. Correct the cause, or repeat the call.
+    /// An [order to step down](crate::Election::order_step_down) was not obeyed, or no leader could obey it; the
+    /// message says why. It was withdrawn. Correct the cause, or repeat the call.
     NotObeyed,
     /// The leadership is over, or was over before this call. Nothing was sent. Stop the work.
     LeadershipLost,
@@ -105,9 +106,9 @@ impl fmt::Display for ErrorKind {
 
 /// The error type of this crate. It never contains a password.
 ///
-/// `Display` says what went wrong and at which endpoint. The words of etcd, of the connection or of your own work are
-/// the [`source`](std::error::Error::source), and are not repeated. [`report`](Error::report) writes everything, and so
-/// does `Debug`, which prints the error that `main` returns. `{:#?}` lists the fields.
+/// `Display` says what went wrong and at which endpoint. The text of etcd, of the connection or of your own work is the
+/// [`source`](std::error::Error::source), and is not repeated. [`report`](Error::report) writes everything, and so does
+/// `Debug`, which prints the error that `main` returns. `{:#?}` lists the fields.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -118,7 +119,7 @@ pub struct Error {
     source: Option<Arc<dyn std::error::Error + Send + Sync + 'static>>,
 }
 
-/// The words of etcd or of the connection.
+/// The text of etcd or of the connection.
 #[derive(Debug)]
 struct Said(String);
 
@@ -172,14 +173,14 @@ impl Error {
         Self::of_request(kind_of(error.class), "", error)
     }
 
-    /// Makes the error of a failed request that means more than its class says.
+    /// Makes the error of a failed request whose meaning is narrower than its class.
     pub(crate) fn of_request(
         kind: ErrorKind,
         message: impl Into<String>,
         error: &RequestError,
     ) -> Self {
         if error.endpoint.is_empty() {
-            // The core's own words.
+            // The core's own text.
             return Self::new(kind, error.message.clone());
         }
         Self {
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_core_are_the_message_and_work_s_error_is_the_source() {
+    fn core_error_text_is_the_message_and_work_error_the_source() {
         let own = RequestError::new(Class::Mismatch, "it is used with 3", "");
         let error = Error::from_request(&own);
         assert_eq!(
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_by_itself_is_transient() {
+    fn only_errors_that_may_pass_by_themselves_are_transient() {
         for (class, transient) in [
             (Class::Retry, true),
             (Class::Backoff, true),

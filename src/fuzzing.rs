@@ -1,8 +1,8 @@
 //! Feeds arbitrary bytes to the code that reads foreign input: each function panics if that code returns an impossible
 //! result. Not covered by semver; the programs in `lab/fuzz/` and `tests/fuzzing.rs` call it.
 //!
-//! Each function returns whether the bytes were of the kind that it reads, so that a run can count the inputs that got
-//! that far.
+//! Each function returns whether the bytes were of the kind that it reads, so that a run can count the inputs that it
+//! accepted.
 #![allow(
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
@@ -16,17 +16,17 @@ use crate::{Announcement, Roster};
 use eldest_core::kv::{Change, Entry, Reach};
 use eldest_core::queue::Roster as Queue;
 
-/// One thing that is read.
+/// One kind of input, and the code that reads it.
 pub struct Target {
-    /// As the programs in `lab/fuzz/` are called.
+    /// The target's name for the programs in `lab/fuzz/`.
     pub name: &'static str,
-    /// Reads these bytes so.
+    /// Reads bytes as this kind of input.
     pub read: fn(&[u8]) -> bool,
-    /// Examples from which others are made.
+    /// Examples from which other inputs are made.
     pub seeds: &'static [&'static [u8]],
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 3] = [
     Target {
         name: "announcement",
@@ -66,7 +66,7 @@ fn announcement(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'{') && read.identity().as_bytes() != bytes
 }
 
-/// A piece of the bytes, as long as their first one says.
+/// Takes a piece of the bytes, as long as their first one says.
 fn piece<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, rest) = bytes.split_first()?;
     let (piece, rest) = rest.split_at_checked(usize::from(*length))?;
@@ -74,7 +74,7 @@ fn piece<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(piece)
 }
 
-/// A key, its value, a revision and a lease.
+/// Reads a key, its value, a revision and a lease.
 fn entry(bytes: &mut &[u8]) -> Option<Entry> {
     let (key, value) = (piece(bytes)?, piece(bytes)?);
     let ([revision, lease], rest) = bytes.split_first_chunk()?;
@@ -89,7 +89,7 @@ fn entry(bytes: &mut &[u8]) -> Option<Entry> {
     })
 }
 
-/// Keys of others below a namespace, as an overview reads them.
+/// Reads foreign keys below a namespace, as an overview does.
 fn keys(mut bytes: &[u8]) -> bool {
     let mut entries = Vec::new();
     while let Some(entry) = entry(&mut bytes) {

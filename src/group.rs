@@ -96,9 +96,9 @@ impl Group {
 
     /// Joins as a member, and returns once the member's key is in etcd.
     ///
-    /// From then on, the session keeps the key alive, and writes it again if the lease was lost or somebody deleted the
-    /// key. A session can be a member of a group only once. The call retries while etcd cannot be reached; add a
-    /// timeout if it should give up.
+    /// From then on, the session keeps the key alive, and writes it again if the lease was lost or the key was deleted.
+    /// A session can be a member of a group only once. The call retries while etcd cannot be reached; add a timeout if
+    /// it should give up.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Group {
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let announcement = self.announcement.as_ref();
         let candidate =
-            Candidate::stand(&self.handle, name, prefix, None, None, announcement, |_| {
+            Candidate::join(&self.handle, name, prefix, None, None, announcement, |_| {
                 config
             })
             .await?;

@@ -1,4 +1,5 @@
-//! Gives the crates that are published beside this one what they need of a session and its elections, and users do not.
+//! Gives the crates that are published beside this one access to parts of a session and its elections that users do not
+//! need.
 //!
 //! Not covered by semver: those crates pin the exact version of this one.
 
@@ -50,38 +51,38 @@ impl<'a> From<&'a Leadership> for Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// Returns `true` if both are the same session.
+    /// Returns `true` if both handles belong to the same session.
     pub fn is(self, other: Self) -> bool {
         std::ptr::eq(self.0, other.0)
     }
 
-    /// Its clock, timers and tasks.
+    /// Returns the session's clock, timers and tasks.
     pub fn env(self) -> &'a SharedEnv {
         &self.0.env
     }
 
-    /// Its node's identity.
+    /// Returns the identity of the session's node.
     pub fn identity(self) -> &'a str {
         &self.0.settings.identity
     }
 
-    /// The TTL that it asks for.
+    /// Returns the TTL that the session requests.
     pub fn ttl(self) -> Duration {
         self.0.settings.ttl
     }
 
-    /// How long work may go on after its token was cancelled.
+    /// Returns how long work may continue after its token was cancelled.
     pub fn grace(self) -> Duration {
         self.0.settings.grace
     }
 
-    /// How long one request to etcd may take.
+    /// Returns how long one request to etcd may take.
     pub fn request_timeout(self) -> Duration {
         self.0.settings.request_timeout
     }
 
-    /// Notes a promise that somebody else may rely on until then, before it is given. If the session has a guard, the guard
-    /// leaves its leases alone until the promise has ended, although this process is dead.
+    /// Records a promise that another process may rely on until `until`, before it is given. If the session has a
+    /// guard, the guard leaves its leases alone until the promise has ended, even if this process is dead.
     ///
     /// # Errors
     ///
@@ -90,8 +91,8 @@ impl<'a> Inside<'a> {
         self.0.promise(until)
     }
 
-    /// Adds a process to which promises are made: the guard, if there is one, leaves the session's leases alone while it lives.
-    /// Such promises need no [`Inside::promise`]. A process that is known already is not added again.
+    /// Adds a process to which promises are made: the guard, if there is one, leaves the session's leases alone while
+    /// that process lives. Such promises need no [`Inside::promise`]. A known process is not added again.
     ///
     /// # Errors
     ///
@@ -110,12 +111,12 @@ impl fmt::Debug for Inside<'_> {
     }
 }
 
-/// The status of the session's own candidate and its last term, both of one moment.
+/// Returns the status of the session's own candidate and its last term, both of one moment.
 pub fn local_state(election: &Election) -> LocalState {
     election.local.get()
 }
 
-/// The same as a channel.
+/// Returns the local state as a channel.
 pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
     election.local.watch()
 }
@@ -125,13 +126,13 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
 ///
 /// # Errors
 ///
-/// `Unavailable`: not confirmed within the grace period and a few request timeouts; the release goes on in the background.
-/// `Closed`: the session was closed.
+/// `Unavailable`: not confirmed within the grace period and a few request timeouts; the release continues in the
+/// background. `Closed`: the session was closed.
 pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
 }
 
-/// Returns `true` if the roster has a candidate of an election, beside locks or alone.
+/// Returns `true` if the roster has a candidate of an election, alone or beside locks.
 pub fn has_candidates(roster: &Roster) -> bool {
     let mut members = roster.members().iter();
     members.any(|member| is_elected(&member.entry().value))
@@ -142,18 +143,18 @@ pub fn check_socket_path(path: &Path) -> std::result::Result<(), String> {
     crate::guard::check_path(path)
 }
 
-/// Declares that the work of a term has nothing to finish when the term ends, so that neither its drop at the frozen deadline nor a
-/// late error is logged as a fault of it.
+/// Declares that the work of a term has nothing to finish when the term ends, so that neither its drop at the frozen
+/// deadline nor a late error is logged as a fault.
 pub fn interruptible(term: &Term) {
     term.shared.interruptible();
 }
 
-/// Returns the time until which the work of a term may go on; far away while the term is not over.
+/// Returns the time until which the work of a term may continue; far away while the term is not over.
 pub fn cutoff(term: &Term) -> Time {
     term.shared.cutoff()
 }
 
-/// How fresh the changes of an observer are; outlives the observer.
+/// The freshness of an observer's changes; outlives the observer.
 #[derive(Debug, Clone)]
 pub struct Freshness(Arc<Backlog>);
 
@@ -168,18 +169,19 @@ impl Freshness {
         Self(observer.changes().backlog())
     }
 
-    /// Returns the time as of which everything was seen, changes that wait to be read included.
+    /// Returns the time up to which every change was seen, including changes that wait to be read.
     pub fn as_of(&self) -> Option<Time> {
         self.0.as_of()
     }
 
-    /// Returns the time as of which the first `taken` changes are complete, if there are no others.
+    /// Returns the time up to which the first `taken` changes are complete, if there are no others.
     pub fn as_of_all(&self, taken: u64) -> Option<Time> {
         self.0.as_of_all(taken)
     }
 }
 
-/// Observes the orders to evacuate data centres in the session's namespace. [`evacuations`] reads what it delivers.
+/// Observes the orders to evacuate data centres in the session's namespace. [`evacuations`] reads the rosters that it
+/// delivers.
 ///
 /// # Errors
 ///
@@ -191,7 +193,7 @@ pub async fn observe_evacuations(session: &Session) -> Result<Observer> {
     Ok(observer.unled())
 }
 
-/// The orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.
+/// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.
 pub fn evacuations(session: &Session, seen: &Roster) -> Arc<[Evacuation]> {
     let marks = seen.members().iter().map(Member::entry);
     Evacuation::all(&session.shared().settings.marks(), marks)
@@ -210,5 +212,5 @@ pub mod guard;
 
 pub mod process;
 
-/// Terms and clocks that a test sets, and sessions that it abandons.
+/// Terms and clocks that a test sets, and sessions that a test abandons.
 pub mod scripted;

@@ -90,15 +90,15 @@
 //!
 //! A program that controls each step has these duties of [`Election::run`]:
 //!
-//! * **Await [`Candidate::elected`] for as long as the candidate exists.** If it wins while nobody awaits it, this node
-//!   leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
+//! * **Await [`Candidate::elected`] for as long as the candidate exists.** If it wins while no task awaits it, this
+//!   node leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
 //! * **After a lost term**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again. The
 //!   candidate rejoins the queue without a further call.
 //! * **[`Leadership::resign`] and [`Session::close`] may be called after a loss.** They return
 //!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that exits
 //!   may ignore this error: its keys expire with their lease.
 //!
-//! [How a term ends](Term#how-a-term-ends) says how long work may go on after each kind of loss.
+//! [How a term ends](Term#how-a-term-ends) says how long work may continue after each kind of loss.
 //!
 //! # What to use
 //!
@@ -182,7 +182,7 @@
 //! [ttl]: https://docs.rs/crate/eldest/latest/source/docs/ttl.md
 //! [versions]: https://docs.rs/crate/eldest/latest/source/docs/versions.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Types that users match and build may grow without breaking them; hidden modules say where they are exempt.
+// Types that users match and build may grow without breaking them; hidden modules state their exemptions.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(test)]
@@ -241,7 +241,7 @@ pub use state::{
 };
 pub use tokio_util::sync::CancellationToken;
 
-/// The seam through which the unchanged library runs in simulated time. Not covered by semver.
+/// Lets the unchanged library run in simulated time. Not covered by semver.
 #[doc(hidden)]
 pub mod sim {
     pub use crate::runtime::{Env, Scripted, Service, Watched};

@@ -85,7 +85,7 @@ pub fn describe() {
     describe_endpoints();
 }
 
-/// [`describe`] for the metrics of endpoints.
+/// Describes the metrics of endpoints, as [`describe`] does.
 #[cfg(feature = "metrics")]
 fn describe_endpoints() {
     use ::metrics::{Unit, describe_counter, describe_gauge};
@@ -112,7 +112,7 @@ fn describe_endpoints() {
     );
 }
 
-/// As [`describe`], for the metrics of `eldest agent`.
+/// Describes the metrics of `eldest agent`, as [`describe`] does.
 #[cfg(feature = "metrics")]
 fn describe_agent() {
     use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
@@ -132,7 +132,7 @@ fn describe_agent() {
     );
 }
 
-/// The calls of the facade, each from one place.
+/// Wraps each call of the facade in one function.
 #[cfg(feature = "metrics")]
 mod recorders {
     use ::metrics::{counter, gauge, histogram};
@@ -144,14 +144,14 @@ mod recorders {
         gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned()).set(value);
     }
 
-    /// `rank`: 1 for a leader, 0 for a node without a place in the queue.
+    /// Reports a candidate's place. `rank`: 1 for a leader, 0 for a node without a place in the queue.
     pub(crate) fn standing(identity: &str, election: &str, leads: bool, rank: usize) {
         leading(identity, election, leads);
         gauge!("eldest_rank", "identity" => identity.to_owned(), "election" => election.to_owned())
             .set(rank as f64);
     }
 
-    /// `now` is the wall clock.
+    /// Reports a new term. `now` is the wall clock.
     pub(crate) fn elected(identity: &str, election: &str, now: Duration) {
         term_began(identity, election, now);
         counter!("eldest_terms_started_total", "identity" => identity.to_owned(), "election" => election.to_owned())
@@ -175,7 +175,7 @@ mod recorders {
         .increment(1);
     }
 
-    /// `now` is the wall clock, `left` the time until the deadline.
+    /// Reports a verified renewal. `now` is the wall clock, `left` the time until the deadline.
     pub(crate) fn trusted(identity: &str, now: Duration, left: Duration) {
         gauge!("eldest_lease_deadline_timestamp_seconds", "identity" => identity.to_owned())
             .set(now.saturating_add(left).as_secs_f64());
@@ -217,7 +217,7 @@ mod recorders {
             .set(value);
     }
 
-    /// Shows what has not happened yet as 0, so that its first rise is seen.
+    /// Reports counters that are still 0, so that their first rise is visible.
     pub(crate) fn agent_started() {
         agent_sessions(0);
         counter!("eldest_agent_refusals_total").increment(0);

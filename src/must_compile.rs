@@ -1,8 +1,9 @@
-//! Programs that must compile, and programs that must not, as documentation tests. `trybuild` would build every dependency
-//! a second time. Of each pair the first program compiles, so that the second fails for its one difference.
+//! Programs that must compile, and programs that must not, as documentation tests, because `trybuild` would build every
+//! dependency a second time. The first program of each pair compiles, so that the second fails only because of its one
+//! difference.
 
-/// A run does not borrow its handle and is `Send`: a task may own it. It stops by a token or by any future, whatever its
-/// output, and by nothing else.
+/// A run does not borrow its handle and is `Send`: a task may own it. The run stops by a token, or by any future with
+/// any output, and by nothing else.
 ///
 /// ```no_run
 /// # use eldest::{BoxError, CancellationToken, Election, Leadership};
@@ -64,7 +65,7 @@ pub struct Borrows;
 /// }
 /// ```
 ///
-/// The compiler's message names it: `tests/compiler.rs`.
+/// The compiler's message names `run_mut`: `tests/compiler.rs` checks this.
 ///
 /// ```compile_fail,E0277
 /// # use eldest::{BoxError, Election, Result};
@@ -79,7 +80,7 @@ pub struct Borrows;
 /// ```
 pub struct Mutates;
 
-/// A guard that was released guards nothing.
+/// A guard that was released can no longer be used.
 ///
 /// ```no_run
 /// async fn work(guard: eldest::LockGuard) -> eldest::Result<bool> {
@@ -97,7 +98,7 @@ pub struct Mutates;
 /// ```
 pub struct Released;
 
-/// One task awaits a candidate's terms.
+/// Only one task can await a candidate's terms.
 ///
 /// ```no_run
 /// async fn first(mut candidate: eldest::Candidate) {
@@ -112,7 +113,7 @@ pub struct Released;
 /// ```
 pub struct AwaitedOnce;
 
-/// A program goes on compiling when states are added, and fields of states.
+/// A program still compiles when states, or fields of states, are added.
 ///
 /// ```no_run
 /// fn ahead(status: eldest::Status) -> usize {

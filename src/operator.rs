@@ -1,5 +1,5 @@
-//! For those who run etcd and the nodes, as the command `eldest` does: taking somebody else's key away, and finding out
-//! what is wrong with an etcd. A program that takes part has no need of it.
+//! Serves operators of etcd and the nodes, through the command `eldest`: it deletes other nodes' keys, and finds out
+//! what is wrong with an etcd. Programs that take part in elections do not need it.
 //!
 //! Not covered by semver: `eldest-cli` pins the exact version of this crate.
 #![allow(
@@ -25,25 +25,25 @@ use crate::state::{Member, say_the_same};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::time::Time;
 
-/// Takes away the key of a candidate, a holder or a blocker, whosoever it is, if it still is the very key that was seen:
-/// another of the same path is left alone. Whether it stood until now.
+/// Deletes the key of any candidate, holder or blocker, if it still is exactly the key that was seen; another key of
+/// the same path stays. Returns `true` if the key existed until now.
 ///
-/// **Two nodes may act as leader for a moment**: the node whose key it is leads until its watch reports the deletion,
-/// usually for milliseconds, at the latest until its local deadline, while the next one leads already. To stop the
-/// process, or to have it [step down](crate::Leadership::step_down), is better where it can be had. A node of this
-/// library stands again, at the back.
+/// **Two nodes may act as leader for a moment**: the owner of the key leads until its watch reports the deletion,
+/// usually for milliseconds, at the latest until its local deadline, while the next node leads already. If possible,
+/// stop the process instead, or let it [step down](crate::Leadership::step_down). A node of this library rejoins at the
+/// back.
 ///
 /// # Errors
 ///
 /// `PermissionDenied`, `Unauthenticated`: etcd refused us. `Unavailable`: no endpoint answered within the connect
-/// timeout; the key may be gone or not, and asking again is safe.
+/// timeout; the key may be gone or not, and repeating the call is safe.
 ///
 /// # Cancellation safety
 ///
-/// Dropped midway, the key may be gone or not.
+/// If the call is dropped midway, the key may be gone or not.
 pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
     let shared = session.shared();
-    // An earlier try may have done it though its answer was lost.
+    // An earlier attempt may have deleted the key although its answer was lost.
     let tried = AtomicBool::new(false);
     let stood = shared
         .persist(|| async {
@@ -56,14 +56,15 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
     Ok(stood || tried.load(Ordering::Relaxed))
 }
 
-/// Returns `true` if both announce the same, apart from when a term began, which a leader adds once in each term.
+/// Returns `true` if both announce the same. The beginning of a term does not count: a leader adds it once in each
+/// term.
 pub fn announce_the_same(one: &Member, other: &Member) -> bool {
     say_the_same(one.value(), other.value())
 }
 
-/// The shortest TTL with which a session of these options works, all its other times as they follow from the TTL or were
-/// set: answers that take as long as `answer` come in time, and neither a lost renewal nor a change of etcd's own leader,
-/// which takes it `election_timeout` to notice, costs the leadership. `None`: no TTL up to 300 s does.
+/// Returns the shortest TTL with which a session of these options works; its other times are set or follow from the
+/// TTL. Answers that take as long as `answer` come in time. Neither a lost renewal nor a change of etcd's own leader,
+/// which etcd notices after `election_timeout`, costs the leadership. `None`: no TTL up to 300 s works.
 pub fn ttl_floor(
     options: &SessionOptions,
     answer: Duration,
@@ -78,22 +79,22 @@ pub fn ttl_floor(
     (2..=300).map(Duration::from_secs).find(good)
 }
 
-/// The times of a session, as its options set them or as they follow from its TTL.
+/// The times of a session, set by its options or derived from its TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// How long etcd keeps the lease of a node that vanished.
+    /// How long etcd keeps the lease of a node that has crashed.
     pub ttl: Duration,
     /// How long one answer may take.
     pub request_timeout: Duration,
     /// The time subtracted from the TTL on top of clock drift.
     pub margin: Duration,
-    /// From the cancellation of a term's token to the end of its validity.
+    /// The time from the cancellation of a term's token to the end of its validity.
     pub grace: Duration,
     /// How late a renewal may be verified: `2/3 ttl - margin - grace`.
     pub spare: Duration,
 }
 
-/// The times of a session of these options.
+/// Returns the times of a session with these options.
 ///
 /// # Errors
 ///
@@ -109,23 +110,23 @@ pub fn times(options: &SessionOptions) -> Result<Times> {
     })
 }
 
-/// The TTL that the options set, whether or not they fit together.
+/// Returns the TTL that the options set, even if the options do not fit together.
 pub fn ttl(options: &SessionOptions) -> Duration {
     options.chosen_ttl()
 }
 
-/// An endpoint as it was named, or as it was found.
+/// An endpoint, named or found by a lookup.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Its URL.
+    /// The endpoint's URL.
     pub url: String,
-    /// The data center that it was named with.
+    /// The data center named for the endpoint.
     pub data_center: Option<String>,
-    /// To connect to it.
+    /// The endpoint, for connecting to it.
     pub endpoint: crate::Endpoint,
 }
 
-/// Looks the endpoints up once, as a session of these options does.
+/// Looks up the endpoints once, as a session with these options does.
 ///
 /// # Errors
 ///
@@ -149,8 +150,8 @@ pub async fn look_up(
     Ok(found.collect())
 }
 
-/// One member of etcd, asked by itself. Every call ends within two request timeouts, one of them for connecting, and none is
-/// repeated.
+/// One member of etcd, which the calls query directly. Every call ends within two request timeouts, one of them for
+/// connecting, and no call is retried.
 pub struct Endpoint {
     url: String,
     env: SharedEnv,
@@ -159,7 +160,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Connects to nothing yet.
+    /// Makes the endpoint without connecting to it.
     ///
     /// # Errors
     ///
@@ -183,12 +184,12 @@ impl Endpoint {
         })
     }
 
-    /// As it was given.
+    /// Returns the URL as it was given.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// How long it waits for an answer.
+    /// Returns how long a call waits for an answer.
     pub fn request_timeout(&self) -> Duration {
         self.settings.request_timeout
     }
@@ -197,13 +198,13 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// `Unavailable`: it does not answer. `Unauthenticated`: it refused the password.
+    /// `Unavailable`: the member does not answer. `Unauthenticated`: the member refused the password.
     pub async fn status(&self) -> Result<EtcdMemberStatus> {
         convert_error(self.pool.status().await)
     }
 
-    /// Returns what to write instead of its URL if the port speaks another protocol than the URL names. To be asked
-    /// when the member does not answer; takes up to 3 s.
+    /// Returns the correct URL scheme or port to name, if the port speaks another protocol than the URL names. Call it
+    /// when the member does not answer; it takes up to 3 s.
     pub async fn misnamed(&self) -> Option<&'static str> {
         self.pool.misnamed(&self.url).await
     }
@@ -212,13 +213,13 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::status`], and `Unauthenticated`: with users enabled, each of them may ask, and nobody else.
+    /// As [`Endpoint::status`], and `Unauthenticated`: with users enabled, only users may read the list.
     pub async fn members(&self) -> Result<Vec<EtcdMember>> {
         convert_error(self.pool.members().await)
     }
 
-    /// So many round trips to the member, one after the other, after one that may connect. The member answers by itself,
-    /// as it does when sessions measure.
+    /// Measures `count` round trips to the member, one after the other, after one that may connect. The member answers
+    /// by itself, as it does to the probes of sessions.
     ///
     /// # Errors
     ///
@@ -228,7 +229,7 @@ impl Endpoint {
         for attempt in 0..=count {
             let before = self.env.now();
             match self.pool.status().await {
-                // With users, etcd 3.4 tells its status to root alone.
+                // With users, etcd 3.4 shows its status to root alone.
                 Err(failure) if failure.class == Class::Denied => {}
                 answer => drop(convert_error(answer)?),
             }
@@ -239,7 +240,7 @@ impl Endpoint {
         Ok(all)
     }
 
-    /// How long a linearizable read below the namespace takes. The first one includes connecting.
+    /// Measures a linearizable read below the namespace. The first call includes connecting.
     ///
     /// # Errors
     ///
@@ -250,8 +251,8 @@ impl Endpoint {
         Ok(self.env.now().since(before))
     }
 
-    /// Returns the user's permissions for all keys of that name and below it; for the whole namespace if it is empty. Asks etcd
-    /// for them without changing anything.
+    /// Returns the user's permissions for all keys of that name and below it; for the whole namespace if the name is
+    /// empty. The check changes nothing in etcd.
     ///
     /// # Errors
     ///
@@ -265,12 +266,14 @@ impl Endpoint {
         convert_error(self.pool.permissions(prefix.as_bytes()).await)
     }
 
-    /// Returns `true` if connections are made as the user: not if none is given, or while etcd has authentication disabled.
+    /// Returns `true` if connections are made as the user. Returns `false` if no user is given, or while etcd has
+    /// authentication disabled.
     pub fn is_as_user(&self) -> bool {
         self.pool.is_as_user()
     }
 
-    /// Returns `true` if etcd accepts a transaction of so many operations. It reads one key, that often.
+    /// Returns `true` if etcd accepts a transaction of `count` operations. The transaction reads one key that many
+    /// times.
     ///
     /// # Errors
     ///
@@ -284,8 +287,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns `true` if a request is answered on a connection that carries a stream of renewals. A lease is granted for it and
-    /// revoked.
+    /// Returns `true` if a request is answered on a connection that carries a stream of renewals. The check grants a
+    /// lease and revokes it.
     ///
     /// # Errors
     ///
@@ -302,8 +305,8 @@ impl Endpoint {
         }
     }
 
-    /// The shortest TTL that this etcd grants, which is its election timeout times 1.5, rounded up to whole seconds. A
-    /// lease is granted for it and revoked.
+    /// Returns the shortest TTL that this etcd grants: its election timeout times 1.5, rounded up to whole seconds. The
+    /// call grants a lease and revokes it.
     ///
     /// # Errors
     ///
@@ -312,8 +315,9 @@ impl Endpoint {
         convert_error(self.pool.shortest_term().await)
     }
 
-    /// How fast the clock runs by which etcd's leader lets leases expire, compared to this machine's: a lease is watched as
-    /// it runs down, for `span`, and revoked. `None`: etcd changed its leader meanwhile, or answered too slowly.
+    /// Measures how fast the clock of etcd's leader, which lets leases expire, runs compared to this machine's clock.
+    /// The call observes how a lease runs down, for `span`, and revokes it. `None`: etcd changed its leader meanwhile,
+    /// or answered too slowly.
     ///
     /// # Errors
     ///
@@ -332,7 +336,7 @@ impl Endpoint {
         Ok(rate)
     }
 
-    /// Two ticks of the lease's countdown, some seconds apart, each between two moments of our clock.
+    /// Measures two ticks of the lease's countdown, some seconds apart, each between two moments of our clock.
     async fn rate_of(
         &self,
         lease: i64,
@@ -359,7 +363,7 @@ impl Endpoint {
         Ok(ClockRate::between(&first, &second, ticks))
     }
 
-    /// Waits for the countdown's next second, asking after each pause.
+    /// Waits for the countdown's next second, with a request after each pause.
     async fn tick(&self, lease: i64, pause: Duration) -> Result<Option<Tick>> {
         let mut last = None;
         let end = self.env.now().after(SECOND * 2);
@@ -381,7 +385,7 @@ impl Endpoint {
                         left,
                     }));
                 }
-                // A new leader of etcd starts every lease again with its full TTL.
+                // A new leader of etcd restarts every lease with its full TTL.
                 Some((_, less)) if left > less => return Ok(None),
                 _ => last = Some((asked, left)),
             }
@@ -391,7 +395,7 @@ impl Endpoint {
         }
     }
 
-    /// Sleeps until shortly before.
+    /// Sleeps until `ahead` before the moment.
     async fn sleep_until(&self, moment: Time, ahead: Duration) {
         let left = moment.since(self.env.now());
         self.env.sleep(left.saturating_sub(ahead)).await;
@@ -407,28 +411,28 @@ impl fmt::Debug for Endpoint {
 const SECOND: Duration = Duration::from_secs(1);
 /// etcd's message about a transaction beyond --max-txn-ops.
 const TOO_MANY_OPERATIONS: &str = "too many operations";
-/// How often the first tick is looked for.
+/// How often the first tick is polled.
 const ROUGH: Duration = Duration::from_millis(5);
-/// How long before a tick is expected it is looked for without a pause.
+/// How long before its expected time a tick is polled without a pause.
 const AHEAD: Duration = Duration::from_millis(10);
 
 /// A second of a lease's countdown: when it began, by our clock.
 #[derive(Debug, Clone, Copy)]
 struct Tick {
-    /// A request sent then was answered with the second before.
+    /// The sending time of a request whose answer still had the second before.
     before: Time,
-    /// An answer that came then had the new one.
+    /// The arrival time of an answer that had the new second.
     after: Time,
     left: Duration,
 }
 
-/// How much faster (or slower, if negative) the clock of etcd's leader runs than this machine's, in millionths: it is
-/// somewhere between the two, for requests cannot measure it more exactly.
+/// How much faster (or slower, if negative) the clock of etcd's leader runs than this machine's, in millionths. The
+/// rate is between the two bounds, because requests cannot measure it more exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockRate {
-    /// At least so much.
+    /// The lower bound of the rate.
     pub low_ppm: i64,
-    /// At most so much.
+    /// The upper bound of the rate.
     pub high_ppm: i64,
 }
 

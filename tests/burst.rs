@@ -1,5 +1,5 @@
-//! A large observed election changes in a burst: renewals stay in time and memory stays small. A process of its own,
-//! because it counts the bytes that its process has in use.
+//! Tests a burst of changes in a large observed election: renewals stay in time and memory stays small. This test is a
+//! separate process, because it counts the bytes in use of its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -18,18 +18,18 @@ use tokio::sync::oneshot;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Knows how many bytes are in use.
+/// Counts the bytes in use.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_secs(6);
-/// Members of the observed election; `ELDEST_BURST_MEMBERS` sets another number.
+/// The number of members of the observed election; `ELDEST_BURST_MEMBERS` sets another number.
 const MEMBERS: usize = 2000;
-/// Writes under way at once.
+/// The number of writes in flight at once.
 const AT_ONCE: usize = 64;
-/// For an election of 10,000 members.
+/// The memory limit, for an election of 10,000 members.
 const MEMORY: usize = 64 << 20;
 const VALUE: &str = r#"{"identity":"node-a","address":"10.0.0.1:8080","since_unix_ms":1763800000000,"data_center":"dc1"}"#;
 
@@ -53,7 +53,7 @@ async fn fill(client: &mut Client, members: usize) -> Result {
     Ok(())
 }
 
-/// Every member goes and comes back once, each change by itself; the revision after the last one.
+/// Makes every member leave and return once, each by its own change; returns the revision after the last one.
 async fn churn(client: &Client, members: usize) -> Result<i64> {
     let one = |number| {
         let mut client = client.clone();
@@ -77,7 +77,7 @@ async fn churn(client: &Client, members: usize) -> Result<i64> {
     Ok(last)
 }
 
-/// [`churn`] on a thread of its own, as another process would do it.
+/// Runs [`churn`] on a separate thread, as another process would.
 fn elsewhere(etcd: &Etcd, members: usize) -> oneshot::Receiver<i64> {
     let endpoint = etcd.endpoint();
     let (newest, received) = oneshot::channel();
@@ -93,7 +93,7 @@ fn elsewhere(etcd: &Etcd, members: usize) -> oneshot::Receiver<i64> {
     received
 }
 
-/// The least and the most time that the lease has left, looked at from a thread that waits for no task.
+/// Measures the least and the most time left of the lease, from a thread that waits for no task.
 fn measure(session: &Session, stop: &Arc<AtomicBool>) -> thread::JoinHandle<(Duration, Duration)> {
     let (state, stop) = (session.state(), Arc::clone(stop));
     thread::spawn(move || {
@@ -123,7 +123,7 @@ async fn renewed(leadership: &Leadership) -> Result {
     .await?)
 }
 
-// One thread for everything, so that whatever takes long delays the renewals.
+// One thread for everything, so that any long step delays the renewals.
 #[tokio::test]
 async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory() -> Result {
     let etcd = Etcd::start().await?;
@@ -167,7 +167,7 @@ async fn burst_in_an_observed_election_delays_no_renewal_and_takes_little_memory
         }
     };
     assert_eq!(roster.members().len(), members);
-    // A renewal or two after the burst.
+    // One or two renewals after the burst.
     renewed(&leadership).await?;
     stop.store(true, Ordering::Relaxed);
     let (least, most) = measured.join().map_err(|_| "the measure panicked")?;

@@ -1,10 +1,11 @@
-//! Reads what the compiler tells a user whose program it refuses: a documentation test sees the refusal, not the message.
+//! Reads the compiler's message about a program that it refuses: a documentation test sees the refusal, not the
+//! message.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program whose work changes what it captured.
+/// A program whose work changes its captures.
 const PROGRAM: &str = "
     pub async fn stand(election: &eldest::Election) -> eldest::Result<Option<()>> {
         let mut terms = 0;
@@ -16,11 +17,11 @@ const PROGRAM: &str = "
     }
 ";
 
-/// Compiles the program, which calls that method, against that build of the library.
+/// Compiles the program, which calls `method`, against the build `library`.
 ///
 /// # Errors
 ///
-/// What the compiler says.
+/// The compiler's message.
 fn compile(library: &Path, method: &str) -> Result<(), String> {
     let output = tempfile::tempdir().unwrap();
     let compiler = std::env::var_os("RUSTC").unwrap_or("rustc".into());
@@ -44,7 +45,8 @@ fn compile(library: &Path, method: &str) -> Result<(), String> {
     ended.status.success().then_some(()).ok_or(said)
 }
 
-/// The builds of the library beside this test. Some may be of other compilers, or of sources that are gone.
+/// Returns the builds of the library beside this test. Some may come from other compilers, or from sources that no
+/// longer exist.
 fn builds() -> Vec<PathBuf> {
     let test = std::env::current_exe().unwrap();
     let files = std::fs::read_dir(test.parent().unwrap()).unwrap();
@@ -58,7 +60,7 @@ fn builds() -> Vec<PathBuf> {
 }
 
 #[test]
-fn work_that_changes_what_it_captured_is_led_to_run_mut() {
+fn compiler_points_work_that_changes_its_captures_to_run_mut() {
     let fits = |build: &PathBuf| compile(build, "run_mut").is_ok();
     let library = builds().into_iter().find(fits);
     let library = library.expect("no build of the library compiles a program that is right");

@@ -1,5 +1,6 @@
-//! Joined, elected, resigned or dropped, again and again, on a good network and on one that flaps: nothing is left, and the
-//! memory in use does not grow. A process of its own, because it counts what its process holds.
+//! Tests many cycles of joining, leading, and resigning or dropping, on a good network and on one that flaps: nothing
+//! is left, and the memory in use does not grow. This test is a separate process, because it counts the resources of
+//! its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -16,32 +17,32 @@ use tokio::time::timeout;
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Knows how many bytes are in use.
+/// Counts the bytes in use.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Long, so that what is gone was given back and has not expired.
+/// A long TTL, so that a lease that is gone was revoked and has not expired.
 const TTL: Duration = Duration::from_secs(60);
-/// Short where answers are lost: a grant whose answer is lost leaves a lease without keys, which nobody may revoke, for its id
-/// may be somebody else's. It expires.
+/// A short TTL if answers are lost: a lost answer to a grant leaves a lease without keys. The session may not revoke
+/// it, because the id may belong to another session, so it must expire.
 const FLAPPING_TTL: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_millis(300);
-/// Cycles of one session.
+/// The number of cycles of one session.
 const SESSION: usize = 25;
-/// By how much the bytes in use may vary though nothing is left: tables that all share keep the room that they had. Of
-/// what is left by each cycle, an entry of a map or a waker, five hundred take more.
+/// How much the bytes in use may vary without a leak: shared tables keep their capacity. A leak of a map's entry or a
+/// waker in each cycle takes more after five hundred cycles.
 const SLACK: usize = 16 * 1024;
-/// Rounds of cycles until one leaves nothing: a buffer that grows takes its room once, a leak takes some in every round.
+/// The most rounds of cycles until one leaves nothing: a growing buffer allocates once, a leak in every round.
 const ROUNDS: usize = 3;
 
-/// Stands, leads, and lets go in one of the ways there are.
+/// Joins, leads, and ends the candidacy in one of several ways.
 async fn cycle(session: &Session, way: usize) -> Result {
     let election = session.election(format!("e{}", way % 4))?;
     let begun = async || match election.campaign().await {
         Ok(candidate) => Some(Ok(candidate)),
-        // The last one is not out of it yet, or the network does not let us know.
+        // The former candidate has not left yet, or the network hides that it has.
         Err(error)
             if [ErrorKind::AlreadyCampaigning, ErrorKind::Unavailable].contains(&error.kind()) =>
         {
@@ -52,7 +53,7 @@ async fn cycle(session: &Session, way: usize) -> Result {
     let mut candidate = eventually(LONG, "it may stand", begun).await??;
     let leadership = timeout(LONG, candidate.elected()).await??;
     match way % 3 {
-        // Not heard of in time, the deletion goes on.
+        // If it is not confirmed in time, the deletion continues in the background.
         0 => drop(leadership.resign().await),
         1 => drop((leadership, candidate)),
         _ => {
@@ -63,7 +64,7 @@ async fn cycle(session: &Session, way: usize) -> Result {
     Ok(())
 }
 
-/// One of the things that a network does to us; what had been asked for by then may have been done all the same.
+/// Causes one of several network faults; earlier requests may have been applied nevertheless.
 async fn disturb(proxy: &Proxy, way: usize) -> Result {
     if way.is_multiple_of(2) {
         proxy.drop_connections();
@@ -77,7 +78,7 @@ async fn disturb(proxy: &Proxy, way: usize) -> Result {
     Ok(waited?)
 }
 
-/// Either of two names of the proxy.
+/// Returns one of two names of the proxy.
 fn endpoint(proxy: &Proxy, which: usize) -> String {
     match which % 2 {
         0 => proxy.endpoint().replace("127.0.0.1", "localhost"),
@@ -85,17 +86,18 @@ fn endpoint(proxy: &Proxy, which: usize) -> String {
     }
 }
 
-/// So many, by sessions of [`SESSION`] each, whose list of endpoints is replaced now and then; the faults that hit them.
+/// Runs `count` cycles in sessions of [`SESSION`] each, whose list of endpoints is replaced at times. Returns how many
+/// faults hit them.
 async fn cycles(proxy: &Proxy, count: usize, flapping: bool) -> Result<usize> {
     let mut faults = 0;
     let ttl = ttl_where(flapping);
     for first in (0..count).step_by(SESSION) {
-        // An attempt to connect goes on for some of these, also when it has succeeded.
+        // An attempt to connect continues for several of these, even after it has succeeded.
         let options = SessionOptions::new("n").ttl(ttl).request_timeout(REQUEST);
         let session = Session::connect([proxy.endpoint()], options).await?;
         for way in first..count.min(first + SESSION) {
             if way % 5 == 0 {
-                // Not heard of in time, the former list may stay in use.
+                // If it is not confirmed in time, the former list may stay in use.
                 let moved = session.set_endpoints([endpoint(proxy, way / 5)]).await;
                 assert!(flapping || moved.is_ok(), "{moved:?}");
             }
@@ -117,8 +119,8 @@ fn ttl_where(flapping: bool) -> Duration {
     if flapping { FLAPPING_TTL } else { TTL }
 }
 
-/// The bytes in use once no more than `allowed` are, or after a while: answers of etcd to a connection that was given up are
-/// let go of by a task that may still run.
+/// Returns the bytes in use once they are at most `allowed`, or after a while: a task that still runs may hold answers
+/// of etcd to a dropped connection.
 async fn bytes_in_use(allowed: usize) -> usize {
     let fits = async || (HEAP.current_usage() <= allowed).then_some(());
     let patience = Duration::from_secs(20);
@@ -126,7 +128,7 @@ async fn bytes_in_use(allowed: usize) -> usize {
     HEAP.current_usage()
 }
 
-/// The line of this process's status that tells its resident memory.
+/// Returns the line of this process's status with its resident memory.
 fn resident() -> Result<String> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmRSS"));
@@ -136,11 +138,11 @@ fn resident() -> Result<String> {
 async fn nothing_is_left_after(count: usize, flapping: bool) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
-    // One for all counts, so that none counts another's connection.
+    // One client for all counts, so that no count includes another's connection.
     let mut client = etcd.client().await;
     client.status().await?;
     let own = in_use(&etcd, &client).await?;
-    // The warm-up allocates what a process has only once, and the room that its tables take.
+    // The warm-up makes the allocations that a process needs only once, and the capacity of its tables.
     let warm = 4 * SESSION;
     cycles(&proxy, warm, flapping).await?;
     let recorder = Recorder::boottime();

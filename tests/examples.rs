@@ -1,7 +1,7 @@
-//! Every example is started against an etcd of its own: what it prints, how it ends, and that it leaves nothing.
+//! Tests every example against an etcd of its own: its output, how it ends, and that it leaves nothing.
 //!
-//! The test builds the examples itself, with cargo and the features it was built with: what it starts is never old.
-#![cfg(unix)] // one of them is ended by a signal
+//! The test builds the examples itself, with cargo and its own features, so that it never starts an outdated program.
+#![cfg(unix)] // one of the examples is ended by a signal
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-/// All there are; each has a test below.
+/// All examples; each has a test below.
 const EXAMPLES: [&str; 11] = [
     "fenced_writes",
     "follower_work",
@@ -59,7 +59,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         cargo.args(["--package", package]);
     }
     cargo.arg("--all-features");
-    // Cargo's variables for this test are not for another cargo: build scripts that look at them would run again.
+    // Cargo's variables for this test must not reach another cargo: build scripts that read them would run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -101,7 +101,7 @@ impl Running {
         })
     }
 
-    /// The next line that contains this.
+    /// Returns the next line that contains the text.
     async fn says(&mut self, text: &str) -> Result<String> {
         let found = timeout(LONG, async {
             while let Some(line) = self.output.next_line().await? {
@@ -126,7 +126,7 @@ impl Running {
         Ok(timeout(LONG, self.child.wait()).await??)
     }
 
-    /// Ends by SIGINT, and says so in these lines.
+    /// Ends the example by SIGINT, and expects these last lines.
     async fn interrupted(mut self, last_words: &[&str]) -> Result {
         self.signal(rustix::process::Signal::INT)?;
         for words in last_words {
@@ -157,7 +157,7 @@ fn every_example_has_a_test_and_is_short() {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(folder).expect("examples/") {
         let path = entry.expect("readable").path();
-        // A folder is a package of its own, with tests of its own, or has programs in other languages.
+        // A folder is a separate package with its own tests, or has programs in other languages.
         if path.join("Cargo.toml").is_file() {
             let tests = path.join("tests");
             assert!(tests.is_dir(), "no tests/ in {}", path.display());
@@ -210,7 +210,7 @@ async fn run_a_task_works_hands_over_and_ends() -> Result {
 }
 
 #[tokio::test]
-async fn step_by_step_tells_each_step() -> Result {
+async fn step_by_step_prints_each_step() -> Result {
     let etcd = Etcd::start().await?;
     let seconds = [("EXAMPLE_SECONDS", "1")];
     let mut example = Running::start("step_by_step", &etcd, &seconds)?;
@@ -223,7 +223,7 @@ async fn step_by_step_tells_each_step() -> Result {
 }
 
 #[tokio::test]
-async fn observe_tells_who_leads_and_who_is_blocked() -> Result {
+async fn observe_prints_the_leader_and_the_blocked_candidates() -> Result {
     let etcd = Etcd::start().await?;
     let mut example = Running::start("observe", &etcd, &[])?;
     example.says("nobody leads").await?;
@@ -283,7 +283,7 @@ async fn lock_numbers_invoices_of_several_nodes_without_a_gap() -> Result {
 }
 
 #[tokio::test]
-async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_is_killed() -> Result
+async fn partitioned_consumers_count_each_item_once_though_one_is_killed() -> Result
 {
     const SHARDS: usize = 64;
     const ITEMS: usize = 30;
@@ -297,7 +297,7 @@ async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_
         consumer.says("customer-4711 are in shard").await?;
         consumer.says("from item").await?;
     }
-    // In the middle of its work, and without a word.
+    // Killed in the middle of its work.
     let mut killed = consumers.remove(1);
     killed.child.kill().await?;
 
@@ -320,7 +320,7 @@ async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_
     }
     let written = client.get("eldest/example-shards/", Some(all())).await?;
     for entry in written.kvs() {
-        // How far it came was written once for each item, and each item once.
+        // The progress was written once for each item, and each item once.
         let key = entry.key_str()?;
         let times = if key.matches('/').count() == 2 {
             ITEMS as i64
@@ -334,12 +334,12 @@ async fn partitioned_consumers_share_shards_and_count_each_item_once_though_one_
     Ok(())
 }
 
-/// Status and body of a GET.
+/// Returns status and body of a GET.
 async fn get(address: &str, path: &str) -> Result<(u16, String)> {
     ask(address, "GET", path).await
 }
 
-/// Status and body of a request without a body.
+/// Returns status and body of a request without a body.
 async fn ask(address: &str, method: &str, path: &str) -> Result<(u16, String)> {
     let answer = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -356,7 +356,7 @@ async fn ask(address: &str, method: &str, path: &str) -> Result<(u16, String)> {
     Ok((status.parse()?, body.trim().to_owned()))
 }
 
-/// Checks that the address answers like that, soon.
+/// Checks that the address soon gives the wanted answer.
 async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
     Ok(eventually(
         LONG,
@@ -370,7 +370,7 @@ async fn answers(address: &str, path: &str, wanted: (u16, &str)) -> Result {
 }
 
 #[tokio::test]
-async fn http_service_tells_who_leads_and_resigns_on_sigterm() -> Result {
+async fn http_service_shows_the_leader_and_resigns_on_sigterm() -> Result {
     let etcd = Etcd::start().await?;
     let listen = [("LISTEN", "127.0.0.1:0")];
     let mut first = Running::start("http_service", &etcd, &listen)?;
@@ -435,7 +435,7 @@ async fn orders_to_any_node_are_taken_by_the_leader() -> Result {
     for node in &addresses[1..] {
         taken_by(&addresses[1], node).await?;
     }
-    // The leader last: the other one never leads.
+    // The leader ends last, so the other node never leads.
     for node in nodes.into_iter().rev() {
         node.interrupted(&["gone"]).await?;
     }
@@ -444,7 +444,7 @@ async fn orders_to_any_node_are_taken_by_the_leader() -> Result {
 }
 
 #[tokio::test]
-async fn follower_work_learns_where_the_leader_is_and_ends_before_it_leads() -> Result {
+async fn follower_work_learns_the_leaders_address_and_ends_before_leading() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("follower_work", &etcd, &[])?;
     first.says("orders come here, token").await?;
@@ -485,7 +485,7 @@ async fn a_stalled_leader_gives_way_and_leads_again_later() -> Result {
 }
 
 #[tokio::test]
-async fn scheduled_reports_go_on_after_a_hand_over_and_none_is_left_out() -> Result {
+async fn scheduled_reports_continue_after_a_hand_over_without_a_gap() -> Result {
     let etcd = Etcd::start().await?;
     let mut first = Running::start("scheduled", &etcd, &[])?;
     let number = |line: String| line.rsplit(' ').next().and_then(|word| word.parse().ok());

@@ -1,4 +1,4 @@
-//! The targets of `lab/fuzz/` for a few seconds, on the stable compiler: examples, examples that were damaged, and noise.
+//! Runs the targets of `lab/fuzz/` for a few seconds, on the stable compiler: on examples, damaged examples, and noise.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,7 +9,7 @@ use eldest_fixtures::damage::damaged;
 use eldest_http::fuzzing as requests;
 use fastrand::Rng;
 
-/// For all targets together.
+/// The time for all targets together.
 const BUDGET: Duration = Duration::from_secs(8);
 
 /// Returns the targets: the library's parsers and its router.
@@ -23,7 +23,7 @@ fn targets() -> impl Iterator<Item = Target> {
 }
 
 #[test]
-fn whatever_others_send_is_read_without_a_panic() {
+fn foreign_input_is_read_without_a_panic() {
     let targets: Vec<Target> = targets().collect();
     for target in &targets {
         let seed = fastrand::u64(..);
@@ -45,7 +45,7 @@ fn whatever_others_send_is_read_without_a_panic() {
             "{}: {tried} tried, {read} of them read to the end",
             target.name
         );
-        // Else all of it was refused at the first byte.
+        // Otherwise all input was refused at the first byte.
         assert!(
             read > 0 && read < tried,
             "{}: {read} of {tried}",

@@ -1,5 +1,5 @@
-//! Other programs stand in the same election or wait for the same lock: the v3election and v3lock RPCs, `etcdctl elect`
-//! and `etcdctl lock`, in both orders.
+//! Tests other programs in the same election or waiting for the same lock: the v3election and v3lock RPCs, `etcdctl
+//! elect` and `etcdctl lock`, in both orders.
 #![cfg(unix)] // etcdctl is ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -22,7 +22,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-/// One of ours that announces a plain string, as its companions do and expect.
+/// Connects a session of ours that announces a plain string, as the other programs do and expect.
 async fn ours(etcd: &Etcd, namespace: &str, identity: &str) -> Result<Session> {
     let options = SessionOptions::new(identity)
         .announcement(identity)
@@ -47,7 +47,7 @@ fn names(roster: &Roster) -> Vec<&str> {
     members.map(eldest::Member::identity).collect()
 }
 
-/// The next state in which these stand, eldest first.
+/// Returns the next state with exactly these candidates, eldest first.
 async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let mut last = Vec::new();
     let there = async {
@@ -72,7 +72,7 @@ async fn nothing_is_left(etcd: &Etcd) -> Result {
 
 // ---- the RPC
 
-/// Campaigns through the RPC, in the background; the answer comes when it leads.
+/// Campaigns through the RPC, in the background; the answer comes when the candidate leads.
 async fn rpc_campaign(
     etcd: &Etcd,
     name: &'static str,
@@ -100,7 +100,7 @@ async fn rpc_resign(client: &mut Client, key: LeaderKey) -> Result {
 async fn an_older_candidate_of_the_rpc_leads_ours_until_it_resigns() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    // The namespace that is none: the name is the whole prefix.
+    // The empty namespace: the name is the whole prefix.
     let (lease, campaign) = rpc_campaign(&etcd, "jobs", "theirs").await?;
     let theirs = timeout(LONG, campaign).await???;
 
@@ -129,7 +129,7 @@ async fn an_older_candidate_of_the_rpc_leads_ours_until_it_resigns() -> Result {
     let leadership = leads(&mut candidate).await?;
     standing(&mut observer, &["ours"]).await?;
 
-    // They see us.
+    // The RPC observes our leader.
     let second = timeout(LONG, elections.message()).await??.ok_or("ended")?;
     let seen = client.leader("jobs").await?;
     for kv in [second.kv(), seen.kv()] {
@@ -191,7 +191,7 @@ async fn a_younger_candidate_of_the_rpc_follows_ours_and_ours_follow_it() -> Res
 }
 
 #[tokio::test]
-async fn a_candidate_of_the_rpc_whose_lease_ends_makes_way() -> Result {
+async fn rpc_candidate_whose_lease_ends_makes_way() -> Result {
     let etcd = Etcd::start().await?;
     let (leader_lease, campaign) = rpc_campaign(&etcd, "eldest/jobs", "theirs").await?;
     timeout(LONG, campaign).await???;
@@ -202,7 +202,7 @@ async fn a_candidate_of_the_rpc_whose_lease_ends_makes_way() -> Result {
     standing(&mut observer, &["theirs", "theirs too"]).await?;
     let mut candidate = election.campaign().await?;
     waits_behind(&candidate, 2).await?;
-    // The one in the middle goes: nobody becomes leader by it.
+    // The middle candidate leaves: no other becomes leader by that.
     let mut client = etcd.client().await;
     client.lease_revoke(waiting_lease).await?;
     waits_behind(&candidate, 1).await?;
@@ -226,7 +226,7 @@ impl Etcdctl {
         let mut command = Command::new(etcdctl);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("ETCDCTL_") {
-                command.env_remove(name); // each would count as an argument
+                command.env_remove(name); // cargo would count each variable as an argument
             }
         }
         command
@@ -244,13 +244,13 @@ impl Etcdctl {
         })
     }
 
-    /// The next line: a key, or the value after it.
+    /// Returns the next line: a key, or the value after it.
     async fn line(&mut self) -> Result<String> {
         let line = timeout(LONG, self.output.next_line()).await??;
         Ok(line.ok_or("it ended")?)
     }
 
-    /// The key and value of the leader that it tells of.
+    /// Returns the key and value of the leader that it prints.
     async fn leader(&mut self) -> Result<(Vec<u8>, String)> {
         Ok((self.line().await?.into_bytes(), self.line().await?))
     }
@@ -337,7 +337,7 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
     waits_behind(&candidate, 1).await?;
     theirs.end(Signal::KILL).await?;
 
-    // Dead, but its key stands, so it leads; in its place for as long as its lease of 60 s lives.
+    // The process is dead, but its key exists, so it keeps its place and leads until its lease of 60 s expires.
     let leader = election.leader().await?.expect("its key stands");
     assert_eq!(leader.identity(), "theirs");
     assert!(matches!(
@@ -357,7 +357,7 @@ async fn a_killed_etcdctl_leads_until_its_lease_ends() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcdctl_and_ours_stand_at_an_exact_prefix_that_is_not_in_our_namespace() -> Result {
+async fn etcdctl_and_ours_share_an_exact_prefix_outside_our_namespace() -> Result {
     const PREFIX: &str = "/golem/shard-manager/leader";
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
@@ -434,7 +434,7 @@ async fn an_etcdctl_that_holds_a_lock_is_waited_for() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Result {
+async fn etcdctl_waits_for_our_lock_and_ours_wait_for_etcdctl() -> Result {
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
     };
@@ -443,7 +443,7 @@ async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Resul
     let (a, c) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "c").await?);
     let guard = timeout(LONG, a.lock("l")?.acquire()).await??;
     let token = guard.fencing_token();
-    // While etcdctl holds the lock it runs a command, which ends at once.
+    // While etcdctl holds the lock, it runs a command that ends at once.
     let endpoint = etcd.endpoint();
     let put = [
         &*etcdctl.to_string_lossy(),
@@ -478,7 +478,7 @@ async fn an_etcdctl_waits_for_our_lock_and_ours_behind_it_wait_for_it() -> Resul
 }
 
 #[tokio::test]
-async fn an_etcdctl_waits_for_our_readers_and_a_reader_behind_it_waits_for_it() -> Result {
+async fn etcdctl_waits_for_our_readers_and_a_later_reader_for_etcdctl() -> Result {
     let Some(etcdctl) = etcdctl() else {
         return Ok(());
     };

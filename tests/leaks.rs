@@ -1,5 +1,5 @@
-//! Elections, locks, semaphores and shared partitions leave nothing behind. A process of its own, because it counts the
-//! threads and files of its process.
+//! Tests that elections, locks, semaphores and shared partitions leave nothing behind. This test is a separate process,
+//! because it counts the threads and files of its process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -19,7 +19,7 @@ use resources::{idle, in_use, settled};
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Long, so that what is gone was given back and has not expired.
+/// A long TTL, so that a lease that is gone was revoked and has not expired.
 const TTL: Duration = Duration::from_secs(60);
 
 async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
@@ -27,7 +27,7 @@ async fn session(etcd: &Etcd, name: &str) -> Result<Session> {
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
-/// The ways in which a stay in an election ends.
+/// Runs a candidacy that ends in one of several ways.
 async fn cycle(session: &Session, way: usize) -> Result {
     let name = format!("e{}", way % 8);
     if way % 5 == 4 {
@@ -53,7 +53,7 @@ async fn cycle(session: &Session, way: usize) -> Result {
         }
         3 => drop(election.campaign().await?),
         4 => {
-            // Given up as soon as it has been asked for, or a little later.
+            // Dropped as soon as it was requested, or a little later.
             let pause = Duration::from_micros(300 * (way as u64 % 10));
             let campaign = tokio::time::timeout(pause, election.campaign());
             drop(campaign.await);
@@ -104,7 +104,7 @@ async fn runs_twice(election: &eldest::Election) -> Result {
     Ok(())
 }
 
-/// The ways in which a lock or a permit is let go of, or the wait for it.
+/// Holds or awaits a lock or a permit, and ends that in one of several ways.
 async fn hold(session: &Session, name: &str, way: usize) -> Result {
     let (lock, semaphore) = (session.lock(name)?, session.semaphore(name, 2)?);
     let (guard, permit) = (lock.acquire().await?, semaphore.acquire().await?);
@@ -120,7 +120,7 @@ async fn hold(session: &Session, name: &str, way: usize) -> Result {
     Ok(())
 }
 
-/// The ways in which a member of shared partitions leaves them.
+/// Runs a member of shared partitions that leaves in one of several ways.
 async fn share(session: &Session, name: &str, way: usize) -> Result {
     let partitions = session.partitions(name, 6)?;
     if way.is_multiple_of(2) {
@@ -138,7 +138,7 @@ async fn share(session: &Session, name: &str, way: usize) -> Result {
         partitions.run(shutdown, work).await?;
         return Ok(());
     }
-    // Given up as soon as it has been asked for, or a little later.
+    // Dropped as soon as it was requested, or a little later.
     let pause = Duration::from_micros(300 * (way as u64 % 10));
     drop(tokio::time::timeout(pause, partitions.join()).await);
     let again = eventually(PATIENCE, "it may join again", async || {
@@ -158,7 +158,7 @@ async fn share(session: &Session, name: &str, way: usize) -> Result {
     Ok(())
 }
 
-/// Starts the next cycle in an election only when the last one has left it.
+/// Starts the next cycle in an election only when the last candidate has left it.
 async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>) -> Result {
     let mut client = client.clone();
     for way in ways {
@@ -180,7 +180,7 @@ async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>
     Ok(())
 }
 
-/// Many sessions, given up in different ways, with an onlooker each.
+/// Runs many sessions that end in different ways, with an onlooker each.
 async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
     for way in 0..40 {
         let short = session(etcd, "short").await?;
@@ -191,7 +191,7 @@ async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
             0 => short.close().await?,
             1 => drop((short, observer, onlooker)),
             _ => {
-                // With a candidate that still stands, and a leadership.
+                // With a candidate that still waits, and a leadership.
                 let mut candidate = short.election("e9")?.campaign().await?;
                 let leadership = candidate.elected().await?;
                 drop(short);
@@ -211,7 +211,7 @@ async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
     Ok(())
 }
 
-/// A session that an agent guards, from its connection to its end.
+/// Runs a session that an agent guards, from its connection to its end.
 async fn guarded(etcd: &Etcd, client: &Client, socket: &Path) -> Result {
     let options = SessionOptions::new("guarded").ttl(TTL);
     let options = options.guard(Guard::agent_at(socket));
@@ -233,7 +233,8 @@ async fn guarded(etcd: &Etcd, client: &Client, socket: &Path) -> Result {
     Ok(())
 }
 
-/// An agent in this process guards one session after the other, and holds no more after the last than after the first ones.
+/// Checks that an agent in this process, which guards one session after the other, holds no more after the last than
+/// after the first ones.
 async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("agent.sock");
@@ -259,20 +260,20 @@ async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_stays_in_elections_leave_nothing_behind() -> Result {
+async fn two_hundred_candidacies_leave_nothing_behind() -> Result {
     let etcd = Etcd::start().await?;
-    // One for all counts, so that none counts another's connection.
+    // One client for all counts, so that no count includes another's connection.
     let mut client = etcd.client().await;
     client.status().await?;
     let own = in_use(&etcd, &client).await?;
     let recorder = Recorder::boottime();
-    // The first session starts what a process has only once: the watchdog's thread, the runtime's own.
+    // The first session starts what a process has only once: the watchdog's thread, and the runtime's own.
     session(&etcd, "first").await?.close().await?;
     cycles(&client, &session(&etcd, "second").await?, 0..12).await?;
     let baseline = settled(&etcd, &client, idle(&own)).await?;
     recorder.record("", "", What::Baseline(baseline));
 
-    // One session for many stays: it holds no more after the last than after the first.
+    // One session for many candidacies: it holds no more after the last than after the first.
     let long = session(&etcd, "long").await?;
     cycles(&client, &long, 0..12).await?;
     // A session that has led watches orders and evacuations until it closes.

@@ -1,5 +1,5 @@
-//! A thousand partitions over three to thirty processes that come, go, stop and die: at no instant two of them act for one
-//! partition, and none is without an owner for longer than promised.
+//! Tests a thousand partitions over three to thirty processes that come, go, stop and die: at no instant do two of them
+//! act for one partition, and none is without an owner for longer than guaranteed.
 #![cfg(unix)] // its processes are stopped and ended by signals
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -19,7 +19,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 const COUNT: u32 = 1024;
 const TTL: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(2);
-/// After a death, beyond the TTL.
+/// The time beyond the TTL, after a death.
 const SLACK: Duration = Duration::from_millis(3500);
 /// The time of a move, beyond the grace period.
 const MOVE: Duration = Duration::from_secs(1);
@@ -27,18 +27,18 @@ const MOVE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 const FEW: usize = 3;
 const MANY: usize = 30;
-/// How often at most a process must come to its turn between the end of one owner's term and the next one's beginning:
-/// the old one when it hears of the change, when its work ends, and for the answers of two batches that are released
-/// before; the new one for the event and for its answer. Thirty processes share few processors here, and each time one
-/// may be as late as any was seen to be. (`tests/faults/partitions_shared.rs` has the bounds as they are promised.)
+/// How often a process may need the processor between the end of one owner's term and the next one's beginning. The old
+/// owner needs it for the event, for the end of its work, and for the answers of two earlier batches; the new owner for
+/// the event and for its answer. Thirty processes share few processors here, and each time one may be as late as the
+/// latest that was measured. (`tests/faults/partitions_shared.rs` has the guaranteed bounds.)
 const TURNS: u32 = 6;
 
-/// How often a process asks its terms whether they are valid, and how often it writes down that they are.
+/// How often a process checks whether its terms are valid, and how often it records that they are.
 const SAMPLE: Duration = Duration::from_millis(25);
 const WRITE: Duration = Duration::from_millis(500);
 
 const CHILD: &str = "ELDEST_TEST_PARTITIONS";
-const TEST: &str = "a_thousand_partitions_survive_whatever_happens_to_their_members";
+const TEST: &str = "a_thousand_partitions_survive_any_failure_of_their_members";
 
 fn partitions(session: &Session) -> Result<Partitions> {
     Ok(session.partitions("shards", COUNT)?)
@@ -54,14 +54,14 @@ async fn connect(endpoint: &str, name: &str) -> Result<Session> {
 
 // ---- a member, in a process of its own
 
-/// A term as its process sees it: the last time it was valid, and when that was last written down.
+/// A term in its own process: the last time it was valid, and when that was last recorded.
 struct Seen {
     term: Term,
     valid: Option<Duration>,
     written: Duration,
 }
 
-/// Records when this process holds its terms valid.
+/// Records when this process considers its terms valid.
 struct Eye {
     node: String,
     recorder: Recorder,
@@ -92,7 +92,7 @@ impl Eye {
         self.recorder.record(&*self.node, term.name(), what);
     }
 
-    /// On a thread of its own, whatever the runtime does.
+    /// Samples on a separate thread, so that the runtime cannot delay it.
     fn sample_terms(&self) {
         let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
         terms.retain_mut(|seen| {
@@ -223,11 +223,11 @@ impl Scene {
         Ok(())
     }
 
-    /// So many members own everything, evenly.
+    /// Waits until `members` members own all partitions, evenly.
     async fn even(&self, members: usize) -> Result {
         let what = format!("{COUNT} partitions are spread over {members} members");
         eventually(LONG, what, async || {
-            // A machine that is this busy has better things to do than to be asked all the time.
+            // Frequent requests would only slow a machine that is this busy.
             tokio::time::sleep(Duration::from_millis(250)).await;
             let map = self.watched.map().await.ok()?;
             let mut loads: BTreeMap<i64, usize> = BTreeMap::new();
@@ -284,8 +284,8 @@ impl Scene {
         Ok(())
     }
 
-    /// The longest time that a process which nobody stopped did not come to look: the machine had no time for it, and
-    /// the bounds hold for a machine that has.
+    /// Returns the longest time for which a process that no test stopped did not sample: the machine was overloaded,
+    /// and the bounds hold for a machine that is not.
     fn starved(&self) -> Duration {
         let names = (1..=self.begun).map(|n| format!("n{n}"));
         let late = names
@@ -305,7 +305,8 @@ impl Scene {
     }
 }
 
-/// How long each partition was without an owner between two terms, with the reason for which the first one ended.
+/// Returns how long each partition was without an owner between two terms, with the reason for which the first one
+/// ended.
 fn vacancies(history: &History) -> Vec<(Duration, String, String)> {
     let mut events: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
     for event in history.events() {
@@ -341,7 +342,7 @@ fn vacancies(history: &History) -> Vec<(Duration, String, String)> {
 }
 
 #[tokio::test]
-async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Result {
+async fn a_thousand_partitions_survive_any_failure_of_their_members() -> Result {
     if let Ok(name) = std::env::var(CHILD) {
         let endpoint = std::env::var("ELDEST_TEST_ETCD")?;
         return child(&endpoint, &name, &std::env::var("ELDEST_TEST_FILE")?).await;
@@ -352,10 +353,10 @@ async fn a_thousand_partitions_survive_whatever_happens_to_their_members() -> Re
     scene.start(MANY - FEW)?;
     scene.even(MANY).await?;
 
-    // The eldest, which own as many as anybody.
+    // The eldest processes, which own as many partitions as any.
     scene.kill(5);
     scene.even(MANY - 5).await?;
-    // One that is stopped for longer than its lease, one that is not, and some that leave meanwhile.
+    // One process stops for longer than its lease, another for less, and some leave meanwhile.
     scene.pause(0)?;
     scene.pause(1)?;
     tokio::time::sleep(TTL / 4).await;

@@ -1,5 +1,5 @@
-//! A service's own election trait, of the shape that a public metadata server has, implemented by this library: what such a
-//! service asks for, it finds.
+//! Implements a service's own election trait, which has the shape of a public metadata server's, by this library: the
+//! library has everything that the trait needs.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const TTL: Duration = Duration::from_secs(5);
-/// The TTL, etcd's round for expired leases and its election timeout, and the machine's share.
+/// The limit: the TTL, etcd's interval for expired leases and its election timeout, and room for the machine.
 const SOON: Duration = Duration::from_secs(12);
 /// How long a service needs to stop its work; less than the grace period of [`TTL`].
 const STOPPING: Duration = Duration::from_millis(700);
@@ -47,11 +47,11 @@ enum Change {
 
 /// The service's trait. It is used as `Arc<dyn Metasrv>`, beside implementations on databases.
 trait Metasrv: Send + Sync {
-    /// Asked on every request.
+    /// Returns true while this node leads; called on every request.
     fn is_leader(&self) -> bool;
     /// Returns true once for each term, while this leader still has to load its state.
     fn begins(&self) -> bool;
-    /// Makes this node known to all, for as long as it lives, whether or not it campaigns.
+    /// Makes this node known to all, for as long as it lives, also without a campaign.
     fn register(&self) -> BoxFuture<'_, Result>;
     fn candidates(&self) -> BoxFuture<'_, Result<Vec<NodeInfo>>>;
     /// Waits for the leadership, and returns when it is over; the service calls it in a loop.
@@ -59,7 +59,7 @@ trait Metasrv: Send + Sync {
     /// The address of the leader.
     fn leader(&self) -> BoxFuture<'_, Result<Option<String>>>;
     fn resign(&self) -> BoxFuture<'_, Result>;
-    /// The service says that its work under that key has ended.
+    /// Reports that the service's work under that key has ended.
     fn stopped(&self, key: &LeaderKey);
     fn subscribe(&self) -> broadcast::Receiver<Change>;
 }
@@ -67,7 +67,7 @@ trait Metasrv: Send + Sync {
 struct OnEldest {
     election: Election,
     nodes: Group,
-    /// Kept for as long as this node is to be known.
+    /// The membership, kept for as long as this node must be known.
     known: OnceLock<GroupMembership>,
     /// The token of the last term whose beginning was reported.
     begun: AtomicI64,
@@ -144,7 +144,7 @@ impl Metasrv for OnEldest {
             let leadership = self.election.campaign().await?.elected().await?;
             let (key, lost) = (self.key_of(&leadership.term()), leadership.lost());
             let (changes, mut stopped) = (self.changes.clone(), self.stopped.subscribe());
-            // Nobody has to listen.
+            // There may be no subscriber.
             let _ = changes.send(Change::Elected(key.clone()));
             let working = async move {
                 lost.cancelled().await;
@@ -198,7 +198,7 @@ async fn server(session: &Session) -> Result<(Arc<dyn Metasrv>, JoinHandle<Resul
     Ok((server, campaigns))
 }
 
-/// When the work of a term began or ended, and under which token.
+/// The beginning or the end of a term's work, with its token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Work {
     Began(Instant, i64),
@@ -262,7 +262,7 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
     assert!(matches!(elected, Change::Elected(_)), "{elected:?}");
     assert!(first.begins(), "another term");
 
-    // Each campaign begins right after the one before has dropped its candidate.
+    // Each campaign begins right after the former one has dropped its candidate.
     for _ in 0..10 {
         let leads = if first.is_leader() { &first } else { &second };
         timeout(SOON, leads.resign()).await??;
@@ -278,7 +278,7 @@ async fn a_service_s_trait_is_kept_by_the_library() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_server_s_work_begins_after_the_work_of_the_one_before_has_ended() -> Result {
+async fn next_servers_work_begins_after_the_previous_work_ended() -> Result {
     println!("this test runs in virtual time");
     let etcd = MemoryEtcd::start();
     let (works, mut worked) = mpsc::unbounded_channel();
@@ -298,7 +298,7 @@ async fn the_next_server_s_work_begins_after_the_work_of_the_one_before_has_ende
     let mut last = timeout(SOON, worked.recv()).await?.expect("work");
     for turn in 0..6 {
         let (_, leads, campaigns, _) = &servers[turn % 2];
-        // The second way drops the task that campaigns: nothing but the term's own work is left of it.
+        // The second way drops the task that campaigns: only the term's own work is left.
         if turn < 4 {
             timeout(SOON, leads.resign()).await??;
         } else {

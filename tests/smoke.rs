@@ -1,4 +1,4 @@
-//! Tests one life in an election, on every supported version of etcd.
+//! Tests one candidacy from join to end, on every supported version of etcd.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ async fn session(endpoint: String, identity: &str) -> Result<Session> {
     Ok(Session::connect([endpoint], options).await?)
 }
 
-/// The next state in which these stand, eldest first.
+/// Returns the next state with exactly these candidates, eldest first.
 async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let names = |roster: &Roster| -> Vec<String> {
         let members = roster.members().iter();
@@ -43,7 +43,7 @@ async fn standing(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     timeout(LONG, there).await?
 }
 
-/// Checks that etcd holds no key and no lease of anybody.
+/// Checks that etcd holds no key and no lease.
 async fn nothing_is_left(client: &mut Client) -> Result {
     let all = GetOptions::new().with_all_keys().with_keys_only();
     let keys = client.get("", Some(all)).await?;
@@ -53,7 +53,7 @@ async fn nothing_is_left(client: &mut Client) -> Result {
 }
 
 #[tokio::test]
-async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Result {
+async fn the_eldest_leads_and_the_next_follows_and_nothing_is_left() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;
     let b = session(etcd.endpoint(), "b").await?;
@@ -108,7 +108,7 @@ async fn the_eldest_leads_the_next_waits_and_follows_and_nothing_is_left() -> Re
 }
 
 #[tokio::test]
-async fn a_leader_out_of_reach_stops_believing_before_the_next_one_leads() -> Result {
+async fn a_leader_out_of_reach_stops_before_the_next_one_leads() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = session(proxy.endpoint(), "a").await?;
@@ -197,7 +197,7 @@ async fn partitions_are_shared_and_handed_over() -> Result {
     let mut moved = Vec::new();
     timeout(LONG, async {
         while moved.len() < COUNT as usize / 2 {
-            // A moving partition is given back when its work has ended.
+            // A moving partition is released when its work has ended.
             owned.retain(|partition| !partition.lost().is_cancelled());
             let next = timeout(Duration::from_millis(50), second.owned()).await;
             if let Ok(partition) = next {
@@ -242,7 +242,7 @@ async fn work_runs_while_its_node_leads_and_ends_on_shutdown() -> Result {
 }
 
 #[tokio::test]
-async fn a_candidate_that_won_and_did_not_look_leaves_all_the_same() -> Result {
+async fn a_candidate_with_an_unread_victory_leaves_cleanly() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;
     let election = a.election("jobs")?;

@@ -1,4 +1,5 @@
-//! Certificates, from an etcd that shows one and wants one: which are taken, and how they are replaced under a leader.
+//! Tests certificates, with an etcd that presents one and requires one: which are accepted, and how they are replaced
+//! under a leader.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod capture;
@@ -56,7 +57,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
     let stranger = Authority::new()?;
     let past = eldest_fixtures::tls::now().saturating_sub(SECOND);
 
-    // Ours, as etcd sees it.
+    // Our certificate, as etcd checks it.
     for signed in [
         stranger.sign("127.0.0.1")?,
         sealed.authority.sign_until("127.0.0.1", past)?,
@@ -72,7 +73,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
     let refusal = refused_at_once(&sealed, none).await?;
     assert!(refusal.contains("CertificateRequired"), "{refusal}");
 
-    // etcd's, as we see it; it reads its files for every connection.
+    // etcd's certificate, as we check it; etcd reads its files for every connection.
     for (what, signed, why) in [
         (
             "for another name",
@@ -107,7 +108,7 @@ async fn a_wrong_or_missing_certificate_is_refused_with_the_reason() -> Result {
 }
 
 #[tokio::test]
-async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -> Result {
+async fn looked_up_address_must_present_the_certificate_of_its_host() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     sealed.identify("server", &sealed.authority.sign("localhost")?)?;
     let refusal = refused_at_once(&sealed, files(&sealed)).await?;
@@ -128,7 +129,7 @@ async fn an_address_that_was_looked_up_must_show_the_certificate_of_its_host() -
     Ok(())
 }
 
-/// Each is refused with the name of its file, and with the rule that it breaks, before anything is sent.
+/// Checks that each is refused with the name of its file, and with the rule that it breaks, before anything is sent.
 async fn named(sealed: &TlsEtcd, rows: &[(TlsOptions, [&str; 2])]) {
     for (files, parts) in rows {
         let checked = files.check().expect_err("it cannot be used");
@@ -165,7 +166,7 @@ async fn a_file_that_is_missing_or_holds_something_else_is_named() -> Result {
 }
 
 #[tokio::test]
-async fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_the_remedy() -> Result {
+async fn unusable_certificate_or_key_is_named_with_the_remedy() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let other = sealed.authority.sign("127.0.0.1")?;
     let headed = |head: &str| format!("{head}\nMC4CAQ==\n");
@@ -208,7 +209,7 @@ async fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_the_remedy() -
 }
 
 #[tokio::test]
-async fn an_http_url_of_a_tls_port_and_an_https_url_of_a_plain_one_are_reported() -> Result {
+async fn url_scheme_that_does_not_match_its_port_is_reported() -> Result {
     let sealed = TlsEtcd::start(&[]).await?;
     let plain = eldest_testing::Etcd::start().await?;
     let refusal = async |endpoint: String| {
@@ -226,13 +227,13 @@ async fn an_http_url_of_a_tls_port_and_an_https_url_of_a_plain_one_are_reported(
         of_plain.contains("the server speaks no TLS: write http://"),
         "{of_plain}"
     );
-    // A port at which nobody listens says nothing of the kind.
+    // A port without a listener gives no such error.
     let nobody = refusal("http://127.0.0.1:1".to_owned()).await;
     assert!(!nobody.contains("write"), "{nobody}");
     Ok(())
 }
 
-/// A leader whose connections a proxy can cut.
+/// Starts a leader whose connections a proxy can cut.
 async fn leading(sealed: &TlsEtcd) -> Result<(Proxy, Session, Candidate, Leadership)> {
     let proxy = Proxy::start(sealed.address()).await?;
     let endpoint = format!("https://{}", proxy.address());
@@ -245,7 +246,7 @@ async fn leading(sealed: &TlsEtcd) -> Result<(Proxy, Session, Candidate, Leaders
 /// Waits for a renewal that was sent after this.
 async fn renewed(leadership: &Leadership) -> Result {
     let before = leadership.valid_until().since_boot();
-    // One may be under way; the next is not.
+    // One renewal may be in flight; the next one is later.
     for _ in 0..2 {
         let before = leadership.valid_until().since_boot().max(before);
         eventually(LONG, "renewed", async || {
@@ -264,7 +265,7 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
     let sealed = TlsEtcd::start(&[&new]).await?;
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
 
-    // Ours first: it trusts both authorities, and shows what the new one has signed.
+    // Our certificates first: we trust both authorities, and present a certificate of the new one.
     sealed.replace(
         "ca.pem",
         &format!("{}{}", sealed.authority.pem(), new.pem()),
@@ -272,11 +273,11 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
     sealed.identify("client", &new.sign("127.0.0.1")?)?;
     proxy.drop_connections();
     renewed(&leadership).await?;
-    // Then etcd's, which none would trust that knows the old authority alone.
+    // Then etcd's certificate, which a client that knows only the old authority would refuse.
     sealed.identify("server", &new.sign("127.0.0.1")?)?;
     proxy.drop_connections();
     renewed(&leadership).await?;
-    // Now the old one may go.
+    // Now the old authority may go.
     sealed.replace("ca.pem", new.pem())?;
     proxy.drop_connections();
     renewed(&leadership).await?;
@@ -289,7 +290,7 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
 }
 
 #[tokio::test]
-async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_node_back() -> Result
+async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> Result
 {
     let (logs, _guard) = Logs::capture();
     let sealed = TlsEtcd::start(&[]).await?;
@@ -300,7 +301,7 @@ async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_n
     renewed(&leadership).await?;
     let expired = async || (eldest_fixtures::tls::now() > end + SECOND).then_some(());
     eventually(LONG, "it has expired", expired).await?;
-    renewed(&leadership).await?; // a connection that stands is not asked again
+    renewed(&leadership).await?; // an established connection is not checked again
 
     proxy.drop_connections();
     timeout(LONG, leadership.lost().cancelled()).await?;
@@ -323,16 +324,15 @@ async fn an_expired_certificate_ends_the_term_in_time_and_a_new_one_brings_the_n
     Ok(())
 }
 
-/// etcd's certificate is replaced first, which is the wrong order: no new connection is made until the node knows the new
-/// authority.
+/// etcd's certificate is replaced first, which is the wrong order: no new connection succeeds until the node knows the
+/// new authority.
 #[tokio::test]
-async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_returns_once_it_does()
--> Result {
+async fn leader_without_etcds_new_authority_stops_in_time_and_returns_with_it() -> Result {
     let (logs, _guard) = Logs::capture();
     let (sealed, new) = (TlsEtcd::start(&[]).await?, Authority::new()?);
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
     sealed.identify("server", &new.sign("127.0.0.1")?)?;
-    renewed(&leadership).await?; // a connection that stands is not asked again
+    renewed(&leadership).await?; // an established connection is not checked again
     proxy.drop_connections();
     timeout(LONG, leadership.lost().cancelled()).await?;
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
@@ -351,7 +351,7 @@ async fn a_leader_that_does_not_know_etcd_s_new_authority_stops_in_time_and_retu
 }
 
 #[tokio::test]
-async fn an_endpoint_whose_certificate_is_good_is_found_beside_one_whose_is_not() -> Result {
+async fn endpoint_with_a_valid_certificate_is_found_beside_an_invalid_one() -> Result {
     let (good, stranger) = (TlsEtcd::start(&[]).await?, TlsEtcd::start(&[]).await?);
     let endpoints = [&stranger.endpoint, &good.endpoint];
     let session = Session::connect(endpoints, options(files(&good))).await?;
@@ -389,7 +389,7 @@ async fn authorities_and_identity_may_come_from_memory() -> Result {
 
 #[tokio::test]
 #[ignore = "needs a system that trusts the server; the next test runs it in a process that has one"]
-async fn with_nothing_but_an_https_endpoint() -> Result {
+async fn connects_with_only_an_https_endpoint() -> Result {
     let endpoint = std::env::var("SEALED")?;
     let session = Session::connect([endpoint], SessionOptions::new("me")).await?;
     session.close().await?;
@@ -397,10 +397,10 @@ async fn with_nothing_but_an_https_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn https_works_out_of_the_box_with_the_authorities_of_the_system() -> Result {
+async fn https_works_by_default_with_the_authorities_of_the_system() -> Result {
     let sealed = TlsEtcd::start_open(&[]).await?;
     let status = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["--exact", "with_nothing_but_an_https_endpoint", "--ignored"])
+        .args(["--exact", "connects_with_only_an_https_endpoint", "--ignored"])
         .env("SSL_CERT_FILE", sealed.file("ca.pem"))
         .env("SEALED", &sealed.endpoint)
         .status();

@@ -1,4 +1,5 @@
-//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, and when its term began.
+//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, and when its term
+//! began.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub(super) struct Announcing {
     value: Arc<[u8]>,
     /// The candidate had a key before.
     had_key: bool,
-    /// When the present key was asked for, if another one came before it; since 1970.
+    /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
     rejoined: Option<Duration>,
     beginning: Option<Beginning>,
 }
@@ -23,7 +24,7 @@ pub(super) struct Announcing {
 /// The beginning of the last term, which is announced once, for nodes that come later.
 struct Beginning {
     term: Arc<TermState>,
-    /// Since 1970.
+    /// The time at which the term began, since 1970.
     since: Duration,
     progress: Progress,
 }
@@ -64,7 +65,7 @@ impl Announcing {
         Some(Arc::clone(&self.value))
     }
 
-    /// Returns what the key is to say when the caller announces `value`.
+    /// Returns what the key must announce when the caller announces `value`.
     pub(super) fn replace(&mut self, value: Arc<[u8]>) -> Arc<[u8]> {
         let rejoined = self
             .rejoined
@@ -75,7 +76,8 @@ impl Announcing {
         leads.unwrap_or_else(|| Arc::clone(&self.value))
     }
 
-    /// Returns the announcement of the present term's beginning and where to answer, unless it is announced already.
+    /// Returns the announcement of the present term's beginning with the channel for its answer; `None` if it is
+    /// announced already.
     pub(super) fn beginning(&mut self) -> Option<(Arc<[u8]>, Answer)> {
         let beginning = self.beginning.as_mut()?;
         if let Progress::Asked(answer) = &mut beginning.progress {
@@ -96,7 +98,7 @@ impl Announcing {
 }
 
 impl Beginning {
-    /// Returns the announcement with this beginning, unless the term is over or it does not fit.
+    /// Returns the announcement with this beginning, unless the term is over or the announcement would be too large.
     fn added_to(&self, value: &[u8]) -> Option<Arc<[u8]>> {
         if self.term.is_lost() {
             return None;

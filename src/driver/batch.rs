@@ -12,8 +12,8 @@ use crate::etcd::{Pool, Registered};
 use eldest_core::action::{Answer, Ask, Join, RequestError};
 use eldest_core::batcher::Batch;
 
-/// Sends a batch; its answers come as events, each as soon as it is complete: reading many candidates of one election holds
-/// up no other.
+/// Sends a batch. Its answers come as events, each as soon as it is complete, so an election with many candidates to
+/// read delays no other answer.
 pub(super) async fn send(pool: Arc<Pool>, mut batch: Batch, events: mpsc::UnboundedSender<Event>) {
     let (kind, begun) = (batch.kind(), pool.now());
     let (pool, unfinished) = (&*pool, FuturesUnordered::new());
@@ -70,7 +70,7 @@ pub(super) async fn finish(pool: &Pool, answer: Partly) -> Answer {
     }
 }
 
-/// Asks for what is of one kind, in one transaction; the answers in their order.
+/// Sends requests of one kind in one transaction; returns their answers in the same order.
 pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partly>, RequestError> {
     let joins: Vec<_> = asks.iter().filter_map(|ask| join(ask)).collect();
     if !joins.is_empty() {

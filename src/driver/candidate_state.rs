@@ -18,7 +18,7 @@ use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 
-/// Logs what became of a candidate: of an election it is news, of a lock a detail.
+/// Logs an event of a candidate: at the level of news for an election, as a detail for a lock.
 macro_rules! log_event {
     ($candidate:expr, $($event:tt)*) => {
         if $candidate.brief {
@@ -35,34 +35,35 @@ pub(crate) struct CandidateState {
     pub(crate) prefix: Arc<[u8]>,
     awaiting_end: Vec<oneshot::Sender<()>>,
     status: LazyWatchSender<Status>,
-    /// The campaign's answer: that the key stands and its place in the queue is known, or an error.
+    /// Answers the campaign: its key is in etcd and its place in the queue is known, or an error.
     placed: Option<oneshot::Sender<Result<()>>>,
-    /// True once the key was registered.
+    /// True once a key of the candidate was registered.
     registered: bool,
-    /// Kept until the key stands.
+    /// The room of a campaign, kept until the key is in etcd.
     room: Option<OwnedSemaphorePermit>,
     elected: Arc<dyn Winner>,
     term: Option<(TermId, Arc<TermState>)>,
-    /// When the term began, until it is known that somebody took it up, or it was warned of.
+    /// The beginning of a term that no caller has taken up yet and that no warning has named.
     unclaimed: Option<Time>,
     pub(super) announcing: Announcing,
     failure: Arc<OnceLock<Error>>,
     /// True for a lock, a semaphore or a partition: its many terms are logged as details.
     brief: bool,
-    /// The next task of this session may stand when the key of this one is gone.
+    /// Lets the next task of this session join; dropped when this candidate's key is gone.
     turn: Option<OwnedSemaphorePermit>,
-    /// Tells the election's other handles; nobody else has such.
+    /// Updates the status in the election's other handles; no other candidate has this writer.
     writer: Option<LocalStatusWriter>,
     campaign: Campaign,
 }
 
-/// Takes what a candidate wins. It does not keep the session alive: the driver must see when every handle is gone.
+/// Takes the terms that a candidate wins. It does not keep the session alive: the driver must see when every handle is
+/// gone.
 pub(crate) trait Winner: Send + Sync {
-    /// A term began. If nobody takes it up, its key must be released.
+    /// A term began. If no caller takes it up, the term's key must be released.
     fn elected(&self, slot: SlotId, id: TermId, term: Term);
 }
 
-/// A term that began and that nobody was handed yet.
+/// A term that began and was not handed to a caller yet.
 pub(super) struct Won {
     winner: Arc<dyn Winner>,
     slot: SlotId,
@@ -80,7 +81,7 @@ impl Won {
 pub(crate) struct CandidateChannels {
     pub(crate) status: Arc<LazyWatch<Status>>,
     pub(crate) placed: oneshot::Receiver<Result<()>>,
-    /// Why etcd refused it.
+    /// Why etcd refused the candidate.
     pub(crate) failure: Arc<OnceLock<Error>>,
 }
 
@@ -145,7 +146,7 @@ impl CandidateState {
         }
     }
 
-    /// The key stands, so another candidate may join.
+    /// The key is in etcd, so another candidate may join.
     pub(super) fn registered(&mut self) {
         self.room = None;
         self.registered = true;
@@ -240,7 +241,7 @@ impl CandidateState {
         self.announcing.rejoin(now)
     }
 
-    /// Warns, once, of a term that began before that moment and that nobody took up.
+    /// Warns, once, of a term that began before that moment and that no caller took.
     pub(super) fn warn_if_unclaimed(&mut self, identity: &str, before: Time) {
         if self.unclaimed.is_none_or(|since| since > before) {
             return;
@@ -263,7 +264,7 @@ impl CandidateState {
         cutoff: Time,
         valid: bool,
     ) {
-        // Kept, for the end may be reported again: a term that winds up can lose its key.
+        // Kept, because the end may be reported again: a term that winds up can lose its key.
         let Some((_, shared)) = self.term.as_ref().filter(|(t, _)| *t == term) else {
             return;
         };
@@ -273,7 +274,7 @@ impl CandidateState {
         }
     }
 
-    /// Logs the end of the term, as a warning if nobody asked for it.
+    /// Logs the end of the term, as a warning if the user did not ask for it.
     fn log_end(&self, identity: &str, term: &TermState, reason: LostReason) {
         let token = term.token;
         term.end_span(reason);
@@ -319,7 +320,7 @@ impl CandidateState {
         self.answer_if_placed();
     }
 
-    /// Tells those who look from outside of the candidate.
+    /// Shows the status to everything outside of the candidate: handles, logs and spans.
     fn shown(&self, identity: &str, status: Status) {
         if let Some(writer) = &self.writer {
             writer.status(status);
@@ -334,7 +335,7 @@ impl CandidateState {
 
     /// Answers when the candidacy has ended.
     pub(super) fn await_end(&mut self, reply: oneshot::Sender<()>) {
-        // Calls that were given up must not pile up. Many may wait, so not each call looks at all of them.
+        // Remove abandoned calls, or they would pile up. Only a full table is searched, because many calls may wait.
         if self.awaiting_end.len() == self.awaiting_end.capacity() {
             self.awaiting_end.retain(|reply| !reply.is_closed());
         }
@@ -365,7 +366,7 @@ impl CandidateState {
     pub(super) fn abandoned(&mut self, identity: &str, deadline: Time) {
         drop(self.campaign.end(LostReason::RuntimeGone.as_str()));
         if let Some((_, shared)) = self.term.take() {
-            // One that was over before is not over again.
+            // A term that was over before does not end again.
             if shared.end(LostReason::RuntimeGone, deadline, true) {
                 self.log_end(identity, &shared, LostReason::RuntimeGone);
             }
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn campaign_is_answered_when_the_key_is_registered_and_its_place_is_known() {
+    fn campaign_is_answered_when_its_key_and_place_are_known() {
         let place = Status::waiting(1);
         let (mut candidate, mut seen) = candidate();
         candidate.registered();

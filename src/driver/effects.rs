@@ -12,7 +12,7 @@ use eldest_core::action::{self, Action, Ask, CandidateAction, Join, SlotId, Term
 use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
 
-/// So many terms are announced to have begun with each renewal.
+/// The number of terms whose beginning is announced with each renewal.
 const BEGINNINGS: usize = 16;
 
 impl Driver {
@@ -68,11 +68,11 @@ impl Driver {
             .answer(|slot, term| core.is_released(slot, term));
     }
 
-    /// Tells a candidate what became of it.
+    /// Reports to a candidate what happened to it.
     fn candidate_action(&mut self, action: CandidateAction) {
         self.releases.changed(action.slot());
         match action {
-            // Callers hear of it at the end of the turn.
+            // Callers are notified at the end of the turn.
             CandidateAction::Released { .. } => {}
             CandidateAction::Elected {
                 slot,
@@ -143,7 +143,7 @@ impl Driver {
             .present()
             .is_some_and(|lease_deadline| lease_deadline.extend(deadline));
         if !extended {
-            // The watchdog, or somebody's check, was faster than this renewal: what it ended stays ended.
+            // The watchdog or a caller's check ended the term before this renewal: it stays ended.
             let now = self.env.now();
             self.core.distrusted(now);
             return;
@@ -155,8 +155,8 @@ impl Driver {
         self.announce_beginnings();
     }
 
-    /// Has a key that replaces another one tell since when it stands. A member that is set aside, which is rare, keeps the time
-    /// of its first key.
+    /// Makes a key that replaces another one announce when it joined. A member that is set aside, which is rare, keeps
+    /// the time of its first key.
     fn joins(&mut self, join: &mut Join) {
         let slot = self.standing.get(&join.prefix).copied();
         let candidate = slot.and_then(|slot| Some((slot, self.candidates.get_mut(&slot)?)));
@@ -165,13 +165,13 @@ impl Driver {
         };
         if let Some(value) = candidate.rejoin(self.env.unix_time()) {
             join.value = Arc::clone(&value);
-            // No key stands, so nothing is written, and nobody waits for an answer.
+            // There is no key, so nothing is written, and no caller waits for an answer.
             let now = self.env.now();
             self.core.proclaim(now, slot, value, 0);
         }
     }
 
-    /// Announces when terms began. Not before a renewal, so that a short term costs no request and no hand-over waits; and a
+    /// Announces when terms began: after a renewal, so that a short term costs no request and no hand-over waits, and a
     /// few at a time, because a session may lead thousands of elections.
     fn announce_beginnings(&mut self) {
         let each = self.candidates.iter_mut();
@@ -183,7 +183,7 @@ impl Driver {
         }
     }
 
-    /// Replaces what a candidate announces, and answers when etcd has.
+    /// Replaces what a candidate announces, and answers the caller once etcd has answered.
     pub(super) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Answer) {
         self.tickets += 1;
         self.proclaims.insert(self.tickets, reply);
@@ -213,7 +213,7 @@ impl Driver {
         if let action::SessionState::Lost { reason, .. } = &state {
             metrics::lease_lost(identity, *reason);
         }
-        // A lease that is trusted no longer may be found to be gone later: that is the same loss.
+        // A lease that is no longer trusted may later turn out to be gone: that is the same loss.
         let was_lost = matches!(*self.state.borrow(), SessionState::Lost { .. });
         match state {
             action::SessionState::Lost { reason, .. } if !was_lost => {

@@ -8,9 +8,9 @@ use eldest_core::batcher::{Kind, Outcome};
 pub(crate) enum Event {
     /// A request was answered.
     Answered { request: RequestId, answer: Answer },
-    /// Some that shared a transaction were.
+    /// Answers to some requests that shared a transaction.
     Batch(BatchAnswer),
-    /// One that used the keepalive stream; the stream comes back with the answer, if it may be used again.
+    /// A renewal was answered on the keepalive stream. The answer returns the stream if it may be used again.
     Renewed {
         request: RequestId,
         answer: Answer,
@@ -33,6 +33,7 @@ pub(crate) enum Event {
 pub(super) struct BatchAnswer {
     pub(super) kind: Kind,
     pub(super) answers: Vec<(RequestId, Answer)>,
-    /// With the last: what it says about the size of batches. Of joins whose election has many candidates, answers may follow.
+    /// Present in the last message of a batch: what its duration and result say about the size of batches. Answers to
+    /// joins may follow, if their election has many candidates.
     pub(super) last: Option<Outcome>,
 }

@@ -1,4 +1,4 @@
-//! Decides which failures of a session are worth a line: the first of its kind and of each reason, then a summary now and
+//! Decides which failures of a session are logged: the first of its kind and of each reason, then a summary now and
 //! then, then the end.
 //!
 //! An outage makes every request of every election fail, again at every attempt. Metrics count them all.
@@ -11,12 +11,12 @@ use crate::metrics;
 use eldest_core::action::{Class, Note};
 use eldest_core::time::Time;
 
-/// At least so long is between two summaries.
+/// The shortest time between two summaries.
 const EVERY: Duration = Duration::from_secs(10);
-/// So many different reasons of one outage have a line at once: the first ("channel closed") seldom is the cause
+/// How many different reasons of one outage are logged at once: the first ("channel closed") seldom is the cause
 /// ("certificate expired").
 const REASONS: usize = 4;
-/// A line names so many elections and counts the others.
+/// How many elections a line names; the others are counted.
 const NAMES: usize = 5;
 
 /// The operation that failed.
@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) step: Step,
     /// The reason of the last failure.
     pub(super) why: String,
-    /// Whose requests failed, as people read it.
+    /// The names of the elections whose requests failed.
     pub(super) elections: String,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Line {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     First,
-    /// So many failures, in so much time.
+    /// The number of failures so far, and the time since the first.
     GoesOn(u64, Duration),
     Over(u64, Duration),
 }
@@ -57,7 +57,7 @@ pub(super) struct Failures {
     /// The prefix of all keys of the session.
     namespace: Arc<[u8]>,
     outages: Vec<Outage>,
-    /// Without another failure for so long, it is over; longer than attempts are apart.
+    /// How long no failure may occur before the outage counts as over; longer than the time between attempts.
     quiet: Duration,
 }
 
@@ -66,7 +66,7 @@ struct Outage {
     what: What,
     class: Class,
     why: String,
-    /// The reasons that had a line at once.
+    /// The reasons that were logged at once.
     reasons: Vec<String>,
     names: BTreeSet<String>,
     began: Time,
@@ -94,7 +94,7 @@ impl Outage {
 }
 
 impl Line {
-    /// Logs it.
+    /// Logs the line.
     fn log(&self, identity: &str) {
         let (why, elections) = (&*self.why, &*self.elections);
         let class = tracing::field::debug(self.class);
@@ -139,7 +139,8 @@ impl What {
 }
 
 impl Failures {
-    /// `attempts`: the longest time between two attempts at the same thing.
+    /// Makes the record of a session without failures. `attempts`: the longest time between two attempts at the same
+    /// request.
     pub(super) fn new(attempts: Duration, identity: Arc<str>, namespace: Arc<[u8]>) -> Self {
         Self {
             identity,
@@ -149,7 +150,7 @@ impl Failures {
         }
     }
 
-    /// Counts what every task of the session may meet; what there is to tell of it now.
+    /// Counts a failure that every task of the session may meet; returns the line to log for it now.
     pub(super) fn note(&mut self, now: Time, note: &Note) -> Option<Line> {
         let identity = &*self.identity;
         match note {
@@ -170,7 +171,7 @@ impl Failures {
         }
     }
 
-    /// [`Failures::failed`] for one election, by its key or prefix, or for the whole session.
+    /// Calls [`Failures::failed`] for one election, by its key or prefix, or for the whole session.
     pub(super) fn about(
         &mut self,
         now: Time,
@@ -182,7 +183,7 @@ impl Failures {
         self.failed(now, what, why, name)
     }
 
-    /// Logs. A failure of the whole session concerns `all`.
+    /// Logs the lines. A failure of the whole session concerns `all`.
     pub(super) fn log_lines(
         &self,
         lines: impl IntoIterator<Item = Line>,
@@ -196,8 +197,8 @@ impl Failures {
         }
     }
 
-    /// Something failed; the line to log of it now: the first failure of its kind and class, the first of each
-    /// further reason up to a bound, and a summary now and then. `names`: the elections that are affected.
+    /// Counts a failure, and returns the line to log now: for the first failure of its kind and class, for the first of
+    /// each further reason up to a bound, and for a summary now and then. `names`: the elections that are affected.
     fn failed(
         &mut self,
         now: Time,
@@ -232,7 +233,7 @@ impl Failures {
             outage.reasons.push(why.to_owned());
             return Some(outage.line(Step::First, now));
         }
-        // By a failure, never by the time alone: no line says that an outage goes on when it is over.
+        // A failure writes the summary, never the time alone: no line reports an outage as lasting when it is over.
         if now >= outage.logged.after(EVERY) {
             let step = Step::GoesOn(outage.count, now.since(outage.began));
             return Some(outage.line(step, now));
@@ -240,21 +241,21 @@ impl Failures {
         None
     }
 
-    /// Renewals succeed again.
+    /// Renewals succeed again; returns the lines of the outages that this ends.
     pub(super) fn renewed(&mut self) -> Vec<Line> {
         let renewals = |outage: &mut Outage| matches!(outage.what, What::Renewal | What::Refusal);
         let over = self.outages.extract_if(.., renewals);
         over.map(Outage::over).collect()
     }
 
-    /// When [`Failures::due`] has something to log.
+    /// Returns the time at which [`Failures::due`] has something to log.
     pub(super) fn next(&self) -> Option<Time> {
         let lasts = self.outages.iter().map(|outage| self.last(outage.class));
         lasts.min().map(|last| last.after(self.quiet))
     }
 
-    /// Returns the lines of the outages that are over, now that time has passed. None is while others of its class go on: a
-    /// kind of request that is rarely tried again says nothing by its silence.
+    /// Returns the lines of the outages that are over by now. An outage lasts while others of its class do: a kind of
+    /// request that is rarely repeated proves nothing by its silence.
     pub(super) fn due(&mut self, now: Time) -> Vec<Line> {
         let classes: Vec<Class> = self.outages.iter().map(|outage| outage.class).collect();
         let is_over = |class: &Class| now >= self.last(*class).after(self.quiet);
@@ -266,7 +267,7 @@ impl Failures {
             .collect()
     }
 
-    /// When something last failed in that way.
+    /// Returns the time of the last failure of that class.
     fn last(&self, class: Class) -> Time {
         let same = self.outages.iter().filter(|outage| outage.class == class);
         same.map(|outage| outage.last).max().unwrap_or_default()
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_is_over_is_not_said_to_go_on() {
+    fn an_outage_that_is_over_is_not_reported_as_lasting() {
         let mut failures = new();
         assert_eq!(fail(&mut failures, 0, "a"), Some(Step::First));
         assert_eq!(fail(&mut failures, 9, "b"), None);
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_that_an_outage_goes_on() {
+    fn a_failure_reports_that_its_outage_continues() {
         let mut failures = new();
         for second in [0, 5] {
             fail(&mut failures, second, "a");
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_not_over_while_others_of_its_class_go_on() {
+    fn an_outage_is_not_over_while_others_of_its_class_last() {
         let mut failures = new();
         fail(&mut failures, 0, "a");
         let denied = (What::Request("put"), Class::Denied);

@@ -1,4 +1,4 @@
-//! Waits for what the driver does next, in the order of the core's [`Turns`], and bounds what handles may ask for.
+//! Waits for what the driver does next, in the order of the core's [`Turns`], and bounds what handles may request.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 
-/// Calls that may wait for the driver at once. Further callers wait until it has taken up earlier ones.
+/// Calls that may wait for the driver at once. Further callers wait until the driver has taken some of them.
 const CALLS: usize = 1024;
-/// Campaigns that may be on their way into etcd at once, those included that their callers gave up. Further ones wait:
-/// a caller that gives up and starts again is faster than etcd.
+/// The number of campaigns that may be on their way into etcd at once, including abandoned ones: a caller that retries
+/// in a loop can outpace etcd. Further campaigns wait.
 const CAMPAIGNS: usize = 1024;
 
 /// The handles' end of the command queue.
@@ -29,18 +29,18 @@ const CAMPAIGNS: usize = 1024;
 #[derive(Clone)]
 pub(crate) struct Commands(mpsc::UnboundedSender<Queued>);
 
-/// As [`Commands`], but the driver does not count it as a handle.
+/// Like [`Commands`], but the driver does not count it as a handle.
 #[derive(Clone)]
 pub(crate) struct WeakCommands(mpsc::WeakUnboundedSender<Queued>);
 
-/// How much users may ask of a session at once.
+/// The number of requests that users may have open in a session at once.
 pub(crate) struct Room {
     calls: Arc<Semaphore>,
     campaigns: Arc<Semaphore>,
     observers: Arc<Semaphore>,
 }
 
-/// A command, and the room that it takes until the driver takes it up.
+/// A command, with the room that it occupies until the driver takes it.
 struct Queued {
     command: Command,
     _room: Option<OwnedSemaphorePermit>,
@@ -53,15 +53,16 @@ impl Commands {
         (Self(queue), CommandReceiver(receiver))
     }
 
-    /// Sends at once what a handle says a few times at most. Fails only when the driver is gone.
+    /// Sends at once a command that a handle sends a few times at most. Fails only when the driver is gone.
     pub(crate) fn send_at_once(&self, command: Command) -> Result<()> {
         self.send(command, None)
     }
 
-    /// Sends what a user may ask for any number of times, when there is room. Fails only when the driver is gone.
+    /// Sends a command that a user may repeat any number of times, when there is room. Fails only when the driver is
+    /// gone.
     ///
     /// # Cancellation safety
-    /// Dropped before it is ready, nothing is sent.
+    /// If the call is dropped before it is ready, nothing is sent.
     pub(crate) async fn call(&self, room: &Room, command: Command) -> Result<()> {
         let room = Arc::clone(&room.calls).acquire_owned().await;
         self.send(command, room.ok())
@@ -85,7 +86,7 @@ impl WeakCommands {
         self.0.upgrade().map(Commands)
     }
 
-    /// Says that etcd answered somebody else of the session. With the driver gone, nobody needs to know.
+    /// Reports that etcd answered another task of the session. If the driver is gone, no task needs to know.
     pub(super) fn connected(&self) {
         if let Some(commands) = self.upgrade() {
             let _ = commands.send_at_once(Command::Connected);
@@ -104,7 +105,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for one campaign, to be kept until its key stands or the candidacy is over.
+    /// Reserves room for one campaign, to be kept until its key is in etcd or the candidacy is over.
     ///
     /// # Cancellation safety
     /// Cancel safe.
@@ -112,7 +113,7 @@ impl Room {
         Arc::clone(&self.campaigns).acquire_owned().await.ok()
     }
 
-    /// Room for one observer, to be kept until the observer task has taken it up.
+    /// Reserves room for one observer, to be kept until the observer task has taken its request.
     ///
     /// # Cancellation safety
     /// Cancel safe.
@@ -125,7 +126,7 @@ impl Room {
 pub(crate) struct CommandReceiver(mpsc::UnboundedReceiver<Queued>);
 
 impl CommandReceiver {
-    /// The next command, for what stands for a driver in a test; `None` when every handle is gone.
+    /// Returns the next command, for a test that plays the driver; `None` when every handle is gone.
     pub(crate) async fn next(&mut self) -> Option<Command> {
         Some(self.0.recv().await?.command)
     }
@@ -142,13 +143,13 @@ pub(super) enum Work {
     Due,
     /// Commands, at most [`IN_ONE_TURN`].
     Commands(Vec<Command>),
-    /// Every handle was dropped; reported once.
+    /// Every handle was dropped; this is reported once.
     HandlesGone,
     /// A request that the driver polls itself has ended; its answer is an event.
     Sent,
 }
 
-/// All that the driver waits for.
+/// Everything that the driver waits for.
 pub(super) struct Inbox {
     env: SharedEnv,
     urgent: mpsc::UnboundedReceiver<Event>,
@@ -160,7 +161,7 @@ pub(super) struct Inbox {
     alarm: Option<Alarm>,
 }
 
-/// The timer that is set. It is kept from turn to turn, for setting one costs more than a look at the clock.
+/// The timer that is set. It is kept from turn to turn, because setting a timer costs more than reading the clock.
 struct Alarm {
     at: Time,
     wait: BoxFuture<'static, ()>,
@@ -184,7 +185,7 @@ impl Inbox {
         }
     }
 
-    /// The next piece of work; `due` is when the earliest timer is.
+    /// Waits for the next piece of work; `due` is the time of the earliest timer.
     ///
     /// # Cancellation safety
     /// Nothing is lost.
@@ -202,7 +203,7 @@ impl Inbox {
         work.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The clock decides, not the timer: a timer that is polled only now and then, or stood still, is late.
+    /// The clock decides, not the timer: a timer that is rarely polled, or was suspended, is late.
     fn poll_due(&mut self, cx: &mut Context<'_>, due: Option<Time>) -> Poll<()> {
         let Some(at) = due else {
             self.alarm = None;
@@ -328,7 +329,7 @@ mod tests {
             }
         }
 
-        /// A letter for what is next: `u`rgent, `a`nswer, `t`imer, `c`ommands or `-`.
+        /// Returns a letter for the next piece of work: `u`rgent, `a`nswer, `t`imer, `c`ommands or `-`.
         fn next(&mut self, due: Option<Time>) -> char {
             match self.inbox.next(due, &mut self.io).now_or_never() {
                 Some(Work::Event(Event::Answered { request: 0, .. })) => 'u',
@@ -344,7 +345,7 @@ mod tests {
         }
     }
 
-    /// As many calls as may wait.
+    /// Fills the queue with as many calls as may wait.
     fn fill(commands: &Commands, room: &Room) {
         for _ in 0..CALLS {
             let call = unconstrained(commands.call(room, Command::Connected));
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_beyond_the_room_wait_until_the_driver_takes_some_up() {
+    async fn calls_beyond_capacity_wait_until_the_driver_takes_some() {
         let mut stage = Stage::new();
         let room = Room::default();
         fill(&stage.commands, &room);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_that_wait_for_room_hear_that_the_driver_is_gone() {
+    async fn callers_waiting_for_room_get_an_error_when_the_driver_ends() {
         let stage = Stage::new();
         let room = Room::default();
         let Stage {

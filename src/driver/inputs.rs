@@ -33,7 +33,7 @@ impl Driver {
             } => {
                 candidate.announcing.begin_with(&value);
                 let prefix = Arc::clone(&candidate.prefix);
-                // A semaphore's permits have keys of their own, and so have those who share a lock.
+                // A semaphore's permits and the readers of a shared lock have keys of their own.
                 if config.permit.is_none() && config.shared.is_none() {
                     if self
                         .standing

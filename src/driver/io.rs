@@ -25,7 +25,7 @@ pub(super) struct Io {
     pool: Arc<Pool>,
     /// The prefix of all keys of the session.
     namespace: Arc<[u8]>,
-    /// Over which it watches and reads.
+    /// The lane of its watches and reads.
     lane: Lane,
     urgent: mpsc::UnboundedSender<Event>,
     answers: mpsc::UnboundedSender<Event>,
@@ -34,18 +34,19 @@ pub(super) struct Io {
     watches: Option<Watches>,
     watch_generation: u64,
     batcher: Batcher,
-    /// Joins and deletes under way: whose turn it is waits for these, so the driver polls them itself. Their answers
-    /// come as events.
+    /// Joins and deletes in flight. A hand-over waits for these, so the driver polls them itself. Their answers come as
+    /// events.
     pub(super) sending: FuturesUnordered<BoxFuture<'static, ()>>,
     pub(super) listening: Listening,
 }
 
-/// The answering end of the watch stream, while it is open. The driver reads it itself: who leads next waits for that.
+/// The receiving end of the watch stream, while it is open. The driver reads it itself, because the next leader waits
+/// for it.
 #[derive(Default)]
 pub(super) struct Listening(Option<(u64, WatchReceiver)>);
 
 impl Listening {
-    /// The stream's next message; never, if none is open.
+    /// Waits for the stream's next message; for ever, if no stream is open.
     ///
     /// # Cancellation safety
     /// No message is lost.
@@ -171,7 +172,7 @@ impl Io {
         }
     }
 
-    /// Sends what was kept because more of its kind might be asked for in the same turn.
+    /// Sends the requests that were kept so that others of their kind could join them in the same turn.
     pub(super) fn flush(&mut self) {
         while let Some(batch) = self.batcher.next_batch() {
             let (pool, events) = (Arc::clone(&self.pool), self.answers.clone());
@@ -232,7 +233,7 @@ impl Io {
         );
     }
 
-    /// Drops the keepalive stream; what still comes from it is not kept.
+    /// Drops the keepalive stream; later answers from it are ignored.
     pub(super) fn hang_up(&mut self) {
         self.generation += 1;
         self.stream = None;
@@ -275,7 +276,7 @@ impl Io {
         }
     }
 
-    /// Opens the stream with its first watch; further requests wait in line meanwhile.
+    /// Opens the stream with its first watch; further requests are queued meanwhile.
     fn open_watches(&mut self, first: (WatchId, Vec<u8>, bool)) {
         self.watch_generation += 1;
         let generation = self.watch_generation;
@@ -310,7 +311,7 @@ impl Io {
                         return;
                     }
                 };
-                // Never the task that reads: with many watchers it would deadlock.
+                // The task that reads must never send as well: with many watchers it would deadlock.
                 loop {
                     let request = tokio::select! {
                         biased;
@@ -362,7 +363,7 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             prefix,
             create_revision,
         } => {
-            // Our own key belongs to what is read: it shows that it still stands.
+            // Our own key is part of the read: it shows that the key still exists.
             Answer::Listed(pool.older(&prefix, create_revision + 1).await?)
         }
         write @ (Ask::Release { .. }
@@ -370,12 +371,12 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
         | Ask::Proclaim { .. }
         | Ask::Revoke { .. }
         | Ask::Sweep { .. }) => send_write(pool, namespace, write).await?,
-        // They need the stream and are sent by `Io::open` and `Io::renew`.
+        // Requests that need a stream, sent by `Io::open` and `Io::renew`.
         Ask::Open { .. } | Ask::Renew => Answer::Opened,
     })
 }
 
-/// Sends what changes keys of ours, or looks for these.
+/// Sends a request that changes keys of ours, or searches for them.
 async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, RequestError> {
     Ok(match ask {
         Ask::Release { keys } => Answer::Deleted {
@@ -411,7 +412,7 @@ async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, R
         Ask::Sweep { lease } => Answer::Swept {
             keys: pool.lease_keys(lease, namespace).await?,
         },
-        // The others are sent by [`send`].
+        // The other requests are sent by [`send`].
         _ => Answer::Opened,
     })
 }
@@ -446,7 +447,7 @@ fn pass_on(message: Result<WatchMessage, RequestError>, core: &mut Core, now: Ti
     }
 }
 
-/// Kept here so that nothing else needs to know how long a bounded wait is.
+/// Defined here, so that no other module needs to know how long a bounded wait is.
 pub(crate) const fn several(request_timeout: Duration) -> Duration {
     request_timeout.saturating_mul(4)
 }

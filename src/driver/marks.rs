@@ -1,4 +1,5 @@
-//! Logs and counts the orders to evacuate data centres, as the session sees them, and logs those to its own leaders.
+//! Logs and counts the orders to evacuate data centres, as the session sees them. Logs orders to step down that name
+//! its own leaders.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ impl Marks {
         }
     }
 
-    /// Tells what changed since the state before. `lease` is the session's.
+    /// Logs what changed since the state before. `lease` is the session's.
     pub(super) fn seen(&mut self, identity: &str, lease: i64, keys: &Roster) {
         let keys = keys.members().iter().map(Member::entry);
         self.ordered(identity, lease, keys.clone());
@@ -51,7 +52,7 @@ impl Marks {
         }
     }
 
-    /// Tells of each new order to step down that is for a leader of this session.
+    /// Logs each new order to step down that names a leader of this session.
     fn ordered<'a>(&mut self, identity: &str, lease: i64, keys: impl Iterator<Item = &'a Entry>) {
         let prefix = &*self.prefix;
         let namespace = &prefix[..prefix.len() - EVACUATED.len()];

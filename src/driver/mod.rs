@@ -41,9 +41,9 @@ pub(crate) use observing::{Observers, Parts as ObserverParts};
 
 /// A request of a handle to the driver.
 pub(crate) enum Command {
-    /// etcd answered, outside of what the core asks.
+    /// etcd answered a request that the core did not send.
     Connected,
-    /// The session is to hold a lease although nobody stands.
+    /// The session must hold a lease although it has no candidate.
     KeepLease,
     Campaign {
         slot: SlotId,
@@ -60,7 +60,7 @@ pub(crate) enum Command {
         slot: SlotId,
         reply: oneshot::Sender<()>,
     },
-    /// Answered when the key of that term is gone.
+    /// Answered when the key of the given term is gone.
     AwaitRelease {
         slot: SlotId,
         term: TermId,
@@ -119,19 +119,20 @@ pub(crate) struct Driver {
     proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
     tickets: u64,
     releases: releases::Releases,
-    /// Terms of this turn. Their callers wake when the turn's requests are under way, and not between two of its actions.
+    /// Terms won in this turn. Their callers wake when the turn's requests are in flight, and not between two of its
+    /// actions.
     won: Vec<Won>,
     closers: Vec<oneshot::Sender<()>>,
     io: io::Io,
-    /// The span of the renewal under way.
+    /// The span of the renewal in flight.
     renewal: tracing::Span,
-    /// True once the session was warned of too many keys under its lease.
+    /// True once a warning named too many keys under the session's lease.
     crowded: bool,
     closed: bool,
 }
 
 impl Driver {
-    /// A driver, and where its work arrives.
+    /// Makes a driver, and the inbox in which its work arrives.
     fn new(parts: Parts) -> (Self, Inbox) {
         let Parts {
             env,
@@ -204,7 +205,7 @@ impl Driver {
                     let now = driver.env.now();
                     driver.core.close(now);
                 }
-                // The answer is among the events.
+                // Its answer arrives as an event.
                 Work::Sent => {}
             }
             driver.act();
@@ -213,7 +214,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// The runtime went down, or the session was closed: nobody renews any more, so nobody may go on believing.
+    /// The runtime shut down, or the session was closed: the lease is no longer renewed, so every term must end.
     fn drop(&mut self) {
         let now = self.env.now();
         let deadline = self.lease_deadlines.present().map_or(now, |b| b.deadline());

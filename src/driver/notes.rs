@@ -7,7 +7,7 @@ use super::failures::{Line, What, list};
 use crate::metrics;
 use eldest_core::action::{Class, Note};
 
-/// From so many keys on, the session of a user logs what they cost etcd: a put of one key a millisecond.
+/// The number of keys from which a session logs what they cost etcd: a put of one key then takes a millisecond.
 const CROWDED: usize = 1000;
 
 impl Driver {
@@ -72,7 +72,7 @@ impl Driver {
         }
     }
 
-    /// etcd checks all keys of a lease for each key that a user puts under it, and for each renewal.
+    /// Warns of the cost: etcd checks all keys of a lease for each key that a user puts under it, and for each renewal.
     fn warn_if_crowded(&mut self) {
         let keys = self.candidates.len();
         if !self.crowded && keys >= CROWDED && self.pool.is_as_user() {
@@ -85,12 +85,12 @@ impl Driver {
         }
     }
 
-    /// Ends the span of the renewal under way, if there is one.
+    /// Ends the span of the renewal in flight, if there is one.
     pub(super) fn end_renewal(&mut self, outcome: &str) {
         std::mem::replace(&mut self.renewal, tracing::Span::none()).record("outcome", outcome);
     }
 
-    /// A failure that concerns one election, by its key or prefix, or the whole session.
+    /// Records a failure that concerns one election, by its key or prefix, or the whole session.
     fn failed(&mut self, what: What, class: Class, why: &str, about: &[u8]) {
         let now = self.env.now();
         let line = self.failures.about(now, (what, class), why, about);

@@ -1,9 +1,9 @@
-//! Runs the one task per session that follows what observers look at, on a watch stream and a connection of its own, so
+//! Runs the one task per session that watches the keys of observers, on a watch stream and a connection of its own, so
 //! that no burst of changes delays a renewal or a hand-over.
 //!
-//! The task starts with the first observer and ends a moment after the last. Its decisions are those of a second core core, which
-//! never holds a lease. Observers of the same keys share one watch. The next message of the stream is read when the last
-//! one has been applied, so what etcd has to tell waits in etcd, by HTTP/2 flow control.
+//! The task starts with the first observer and ends a moment after the last. A second core, which never holds a lease,
+//! makes its decisions. Observers of the same keys share one watch. The task reads the next message of the stream only
+//! once it has applied the last one, so HTTP/2 flow control keeps further messages in etcd.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,12 +25,12 @@ use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::time::Time;
 use eldest_core::{Config, Core};
 
-/// After so many changes in one message, other tasks of the runtime have their turn.
+/// After this number of changes in one message, the runtime's other tasks have their turn.
 const MANY: usize = 32;
-/// Answers, and demands of users, that are taken up in one turn.
+/// The number of answers and users' requests that one turn takes.
 const IN_ONE_TURN: usize = 64;
-/// Keys are watched for so long after their last observer left: an observer that comes back soon, or again and again,
-/// costs etcd nothing.
+/// How long keys stay watched after their last observer left: an observer that returns soon, or repeatedly, costs etcd
+/// nothing.
 const LINGER: Duration = Duration::from_secs(1);
 /// The longest sleep while nothing is due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ pub(crate) struct Parts {
 
 #[derive(Default)]
 struct Entrance {
-    /// To the task, while there is one.
+    /// The way to the task, while there is one.
     asks: Option<mpsc::UnboundedSender<Ask>>,
     readers: u64,
 }
@@ -83,7 +83,7 @@ impl Observers {
         }
     }
 
-    /// Has `backlog` filled until [`Observers::leave`] is called with the number that is returned.
+    /// Fills `backlog` until [`Observers::leave`] is called with the returned number.
     pub(crate) fn observe_prefix(
         &self,
         prefix: Arc<[u8]>,
@@ -111,7 +111,7 @@ impl Observers {
 
     pub(crate) fn leave(&self, reader: u64) {
         if let Some(asks) = &lock(&self.entrance).asks {
-            // With the task gone, nobody looks any more.
+            // If the task is gone, no reader is left.
             let _ = asks.send(Ask::Leave { reader });
         }
     }
@@ -131,13 +131,13 @@ fn lock(entrance: &Mutex<Entrance>) -> MutexGuard<'_, Entrance> {
     entrance.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keys that somebody looks at.
+/// Keys that at least one reader observes.
 struct Look {
     what: (Arc<[u8]>, Reach),
     readers: Vec<(u64, Arc<Backlog>)>,
     newest: Option<Roster>,
     complete: Arc<Complete>,
-    /// The end of the watch if no reader comes; `None` while there is one.
+    /// The time at which the watch ends if no reader comes; `None` while there is one.
     left: Option<Time>,
 }
 
@@ -151,7 +151,7 @@ struct Task {
     slots: HashMap<(Arc<[u8]>, Reach), SlotId>,
     /// The slot that each reader observes.
     readers: HashMap<u64, SlotId>,
-    /// The time as of which all looks without a gap are complete.
+    /// The time up to which all views without a gap are complete.
     confirmed: Arc<Confirmed>,
     next_slot: SlotId,
     /// The slots whose last reader has left, with the time at which each watch ends if no other reader comes.
@@ -237,7 +237,7 @@ impl Task {
         }
     }
 
-    /// Takes what has arrived meanwhile, so that a flood of changes leaves the others their turn.
+    /// Takes what has arrived meanwhile, so that a flood of changes does not starve the other inputs.
     fn catch_up(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
         for _ in 0..IN_ONE_TURN {
             let (event, ask) = (events.try_recv().ok(), self.asked.try_recv().ok());
@@ -269,7 +269,7 @@ impl Task {
         let next = [self.core.next_timeout(), lingers, self.failures.next()];
         let next = next.into_iter().flatten().min();
         let wait = next.map_or(LONGEST_SLEEP, |at| at.since(env.now()).min(LONGEST_SLEEP));
-        // At once, or the timer would never be due among things that always are.
+        // Due at once, or the timer would never fire beside inputs that are always ready.
         if wait == Duration::ZERO {
             return Box::pin(std::future::ready(()));
         }
@@ -336,7 +336,7 @@ impl Task {
         slot
     }
 
-    /// Watches no longer what nobody has looked at for a while.
+    /// Ends the watches that have had no reader for a while.
     fn stop_lingering(&mut self, now: Time) {
         while let Some((until, slot)) = self.lingering.front().copied() {
             if now < until {
@@ -395,7 +395,7 @@ impl Task {
                     let look = self.looks.get(&slot);
                     look.inspect(|look| look.complete.unsynced());
                 }
-                // One write, however many elections are looked at.
+                // One write, however many elections are observed.
                 Action::Confirmed { as_of } => self.confirmed.set(as_of),
                 Action::ObserveFailed { slot, error } => {
                     let look = self.end(slot);
@@ -404,7 +404,7 @@ impl Task {
                         backlog.end();
                     }
                 }
-                // etcd answered: the session is ready, though it asks for nothing itself.
+                // etcd answered: the session is ready, though the driver itself requests nothing.
                 Action::Session(_) => self.parts.driver.connected(),
                 Action::Note(note) => self.note(&note),
                 // The other actions concern candidates and leases, of which there are none here.
@@ -414,7 +414,7 @@ impl Task {
     }
 
     fn note(&mut self, note: &Note) {
-        // A session with a lease notices by itself, and tells it once.
+        // A session with a lease detects the change itself, and logs it once.
         if matches!(note, Note::StoreChanged { .. }) && self.session_has_lease() {
             return;
         }
@@ -440,7 +440,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// The session was closed, or the runtime goes down.
+    /// The session was closed, or the runtime shuts down.
     fn drop(&mut self) {
         self.asked.close();
         while let Ok(ask) = self.asked.try_recv() {
@@ -454,7 +454,7 @@ impl Drop for Task {
     }
 }
 
-/// How many changes a message of the watch stream tells.
+/// Returns the number of changes in a message of the watch stream.
 fn changes(event: &Event) -> usize {
     match event {
         Event::Watched {

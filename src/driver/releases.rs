@@ -1,4 +1,4 @@
-//! Answers the callers that wait until the key of a term is gone, and looks only at those of candidates that changed.
+//! Answers the callers that wait until the key of a term is gone. Visits only the callers of candidates that changed.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ pub(super) struct Releases {
 }
 
 impl Releases {
-    /// Answers when the key of that term is gone.
+    /// Answers `reply` when the key of that term is gone.
     pub(super) fn wait(&mut self, slot: SlotId, term: TermId, reply: oneshot::Sender<()>) {
         let waiting = self.waiting.entry(slot).or_default();
-        // Calls that were given up must not pile up. Many may wait, so not each call looks at all of them.
+        // Remove abandoned calls, or they would pile up. Only a full table is searched, because many calls may wait.
         if waiting.len() == waiting.capacity() {
             waiting.retain(|(_, reply)| !reply.is_closed());
         }
         waiting.push((term, reply));
     }
 
-    /// Something became of the candidate.
+    /// Records that the candidate changed.
     pub(super) fn changed(&mut self, slot: SlotId) {
         if self.waiting.contains_key(&slot) {
             self.changed.push(slot);
         }
     }
 
-    /// Answers whose term is released.
+    /// Answers the callers whose term is released.
     pub(super) fn answer(&mut self, mut is_released: impl FnMut(SlotId, TermId) -> bool) {
         for slot in self.changed.drain(..) {
             let Some(waiting) = self.waiting.get_mut(&slot) else {
@@ -55,7 +55,7 @@ mod tests {
     const CALLERS: u64 = 20_000;
 
     #[test]
-    fn a_turn_looks_at_the_callers_of_candidates_that_changed_and_at_no_others() {
+    fn a_turn_visits_only_the_callers_of_changed_candidates() {
         let mut releases = Releases::default();
         let mut looks = 0;
         let mut answers = Vec::new();
@@ -66,7 +66,7 @@ mod tests {
         }
         for slot in 0..CALLERS {
             releases.changed(slot);
-            // The other terms of the session go on, and events arrive.
+            // The other terms of the session continue, and events arrive.
             releases.changed(CALLERS + slot);
             releases.answer(|changed, _| {
                 looks += 1;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_were_given_up_do_not_pile_up() {
+    fn abandoned_calls_do_not_pile_up() {
         let mut releases = Releases::default();
         for _ in 0..CALLERS {
             releases.wait(1, 1, oneshot::channel().0);

@@ -1,11 +1,11 @@
-//! Opens and closes the spans of renewals, campaigns and terms. Nothing is kept of a span that nobody records.
+//! Opens and closes the spans of renewals, campaigns and terms. A span that no subscriber records is not kept.
 
 use tracing::Span;
 use tracing::field::Empty;
 
 use crate::state::Status;
 
-/// A span of an election; of a lock or a semaphore it is a detail.
+/// Opens a span of an election; for a lock or a semaphore it is a detail.
 macro_rules! span {
     ($brief:expr, $($span:tt)*) => {
         if $brief {
@@ -16,7 +16,7 @@ macro_rules! span {
     };
 }
 
-/// Whose spans they are.
+/// The candidate to which spans belong.
 #[derive(Clone, Copy)]
 pub(super) struct Whose<'a> {
     pub(super) identity: &'a str,
@@ -25,7 +25,7 @@ pub(super) struct Whose<'a> {
     pub(super) brief: bool,
 }
 
-/// A renewal, from its sending to its verification, or the opening of the stream for renewals.
+/// Opens the span of a renewal, from its sending to its verification, or of opening the stream for renewals.
 pub(super) fn renewal(identity: &str, lease: i64) -> Span {
     tracing::debug_span!(
         target: "eldest::session", parent: None, "renewal",
@@ -33,7 +33,8 @@ pub(super) fn renewal(identity: &str, lease: i64) -> Span {
     )
 }
 
-/// A term, from its beginning until it is over and its work has ended. `None`: nobody records it.
+/// Opens the span of a term, from its beginning until it is over and its work has ended. `None`: no subscriber records
+/// it.
 pub(super) fn term(whose: Whose<'_>, token: i64) -> Option<Box<Span>> {
     let (identity, election) = (whose.identity, whose.election);
     let span = span!(
@@ -61,14 +62,14 @@ struct Open {
 }
 
 impl Campaign {
-    /// The candidate has that status.
+    /// Follows the candidate's status.
     pub(super) fn status(&mut self, whose: Whose<'_>, status: Status) {
         match status {
             Status::Joining => self.step(whose, Step::Join, 0),
             Status::Waiting { ahead: 0, .. } => self.step(whose, Step::HandOver, 0),
             Status::Waiting { ahead, .. } => self.step(whose, Step::Wait, ahead),
             Status::Present => drop(self.end("present")),
-            // Its campaign has ended, or did not begin.
+            // The campaign has ended, or did not begin.
             _ => {}
         }
     }
@@ -115,7 +116,7 @@ impl Campaign {
         open.step = Some((step, span));
     }
 
-    /// The campaign is over.
+    /// Ends the campaign's span with its outcome.
     pub(super) fn end(&mut self, outcome: &str) -> Option<Span> {
         let open = self.0.take()?;
         open.campaign.record("outcome", outcome);

@@ -61,7 +61,7 @@ pub struct Candidate {
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
-    /// True once the driver was asked to leave; once is enough, however often a user asks.
+    /// True once the driver was asked to leave. One request is enough, however often a user repeats it.
     leaves: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ struct Elected {
 impl Winner for Elected {
     fn elected(&self, slot: SlotId, id: TermId, term: Term) {
         if let Some(handle) = self.handle.upgrade() {
-            // With nobody to receive it, it is dropped, which releases the key.
+            // If the receiver is gone, the leadership is dropped, which releases the key.
             let claim = Claim::new(handle, slot, self.since, id, term);
             self.sender.send(Leadership::new(claim));
         }
@@ -85,7 +85,7 @@ impl Winner for Elected {
 impl Candidate {
     /// Joins the queue with the configuration that `config` makes for its slot, and returns once its place is known.
     /// `turn` is given back when the key is gone; `local` receives the status.
-    pub(crate) async fn stand(
+    pub(crate) async fn join(
         handle: &Handle,
         name: Arc<str>,
         prefix: Arc<[u8]>,
@@ -155,8 +155,8 @@ impl Candidate {
 
     /// Waits until this candidate leads, and returns its leadership.
     ///
-    /// Await it for as long as the candidate exists. A candidate can win while nobody awaits this call. Its key is then
-    /// the eldest, so no other node can lead, and no work is done. The log warns of this after the [grace
+    /// Await it for as long as the candidate exists. A candidate can win while no task awaits this call. Its key is
+    /// then the eldest, so no other node can lead, and no work is done. The log warns of this after the [grace
     /// period](crate::SessionOptions::grace).
     ///
     /// The deadline is checked at the moment of return, so a leadership that has already ended is never returned.
@@ -176,7 +176,7 @@ impl Candidate {
                         leadership.term().shared.take_up();
                         return Ok(leadership);
                     }
-                    // Lost before anybody took it up: dropping it rejoins.
+                    // Lost before the caller took it: dropping it rejoins.
                 }
                 None => return Err(self.ended()),
             }
@@ -261,7 +261,7 @@ impl Candidate {
             tokio::select! {
                 biased;
                 result = &mut ended => return result,
-                // Won and not taken up: nobody else can give it back.
+                // Won and not taken: no other code can release it.
                 Some(leadership) = self.elected.recv() => drop(leadership),
             }
         }
@@ -270,7 +270,7 @@ impl Candidate {
 
 impl Drop for Candidate {
     fn drop(&mut self) {
-        // Nobody will take up what was won meanwhile; the leaderships in the channel are released with it.
+        // No caller will take what was won meanwhile; the leaderships in the channel are released with it.
         let (slot, reason) = (self.slot, EndReason::Left);
         drop(self.handle.send(Command::Leave { slot, reason }));
     }

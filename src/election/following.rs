@@ -29,14 +29,14 @@ impl Following {
     /// Returns the leader that etcd last reported, with its name and, in its [announcement](Member::announcement), its
     /// address.
     ///
-    /// Returns `None` if nobody leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
+    /// Returns `None` if no node leads, if a key blocks the queue, if etcd has not answered yet, or if this node's own
     /// key is the eldest. The last case holds for a moment before and after this node leads. While etcd cannot be
     /// reached, it returns the last known leader.
     pub fn leader(&self) -> Option<Member> {
         self.leader.borrow().clone()
     }
 
-    /// Waits until the leader or its announcement changes, or nobody leads any more; returns [`Following::leader`].
+    /// Waits until the leader or its announcement changes, or no node leads any more; returns [`Following::leader`].
     ///
     /// If changes happened before the first call or between two calls, the call returns at once, with the latest
     /// leader.
@@ -66,9 +66,9 @@ impl Following {
     }
 }
 
-/// A node's work as a follower: called once between two terms.
+/// A node's work as a follower, called once between two terms.
 pub(crate) type Follow<'a> = Box<dyn FnMut(Following) -> Running<'a> + Send + 'a>;
-/// One call of that work.
+/// One call of the follower's work.
 type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
 
 /// The way in which a follower's work failed before it was asked to stop.
@@ -84,7 +84,7 @@ pub(crate) struct Follower<'a> {
     work: Option<CatchUnwind<AssertUnwindSafe<Running<'a>>>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
-    /// The term of this node that was the last one: its key may stand for a moment.
+    /// The last term of this node: its key may exist for a moment after the term.
     last: Option<Term>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Works; completes only when the work has failed. May be dropped and called again.
+    /// Runs the work; completes only when the work has failed. May be dropped and called again.
     pub(crate) async fn fails(&mut self) -> Fault {
         let Self {
             election,
@@ -136,7 +136,8 @@ impl<'a> Follower<'a> {
         std::future::pending().await
     }
 
-    /// Tells the work to end and waits for it; after a grace period it is dropped. What it panicked with is returned.
+    /// Cancels the work's token and waits for the work; after a grace period the work is dropped. Returns its panic, if
+    /// it panicked.
     pub(crate) async fn end(self, grace: Duration) -> Option<Box<dyn Any + Send>> {
         self.stop.cancel();
         let election = self.election.name();
@@ -156,7 +157,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Keeps `leader` up to date for as long as it is polled.
+/// Keeps `leader` up to date while it is polled.
 async fn update_leader(
     election: &Election,
     last: Option<&Term>,
@@ -172,14 +173,14 @@ async fn update_leader(
             let now = another(&roster, lease, last);
             leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
         }
-        // etcd refused to let us look, which it may do for a while only.
+        // etcd refused to let us observe, perhaps only for a while.
         shared.env.sleep(shared.settings.request_timeout).await;
     }
     // The session was closed.
     std::future::pending().await
 }
 
-/// The leader, unless that is this node: by its lease, or by the key of its last term.
+/// Returns the leader unless it is this node, which is known by its lease or by the key of its last term.
 fn another(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> Option<Member> {
     let leader = roster.leader()?;
     let led = |term: &Term| {
@@ -228,7 +229,7 @@ mod tests {
         let roster = Roster::new(9, [entry(7, 5), entry(8, 6)]);
         assert!(another(&roster, None, None).is_some());
         assert!(another(&roster, Some(8), None).is_some());
-        // By the lease it has, by the key that its last term had.
+        // This node is recognised by its lease, or by the key of its last term.
         assert_eq!(another(&roster, Some(7), None), None);
         assert_eq!(another(&roster, None, Some(&term)), None);
         let roster = Roster::new(10, [entry(7, 10)]);

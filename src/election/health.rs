@@ -13,7 +13,7 @@ use crate::runtime::{SharedEnv, timeout};
 /// A health check and its times.
 pub(crate) struct Health<'a> {
     env: SharedEnv,
-    /// The election, or the partitions, of which it decides.
+    /// The election, or the partitions, whose membership the check decides.
     name: Arc<str>,
     every: Duration,
     limit: Duration,
@@ -73,7 +73,7 @@ impl<'a> Health<'a> {
         !self.ill
     }
 
-    /// Waits for an `Ok`.
+    /// Waits until the check returns `Ok`.
     pub(crate) async fn wait(&mut self) {
         while !self.asks().await {
             self.env.sleep(self.every).await;

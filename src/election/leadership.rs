@@ -1,4 +1,4 @@
-//! Defines a leadership, which gives its term back however its holder drops it: work is awaited first, then the key is
+//! Defines a leadership, which releases its term however its holder drops it: work is awaited first, then the key is
 //! released.
 
 use std::fmt;
@@ -44,7 +44,7 @@ impl Heartbeats {
     }
 }
 
-/// Gives the key back when its last holder drops it.
+/// Releases the key when its last holder drops it.
 pub(crate) struct Claim {
     handle: Handle,
     slot: SlotId,
@@ -63,10 +63,10 @@ struct Sent {
     joined: AtomicBool,
 }
 
-/// The tasks of a term. A term that is given back takes no more of them.
+/// The tasks of a term. A term that is released takes no more of them.
 #[derive(Default)]
 struct Tasks {
-    /// Made for the first task, because few of thousands of elections have any.
+    /// Made for the first task, because few of thousands of elections have one.
     started: Option<Started>,
     closed: bool,
 }
@@ -204,7 +204,7 @@ impl Leadership {
             drop(ended);
         })?;
         let lost = self.lost();
-        // The first of them begins the end of the term; `step_down` awaits the other.
+        // The first of the two begins the end of the term; `step_down` awaits the other.
         let _ = lost.run_until_cancelled(end).await;
         self.step_down().await
     }
@@ -351,7 +351,7 @@ impl Claim {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a task that the key waits for, unless the term is given back.
+    /// Starts a task that the key waits for, unless the term is released.
     fn start(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let mut tasks = self.tasks();
         if tasks.closed {
@@ -359,9 +359,9 @@ impl Claim {
         }
         let started = tasks.started.get_or_insert_default();
         let (stop, term) = (started.stop.clone(), self.term.clone());
-        // Counted before the lock is released: a later caller that gives the term back awaits it.
+        // Counted before the lock is released: a later caller that releases the term awaits the task.
         let task = started.running.track_future(async move {
-            // By itself, for the holder may go on holding a term that is lost.
+            // The task ends by itself, because the holder may keep a term that is lost.
             let done = term.until_cutoff(task);
             let _ = stop.run_until_cancelled(done).await;
         });
@@ -400,7 +400,7 @@ impl Claim {
             self.term.lost().cancelled().await;
             tasks.join(&self.term).await;
         }
-        // With nobody to wait for, the driver hears both at once: first the token, then the key.
+        // There is no task to wait for, so the driver receives both messages at once: first the token, then the key.
         self.joined()
     }
 
@@ -439,8 +439,8 @@ impl Drop for Claim {
             drop(self.joined());
             return;
         };
-        // Tasks of the term still run: the same order as ever, in the background.
-        // After a lost term the candidate stands again.
+        // Tasks of the term still run: the same order as ever, in the background. After a lost term the candidate
+        // rejoins.
         if self.term.lost_reason().is_none() {
             drop(self.end(LostReason::Resigned));
         }

@@ -131,8 +131,8 @@ impl Session {
     /// `InvalidInput`: the prefix
     ///
     /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
-    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard`, `~evacuated`,
-    ///   `~schedule` or `~checkpoint`; within the session's namespace any name that begins with `~`);
+    /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard`,
+    ///   `~evacuated`, `~schedule` or `~checkpoint`; within the session's namespace any name that begins with `~`);
     /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
     ///   that is in use within the namespace.
     pub fn election_at(&self, prefix: impl AsRef<str>) -> Result<Election> {
@@ -203,21 +203,21 @@ impl Election {
     ///
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
     /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large.
-    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once a
-    /// key of this session stood, the call waits through `Unauthenticated` and `Overloaded`, and logs a warning.
-    /// `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its lease.
-    /// `Closed`: the session was closed. After an error, nothing is left in etcd.
+    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once
+    /// a key of this session was in etcd, the call waits through `Unauthenticated` and `Overloaded`, and logs a
+    /// warning. `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its
+    /// lease. `Closed`: the session was closed. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn campaign(&self) -> Result<Candidate> {
-        self.stand(false).await
+        self.join(false).await
     }
 
-    pub(crate) async fn stand(&self, persistent: bool) -> Result<Candidate> {
+    pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
         let watch_scope = self.watch_scope;
-        // Made when it is needed: thousands of campaigns wait with what this closure holds.
+        // Built only when it is needed: thousands of waiting campaigns would each keep it in memory.
         let config = move |_| CandidateConfig {
             watch_scope,
             persistent,
@@ -228,7 +228,7 @@ impl Election {
         let local = Some(Arc::clone(&self.local));
         let prefix = self.prefix_bytes();
         let announcement = self.announcement.as_ref();
-        Candidate::stand(
+        Candidate::join(
             &self.handle,
             name,
             prefix,
@@ -348,7 +348,7 @@ impl Election {
         self.handle.released_within(slot, term, patience).await
     }
 
-    /// Sends the end of a term when there is room, because a user may ask for it any number of times.
+    /// Sends the end of a term when there is room, because a user may request it any number of times.
     async fn end(&self, held: &Held, reason: LostReason) -> Result<()> {
         let (slot, term) = held.id;
         self.handle.call(Command::End { slot, term, reason }).await
@@ -547,7 +547,7 @@ mod tests {
     use super::*;
     use crate::session::SessionOptions;
 
-    /// Ten thousand campaigns wait at once. Memory for them is the kernel's work too.
+    /// Ten thousand campaigns wait at once. The kernel's work for their memory counts as well.
     #[tokio::test]
     async fn a_campaign_that_waits_takes_little_memory() {
         let endpoints = ["http://127.0.0.1:1"];

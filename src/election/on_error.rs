@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The first pause after failed work; doubled each time that the work fails soon again.
+/// The first pause after failed work; it doubles each time that the work fails soon again.
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Work that ran for so long did not fail at its start.
+/// Work that ran at least this long did not fail at its start.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Decides what a node does when its work returns an error while its token is not cancelled.
@@ -25,8 +25,8 @@ pub enum OnError {
     /// The node leaves the election, and the call returns the error. The node does not join again by itself.
     #[default]
     Leave,
-    /// The node joins again, at the back of the queue, after a pause. The pause is 200 ms. It doubles with each failure,
-    /// up to 30 s, and is 200 ms again after work that ran for more than 10 s.
+    /// The node joins again, at the back of the queue, after a pause. The pause is 200 ms. It doubles with each
+    /// failure, up to 30 s, and is 200 ms again after work that ran for more than 10 s.
     Rejoin,
 }
 
@@ -42,7 +42,7 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Returns the pause after work that failed when it had run for that long.
+    /// Returns the pause after work that ran for `ran` and failed.
     pub fn after(&mut self, ran: Duration) -> Duration {
         if ran > SOON {
             self.0 = FIRST;
@@ -53,7 +53,7 @@ impl Pause {
     }
 }
 
-/// Warns that the work on that election failed. A caller may never look at what `run` returns.
+/// Warns that the work on the election failed. A caller may never read what `run` returns.
 pub(crate) fn warn_of(error: &Error, election: &str, on_error: OnError) {
     let error = error.report();
     tracing::warn!(target: "eldest::election", election, %error, ?on_error, "work failed");
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_start_short_again_after_a_long_run() {
+    fn pauses_double_up_to_a_limit_and_reset_after_a_long_run() {
         let mut pause = Pause::default();
         let ran = Duration::ZERO;
         assert_eq!(pause.after(ran), FIRST);

@@ -13,7 +13,7 @@ use eldest_core::kv::LOCK;
 const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 /// How much longer the order's lease lasts, so that it never ends before the wait.
 const LONGER: i64 = 5;
-/// A message names so many candidates and counts the others.
+/// How many candidates a message names; the others are counted.
 const NAMES: usize = 10;
 
 /// An order to the leader of an election to step down.
@@ -28,7 +28,7 @@ pub struct StepDown {
 }
 
 impl StepDown {
-    /// Makes an order that is withdrawn if the leader, whichever node that is, has not obeyed within 30 s.
+    /// Makes an order to the leader, whichever node leads. It is withdrawn if the leader has not obeyed within 30 s.
     pub fn new() -> Self {
         Self {
             node: None,
@@ -37,20 +37,21 @@ impl StepDown {
         }
     }
 
-    /// Orders only the node with that identity: the call fails if another one leads.
+    /// Orders only the node with that identity: the call fails if another node leads.
     pub fn node(mut self, identity: impl Into<String>) -> Self {
         self.node = Some(identity.into());
         self
     }
 
-    /// Sets the time in which the order is to be obeyed: 1 s to 1 h, by default 30 s. The leader's work has its grace period
-    /// within that time.
+    /// Sets the time within which the leader must obey: 1 s to 1 h, by default 30 s. The leader's work has its grace
+    /// period within that time.
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
         self
     }
 
-    /// Tells the leader's log who gave the order, in up to 4096 bytes. By default, this is the session's identity.
+    /// Sets the author of the order for the leader's log, in up to 4096 bytes. By default, this is the session's
+    /// identity.
     pub fn by(mut self, by: impl Into<String>) -> Self {
         self.by = Some(by.into());
         self
@@ -81,19 +82,19 @@ impl Default for StepDown {
 }
 
 impl Election {
-    /// Orders the leader to step down, whatever node it is, and waits until its key is gone. Returns the candidate that led,
+    /// Orders the leader, on any node, to step down, and waits until its key is gone. Returns the candidate that led,
     /// and the queue without it.
     ///
     /// The leader's term ends as by an [evacuation](crate::Session::evacuate), with the reason
-    /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to finish, then
-    /// its key goes and the next eldest leads. The node joins again, at the back of the queue.
+    /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to
+    /// finish, then its key goes and the next eldest leads. The node joins again, at the back of the queue.
     ///
-    /// **Nobody stops leading for nobody**: a leader obeys only while another candidate stands that may lead instead. It
-    /// obeys at most once in 5 s, and so does a node that began to lead soon after an order. If the order is not obeyed in
+    /// **No leader stops without a successor**: a leader obeys only while another candidate may lead instead. It obeys
+    /// at most once in 5 s, and so does a node that began to lead soon after an order. If the order is not obeyed in
     /// time, it is withdrawn; a leader that is ending its work by then still steps down.
     ///
-    /// The order is a key below `<namespace>/~evacuated/` with a lease of its own. Programs of other libraries, older versions
-    /// of this one and sessions that may not read there do not obey.
+    /// The order is a key below `<namespace>/~evacuated/` with a lease of its own. Programs of other libraries, older
+    /// versions of this one and sessions that may not read there do not obey.
     ///
     /// ```
     /// # #[tokio::main]
@@ -124,15 +125,15 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// `NotObeyed`: nobody leads, the first key has no lease or is a lock's, another node leads than the one that is named,
-    /// nobody else could lead, or the leader did not obey in time. No key is left then. `InvalidInput`: a name or the time
-    /// breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused the session's user, who needs to read and write
-    /// below `~evacuated/`. `Unavailable`: etcd did not answer within the connect timeout; the order ends by itself. `Closed`:
-    /// the session was closed.
+    /// `NotObeyed`: no node leads, the first key has no lease or is a lock's, the named node does not lead, no other
+    /// candidate could lead, or the leader did not obey in time. No key is left then. `InvalidInput`: a name or the
+    /// time breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused the session's user, who needs to read
+    /// and write below `~evacuated/`. `Unavailable`: etcd did not answer within the connect timeout; the order ends by
+    /// itself. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
-    /// If the call is dropped midway, the order may stand, and ends by itself a few seconds after the time that it has.
+    /// If the call is dropped midway, the order may remain in etcd, and ends by itself a few seconds after its time.
     pub async fn order_step_down(&self, order: StepDown) -> Result<(Member, Roster)> {
         order.check()?;
         let roster = self.roster().await?;
@@ -162,7 +163,7 @@ impl Election {
         Ok((leader, after))
     }
 
-    /// Returns the leader, if it is the one that is meant.
+    /// Returns the leader, if it is the node to which the order is addressed.
     fn addressee<'a>(&self, roster: &'a Roster, node: Option<&str>) -> Result<&'a Member> {
         let name = self.name();
         let Some(leader) = roster.leader() else {
@@ -187,7 +188,8 @@ impl Election {
         Err(not_obeyed(format!("{why}; {leader} leads")))
     }
 
-    /// Checks that somebody else could lead: nodes of evacuated data centres do not, unless the leader is one of them.
+    /// Checks that another candidate could lead: nodes of evacuated data centres do not, unless the leader is one of
+    /// them.
     async fn successor(&self, roster: &Roster, leader: &Member) -> Result<()> {
         let evacuated = self.session().evacuations().await?;
         let is_away = |member: &Member| {
@@ -212,7 +214,7 @@ impl Election {
         )))
     }
 
-    /// Waits until that candidate's key is gone. Returns the queue without it.
+    /// Waits until the leader's key is gone. Returns the queue without it.
     async fn without(&self, leader: &Member) -> Result<Roster> {
         let mut observer = self.observe().await?;
         while let Some(roster) = observer.next().await {
@@ -232,7 +234,7 @@ fn stands(roster: &Roster, candidate: &Member) -> bool {
     roster.members().iter().any(is_same)
 }
 
-/// The first few, for a message.
+/// Lists the first few candidates, for a message.
 fn names(members: &[Member]) -> String {
     let some = members.iter().take(NAMES).map(ToString::to_string);
     let some: Vec<String> = some.collect();

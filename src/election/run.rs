@@ -24,22 +24,22 @@ use eldest_core::reason::{EndReason, LostReason};
 
 /// How one term's work came to its end.
 enum End<T> {
-    /// By itself, while we led.
+    /// The work returned while the node led.
     Done(T),
-    /// By an error, while we led, when it had run for so long.
+    /// The work failed while the node led, after running for the given time.
     Failed(Error, Duration),
     /// After the term was lost, or the work stepped down: the candidate rejoins.
     Lost,
-    /// The work resigned; what it returned.
+    /// The work resigned; its value.
     Resigned(Option<T>),
-    /// On shutdown; what the work returned.
+    /// On shutdown; the value of the work.
     Shutdown(Option<T>),
     /// The work panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
 impl<T> End<T> {
-    /// Why we end the term, if it is we who end it.
+    /// Returns the reason for which this node ends the term, if it does.
     fn reason(&self) -> Option<LostReason> {
         match self {
             End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
@@ -55,7 +55,7 @@ impl<T> End<T> {
 enum Turn {
     Elected(Leadership),
     Shutdown,
-    /// The node cannot be a candidate, or not any more.
+    /// The node cannot be a candidate, or can no longer be one.
     Refused(Error),
     /// The follower's work failed.
     Fault(Fault),
@@ -63,11 +63,11 @@ enum Turn {
 
 /// The outcome of a node's time as follower, and of the term that may have followed it.
 enum Round<T> {
-    /// The next one begins.
+    /// The next round begins.
     Again,
     /// This round was the last; the work's result.
     Over(Option<T>),
-    /// Work failed that had run for so long.
+    /// The work failed after running for the given time.
     Failed(Error, Duration),
 }
 
@@ -77,7 +77,7 @@ struct Node {
     candidate: Option<Candidate>,
     /// The last term.
     last: Option<Term>,
-    /// How long it waits before it stands again.
+    /// The pause before the node rejoins.
     pause: Option<Duration>,
 }
 
@@ -90,8 +90,8 @@ pub(crate) struct Run<'a, W> {
 }
 
 impl<W> Run<'_, W> {
-    /// Leads and follows until `shutdown`, or until work of either kind has ended for good. `Some`: what the last work
-    /// returned.
+    /// Leads and follows until `shutdown`, or until work of either kind has ended for good. Returns the value of the
+    /// last work.
     pub(crate) async fn until<F, T, E>(mut self, shutdown: &CancellationToken) -> Result<Option<T>>
     where
         W: Work<Leadership, F>,
@@ -169,7 +169,7 @@ impl<W> Run<'_, W> {
             }
         };
         node.last = Some(leadership.term());
-        // Its next term waits until the work of this one has ended, even if that steps down before.
+        // The node's next term waits until the work of this one has ended, even if that work steps down earlier.
         if let Some(candidate) = candidate {
             drop(candidate.hold_back(true));
         }
@@ -225,7 +225,7 @@ impl<W> Run<'_, W> {
         }
     }
 
-    /// One term: until its work has ended or was dropped.
+    /// Runs one term, until its work has ended or was dropped.
     async fn term<F, T, E>(
         &mut self,
         leadership: Leadership,
@@ -296,7 +296,7 @@ fn unsure(last: Option<&Term>) -> bool {
     last.is_none_or(|term| term.lost_reason() == Some(LostReason::Stalled))
 }
 
-/// [`Election::resign`] ended the candidacy while it waited.
+/// Returns `true` if [`Election::resign`] ended the candidacy while it waited.
 fn has_left(candidate: Option<&Candidate>) -> bool {
     let status = candidate.map(Candidate::status);
     matches!(
@@ -308,14 +308,14 @@ fn has_left(candidate: Option<&Candidate>) -> bool {
     )
 }
 
-/// Leaves, and ends the follower's work; a panic of that goes on.
+/// Leaves, and ends the follower's work; a panic of the follower resumes here.
 async fn wind_up(
     candidate: Option<Candidate>,
     reason: EndReason,
     follower: Follower<'_>,
     grace: Duration,
 ) -> Result<()> {
-    // Not one after the other: it might be elected meanwhile, and nobody would work.
+    // Both at once: the node might be elected in between, with no work to run.
     let (left, panic) = tokio::join!(leave(candidate, reason), follower.end(grace));
     if let Some(panic) = panic {
         std::panic::resume_unwind(panic);
@@ -323,8 +323,8 @@ async fn wind_up(
     left
 }
 
-/// Stands, for the first time or again, and waits for its turn; first for the end of the pause and for the check's `Ok`,
-/// if there are any.
+/// Joins or rejoins the queue, and waits for its turn. The end of the pause and the check's `Ok` come first, if there
+/// are any.
 async fn turn(
     election: &Election,
     node: &mut Node,
@@ -341,7 +341,7 @@ async fn turn(
     };
     let candidate = &mut node.candidate;
     match candidate {
-        // Held back, it can only end.
+        // A candidate that is held back from joining can only end.
         Some(candidate) => tokio::select! {
             biased;
             ended = candidate.elected() => return ended,
@@ -354,12 +354,12 @@ async fn turn(
             candidate.hold_back(false)?;
             candidate
         }
-        None => candidate.insert(election.stand(true).await?),
+        None => candidate.insert(election.join(true).await?),
     };
     candidate.elected().await
 }
 
-/// Begins when the node is elected: a follower's work that does not end must not keep the leadership.
+/// Starts the watch when the node is elected: a follower's work that does not end must not keep the leadership.
 fn monitor(
     election: &Election,
     claim: &Arc<Claim>,
@@ -371,7 +371,7 @@ fn monitor(
     WorkMonitor::start(Arc::clone(claim), settings.grace, start, aborts)
 }
 
-/// Ends a term whose work has ended or was dropped: awaits its tasks, and lets the key go.
+/// Ends a term whose work has ended or was dropped: awaits its tasks, and releases the key.
 pub(crate) async fn end_term(
     claim: &Claim,
     monitor: Option<&WorkMonitor>,
@@ -388,7 +388,8 @@ pub(crate) async fn end_term(
     drop(claim.joined());
 }
 
-/// Returns the value of work that was asked to end. An error and a drop (`None`) are logged, unless it has nothing to finish.
+/// Returns the value of work that was asked to end. An error and a drop (`None`) are logged, unless the work has
+/// nothing to finish.
 pub(crate) fn late<T>(term: &Term, result: Option<Result<T, BoxError>>) -> Option<T> {
     let election = term.name();
     match result {
@@ -409,7 +410,8 @@ pub(crate) fn span_of(term: &Term) -> tracing::Span {
     term.shared.span()
 }
 
-/// Begins to leave because work failed. After a term, this comes before its key goes, or the candidate would join again.
+/// Begins to leave because work failed. After a term, this comes before its key goes, or the candidate would join
+/// again.
 fn fail(candidate: Option<&Candidate>) {
     if let Some(candidate) = candidate {
         drop(candidate.begin_to_leave(EndReason::WorkFailed));
@@ -427,7 +429,7 @@ async fn leave(candidate: Option<Candidate>, reason: EndReason) -> Result<()> {
     }
 }
 
-/// The key's deletion goes on in the background; that is no reason to keep the caller.
+/// The key's deletion continues in the background, so the caller need not wait for it.
 pub(crate) fn unconfirmed(error: Error) -> Result<()> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Closed => {

@@ -81,9 +81,9 @@ impl Election {
     /// `run` ends when
     ///
     /// - the work returns while its token is not cancelled: the key is released and `run` returns the work's
-    ///   `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a [`Runner`] may
-    ///   [join again](Runner::on_error) after it. After cancellation, a value or an error only ends that term; the error
-    ///   is logged.
+    ///   `Some(value)` or its error. The node does not join again; an error is logged as a warning, and a [`Runner`]
+    ///   may [join again](Runner::on_error) after it. After cancellation, a value or an error only ends that term; the
+    ///   error is logged.
     /// - `shutdown` completes: the token is cancelled, the work is awaited, the key is released. `run` returns the
     ///   value of the work if it was running and returned one, else `None`.
     /// - the work resigns by [`Leadership::resign`]: `run` returns as it does on shutdown.
@@ -224,8 +224,8 @@ impl<'a> Runner<'a> {
     /// The follower's work begins with [`Runner::run`], ends before the leader's work begins, and begins again when the
     /// leader's work has ended. The two kinds of work never overlap within the node, nor do two calls of the same kind.
     ///
-    /// The [`Following`] tells `work` which node leads and how to reach it, and every change. When the node is elected
-    /// or shuts down, [`Following::stopped`] is cancelled and the work is awaited for a [grace
+    /// The [`Following`] shows `work` which node leads, how to reach it, and every change. When the node is elected or
+    /// shuts down, [`Following::stopped`] is cancelled and the work is awaited for a [grace
     /// period](crate::SessionOptions::grace). Then the work is dropped, because this node already leads but does not
     /// act as leader yet. Work that blocks its thread cannot be dropped. If it delays the leader's work for longer than
     /// a TTL and a grace period, the term ends as [`Stalled`](crate::LostReason::Stalled).
@@ -329,7 +329,7 @@ impl<'a> Runner<'a> {
             rules: self.rules,
             work,
         };
-        // Boxed, for it is large, and callers hold it in futures of their own.
+        // Boxed, because it is large and callers hold it in futures of their own.
         cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
     }
 
@@ -348,7 +348,7 @@ impl<'a> Runner<'a> {
         W: AsyncFnMut(Leadership) -> Result<T, E>,
         E: Into<BoxError>,
     {
-        // Never waited for: no two calls overlap.
+        // Never contended: no two calls overlap.
         let work = Mutex::new(work);
         let work = async |leadership| (work.lock().await)(leadership).await;
         self.run(shutdown, work).await

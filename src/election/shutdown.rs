@@ -66,7 +66,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Runs to the end, and cancels `token` when the signal comes meanwhile.
+/// Runs `work` to its end, and cancels `token` if the signal comes meanwhile.
 pub(crate) async fn cancel_on<T>(
     signal: impl Future,
     token: &CancellationToken,

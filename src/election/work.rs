@@ -1,4 +1,4 @@
-//! Describes the work that `run` accepts, and leads a compiler error about other work to `run_mut`.
+//! Describes the work that `run` accepts, and points a compiler error about other work to `run_mut`.
 
 /// Work that [`Election::run`](crate::Election::run) and its siblings call: a function, or a closure, that takes an
 /// `Input` such as a [`Leadership`](crate::Leadership) and returns a future.

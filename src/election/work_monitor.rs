@@ -1,4 +1,5 @@
-//! Detects that a leader's work gives no heartbeat or outlives its term, even if no task of the runtime runs.
+//! Detects that a leader's work sends no heartbeat or outlives its term, even while all threads of the runtime are
+//! blocked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +32,7 @@ pub(crate) struct WorkMonitor {
 }
 
 impl WorkMonitor {
-    /// Starts the watch. `start` is how long it may take until the work begins.
+    /// Starts the watch. `start` is how long the work may take to begin.
     pub(crate) fn start(
         claim: Arc<Claim>,
         grace: Duration,
@@ -87,14 +88,14 @@ impl WorkMonitor {
     pub(crate) fn stall(&self, now: Time) {
         let shared = &self.claim.term().shared;
         if !shared.is_lost() {
-            // The driver first: work that ends at once is not to be heard of before the reason is, or it would count as
-            // resigned. If the driver is gone, nobody renews and the term is over anyway.
+            // The driver first: it must receive the reason before it learns that the work ended, or the term would
+            // count as resigned. If the driver is gone, the lease is not renewed and the term is over anyway.
             drop(self.claim.end(LostReason::Stalled));
             shared.stall(now.after(self.grace));
         }
     }
 
-    /// Returns when the term ends if no heartbeat comes before.
+    /// Returns the time at which the term ends if no heartbeat comes before.
     fn stalls_at(&self) -> Option<Time> {
         let limit = |limit: &AtomicU64, since: Time| {
             let limit = limit.load(Ordering::Acquire);
@@ -106,7 +107,7 @@ impl WorkMonitor {
         stalls.into_iter().flatten().min()
     }
 
-    /// Returns when the process ends if the work does not end before.
+    /// Returns the time at which the process ends if the work does not end before.
     fn aborts_at(&self) -> Option<Time> {
         let works = !self.ended.load(Ordering::Acquire);
         (self.aborts && works).then(|| self.claim.term().shared.cutoff())

@@ -1,4 +1,4 @@
-//! Makes each connection with the user, the password and the certificates, and reads what stands in files again for each
+//! Makes each connection with the user, the password and the certificates, and reads their files again for each
 //! attempt.
 
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -24,9 +24,9 @@ pub use users::Credentials;
 pub(crate) struct Access {
     options: ConnectOptions,
     credentials: Option<Credentials>,
-    /// True if etcd has authentication disabled, as far as is known. Shared by all connections of the pool.
+    /// True if etcd has authentication disabled, as far as is known. All connections of the pool share it.
     without_users: Arc<AtomicBool>,
-    /// There are TLS options, or one of the endpoints is `https`.
+    /// True if there are TLS options, or one of the endpoints is `https`.
     demands_tls: bool,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
@@ -47,7 +47,7 @@ impl Access {
         self
     }
 
-    /// Leaves the user out. etcd checks the password of every connection with a user.
+    /// Removes the user, because etcd checks the password of every connection with a user.
     pub(super) fn without_user(mut self) -> Self {
         self.credentials = None;
         self
@@ -127,7 +127,7 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// A file is missing, or cannot be used; the error names it.
+    /// A file is missing, or cannot be used; the error names the file.
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub(crate) async fn check(&self, env: &dyn Env) -> Result<(), String> {
         match &self.tls {
@@ -143,8 +143,8 @@ impl Access {
         std::future::ready(Ok(()))
     }
 
-    /// Connects to that endpoint once. Its certificate must be valid for the server name, or for the endpoint's host if there
-    /// is none. Where etcd has authentication disabled, it connects without the user.
+    /// Connects to the endpoint once. Its certificate must be valid for the server name, or for the endpoint's host if
+    /// there is none. Where etcd has authentication disabled, it connects without the user.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl Access {
         }
     }
 
-    /// The options for one attempt to connect to that endpoint, without the user.
+    /// Returns the options for one attempt to connect to the endpoint, without the user.
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     async fn options(
         &mut self,
@@ -198,7 +198,7 @@ impl Access {
     ) -> Result<ConnectOptions, String> {
         let options = std::mem::take(&mut self.options);
         if !secure {
-            // No endpoint of the list is one; this holds whatever the list comes from.
+            // No endpoint of the list is `https`; this holds for a list from any source.
             return if self.demands_tls {
                 Err("no connection is made without TLS".to_owned())
             } else {
@@ -210,7 +210,7 @@ impl Access {
         Ok(options.with_tls(tls.read(env).await?))
     }
 
-    /// The options for one attempt to connect to that endpoint, without the user.
+    /// Returns the options for one attempt to connect to the endpoint, without the user.
     #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
     fn options(
         &mut self,

@@ -15,9 +15,10 @@ use eldest_core::error::RequestError;
 use eldest_core::kv::Header;
 
 impl Pool {
-    /// Puts each of the keys that is absent; which of them were put. `None`: `member` does not have that create revision.
+    /// Puts each of the keys that is absent, and returns which of them were put. `None`: `member` does not have the
+    /// given create revision.
     ///
-    /// Any failure may come after they were.
+    /// A failure does not show that no key was put.
     pub(crate) async fn take(
         &self,
         (member, create_revision): (&[u8], i64),
@@ -56,7 +57,7 @@ impl Pool {
         .await
     }
 
-    /// Deletes each of the keys that still is the one with its create revision; afterwards those are gone.
+    /// Deletes each of the keys that still has its create revision; afterwards none of them exists.
     pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, RequestError> {
         let delete =
             |(key, create_revision): &(Arc<[u8]>, i64)| guarded_delete(key, *create_revision);

@@ -9,10 +9,10 @@ use crate::runtime::Env;
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 
-/// A page of large values, or the events of a large transaction, overruns the default of 4 MiB.
+/// A page of large values, or the events of a large transaction, exceed the default of 4 MiB.
 const MAX_MESSAGE: usize = 512 << 20;
 
-/// The message for the user.
+/// The message to the user.
 const REMEDY: &str = "this is etcd's gRPC proxy, which answers a renewal with the answer to an earlier one, so that no \
                       lease can be relied on; name the members of etcd themselves as endpoints";
 
@@ -42,7 +42,7 @@ impl CallError {
     }
 }
 
-/// `work`, or nothing if the injected timer is faster.
+/// Runs `work`; returns `None` if the injected timer completes first.
 pub(super) async fn timeout<T>(
     env: &dyn Env,
     limit: Duration,
@@ -51,7 +51,7 @@ pub(super) async fn timeout<T>(
     tokio::select! {
         biased;
         done = work => Some(done),
-        // No timer is made for what is done at once, as a request on an open stream.
+        // No timer is created for work that is done at once, such as a request on an open stream.
         () = async { env.sleep(limit).await } => None,
     }
 }

@@ -1,8 +1,8 @@
-//! Tells a member of etcd from etcd's gRPC proxy, which is refused.
+//! Distinguishes a member of etcd from etcd's gRPC proxy, which is refused.
 //!
-//! The proxy renews leases on a stream of its own, and answers a renewal with the next answer on that stream. So the answer
-//! may belong to an earlier renewal, and the time at which ours was sent plus the TTL is no lower bound of the lease's end.
-//! The verifying read cannot tell.
+//! The proxy renews leases on a stream of its own, and answers a renewal with the next answer on that stream. So the
+//! answer may belong to an earlier renewal, and the time at which ours was sent plus the TTL is no lower bound of the
+//! lease's end. The verifying read does not reveal this.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::call::{CallError, kv, timeout};
 use crate::runtime::Env;
 use eldest_core::error::{Class, RequestError};
 
-/// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users, leaders
-/// or keys. The proxy passes the words on and loses the code, however it was configured. What else tells the proxy depends
-/// on its options (a member list without ids), or needs a permission (watches under other ids).
+/// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users,
+/// leaders or keys. The proxy forwards the text and loses the code, in every configuration. Other signs of the proxy
+/// depend on its options (a member list without ids), or need a permission (watches under other ids).
 const REFUSAL: &str = "key is not provided";
 
-/// Fails if the client's connection leads to a proxy, or if nobody answers.
+/// Fails if the client's connection leads to a proxy, or if no server answers.
 pub(super) async fn check(client: &Client) -> Result<(), CallError> {
     match kv(client).get("", None).await {
         Err(Error::GRpcStatus(status)) if status.message().contains(REFUSAL) => {
@@ -33,7 +33,7 @@ pub(super) async fn check(client: &Client) -> Result<(), CallError> {
     }
 }
 
-/// [`check`] of a new connection, within that time.
+/// Runs [`check`] on a new connection, within the given time.
 pub(super) async fn check_new(
     env: &dyn Env,
     limit: Duration,

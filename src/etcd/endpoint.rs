@@ -7,7 +7,7 @@ use eldest_core::error::{Class, RequestError};
 /// The longest name of a data center, in bytes.
 const MAX_DATA_CENTER: usize = 256;
 
-/// A member of etcd: its URL, and the data center that it is in. Or where members are looked up in DNS.
+/// A member of etcd, by its URL and its data center; or a name by which members are looked up in DNS.
 ///
 /// | text | endpoints |
 /// |---|---|
@@ -16,8 +16,8 @@ const MAX_DATA_CENTER: usize = 256;
 /// | `srv://example.com` | one for each SRV record `_etcd-client-ssl._tcp.example.com` (`https`) and `_etcd-client._tcp.example.com` (`http`), as with etcd's `--discovery-srv` (needs the feature `srv`) |
 /// | `srv://example.com/blue` | as before, with the records `_etcd-client-ssl-blue` and `_etcd-client-blue`, as with etcd's `--discovery-srv-name` |
 ///
-/// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it keeps
-/// the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
+/// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it
+/// keeps the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
 ///
 /// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data center.
 ///
@@ -41,8 +41,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without a
-    /// scheme it is `http`, or `https` if the session has TLS options or another of its endpoints is `https`: then no
+    /// Makes an endpoint of a URL, such as `https://etcd.example:2379`, or of another text of the table above. Without
+    /// a scheme it is `http`, or `https` if the session has TLS options or another of its endpoints is `https`: then no
     /// connection is made without TLS.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl Endpoint {
         }
     }
 
-    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters. Sessions of [the same data
-    /// center](crate::SessionOptions::data_center) prefer the endpoint.
+    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters.
+    /// Sessions of [the same data center](crate::SessionOptions::data_center) prefer the endpoint.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
         self
@@ -61,7 +61,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// As it was given.
+    /// Returns the text of the endpoint as it was given.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -82,8 +82,8 @@ impl From<&Endpoint> for Endpoint {
 /// An endpoint in use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// No other endpoint of the session ever has it, so that nothing that was under way when the list was replaced is held
-    /// against another endpoint.
+    /// A number that no other endpoint of the session ever has: a request in flight when the list is replaced cannot
+    /// count as a failure of another endpoint.
     pub(super) number: usize,
     pub(super) endpoint: Endpoint,
     /// The URL to dial; `None` if the endpoint is a name that was not found yet.
@@ -108,7 +108,7 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// The endpoint is a name, which is looked up instead.
+    /// The endpoint is a name, which must be looked up first.
     pub(super) fn server(&self) -> Result<(Url, Option<String>), RequestError> {
         let why =
             || RequestError::new(Class::Retry, "the name was not found yet", self.url()).unsent();
@@ -154,11 +154,11 @@ pub(super) fn check_data_center(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Without a scheme it is `http`, or `https` if the access demands TLS.
+/// Parses an endpoint. Without a scheme it is `http`, or `https` if the access demands TLS.
 ///
 /// # Errors
 ///
-/// Says which rule it breaks.
+/// Says which rule the text breaks.
 pub(super) fn one(text: &str, access: &Access) -> Result<Url, String> {
     let url = Url::parse(text, access.demands_tls())?;
     match url.is_secure() {

@@ -1,4 +1,4 @@
-//! Shows users what is known of each endpoint, and reports it as metrics.
+//! Shows users the status of each endpoint, and reports it as metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ impl EndpointStatus {
         &self.url
     }
 
-    /// Returns the data center that it is in, if that was named.
+    /// Returns the endpoint's data center, if it was named.
     pub fn data_center(&self) -> Option<&str> {
         self.data_center.as_deref()
     }
 
-    /// Returns the shortest of the round trips that were last measured, or `None` if none was.
+    /// Returns the shortest of the last measured round trips, or `None` if none was.
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// Returns `true` if a request or a probe failed there, and no probe was answered since.
+    /// Returns `true` if a request or a probe failed at the endpoint, and no probe was answered since.
     pub fn is_failing(&self) -> bool {
         self.failing
     }
@@ -67,7 +67,7 @@ impl EndpointStatus {
     }
 }
 
-/// The status of each endpoint; `used`: the number of each lane's endpoint.
+/// Returns the status of each endpoint; `used`: the number of each lane's endpoint.
 pub(super) fn all(places: &Places, used: [(Lane, usize); 3], now: Time) -> Vec<EndpointStatus> {
     let nearness = &places.nearness;
     let status = |place: &Arc<Place>| {
@@ -86,7 +86,7 @@ pub(super) fn all(places: &Places, used: [(Lane, usize); 3], now: Time) -> Vec<E
     places.all().iter().map(status).collect()
 }
 
-/// Reports them as metrics of the session of that identity.
+/// Reports the statuses as metrics of the session with the given identity.
 pub(super) fn measure(identity: &str, statuses: &[EndpointStatus]) {
     for status in statuses {
         if let Some(round_trip) = status.round_trip {
@@ -99,7 +99,7 @@ pub(super) fn measure(identity: &str, statuses: &[EndpointStatus]) {
     }
 }
 
-/// Reports that no lane uses those endpoints, which are not in the list any more.
+/// Reports that no lane uses the endpoints, which were removed from the list.
 pub(super) fn forget(identity: &str, urls: &[String]) {
     for url in urls {
         for lane in Lane::ALL {

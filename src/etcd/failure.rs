@@ -1,4 +1,4 @@
-//! Classifies failed calls, by etcd's error codes, into what the caller does next.
+//! Classifies failed calls, by etcd's error codes, by the caller's next step.
 
 use std::error::Error as StdError;
 
@@ -9,7 +9,7 @@ use eldest_core::error::{Class, RequestError};
 /// etcd's answer to an authentication while it has authentication disabled.
 const AUTHENTICATION_DISABLED: &str = "authentication is not enabled";
 
-/// Returns `true` if that is why an attempt to connect failed.
+/// Returns `true` if an attempt to connect failed because authentication is disabled.
 pub(super) fn is_without_users(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::GRpcStatus(status) if status.message().contains(AUTHENTICATION_DISABLED))
 }
@@ -26,7 +26,7 @@ pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> RequestE
             let message = chain(error);
             RequestError::new(class_here(&message), message, endpoint)
         }
-        // Made by the client itself, before anything is sent.
+        // Errors that the client itself makes, before anything is sent.
         E::InvalidArgs(_)
         | E::InvalidUri(_)
         | E::Utf8Error(_)
@@ -39,12 +39,12 @@ pub(super) fn from_error(error: &etcd_client::Error, endpoint: &str) -> RequestE
 
 fn from_status(status: &tonic::Status, endpoint: &str) -> RequestError {
     let class = classify(status.code(), status.message());
-    // tonic refuses the answer here, not etcd the request.
+    // tonic refuses the answer here; etcd did not refuse the request.
     let answer_refused = status
         .message()
         .contains("decoded message length too large");
     if connect_failed(status) {
-        // The status repeats only the outermost cause ("tcp connect error"); the rest says why.
+        // The status repeats only the outermost cause ("tcp connect error"); its sources say why.
         let message = status.source().map_or_else(String::new, chain);
         return RequestError::new(class_here(&message), message, endpoint).unsent();
     }
@@ -53,7 +53,7 @@ fn from_status(status: &tonic::Status, endpoint: &str) -> RequestError {
     } else {
         status.message().to_owned()
     };
-    // Only what happened here has causes; they say what "transport error" does not, a refused certificate for one.
+    // Only local failures have causes; these explain "transport error", for example by a refused certificate.
     let Some(source) = status.source() else {
         let failure = RequestError::new(class, message, endpoint);
         if answer_refused {
@@ -76,7 +76,7 @@ fn from_status(status: &tonic::Status, endpoint: &str) -> RequestError {
     failure
 }
 
-/// A watch that etcd refused to create, by the reason given in band.
+/// Classifies a watch that etcd refused to create, by the reason in etcd's message.
 pub(super) fn from_watch_refusal(reason: &str, endpoint: &str) -> RequestError {
     let message = if reason.is_empty() {
         "the watch was refused without a reason"
@@ -86,8 +86,8 @@ pub(super) fn from_watch_refusal(reason: &str, endpoint: &str) -> RequestError {
     RequestError::new(classify(Code::Unknown, reason), message, endpoint)
 }
 
-/// Goes by the message first, because etcd's codes mislead: an old auth store is an "invalid argument", a
-/// broken connection "unknown", a missing lease and a missing key have the same code.
+/// Classifies by the message first, because etcd's codes mislead: an old auth store is an "invalid argument", a broken
+/// connection "unknown", and a missing lease has the same code as a missing key.
 fn classify(code: Code, message: &str) -> Class {
     const BY_MESSAGE: &[(&str, Class)] = &[
         // tonic gives these the code of the HTTP/2 reason, even "permission denied".
@@ -103,7 +103,7 @@ fn classify(code: Code, message: &str) -> Class {
         ("auth store is old", Class::Stale),
         // The token has expired, or its user's password has changed.
         ("invalid auth token", Class::Stale),
-        // There is none: authentication was enabled after the connection was made.
+        // The request had no token: authentication was enabled after the connection was made.
         ("user name is empty", Class::Stale),
         ("authentication failed", Class::Auth),
         (AUTHENTICATION_DISABLED, Class::Auth),
@@ -140,10 +140,10 @@ fn classify(code: Code, message: &str) -> Class {
     }
 }
 
-/// The class of what failed on this side: a connection that broke, or a certificate that one of both refused.
+/// Returns the class of a local failure: a connection that broke, or a certificate that one of the two sides refused.
 ///
-/// rustls names the certificate that we refuse, and the alert by which etcd refuses ours. The error's type would tell as
-/// well, but h2 hides it.
+/// rustls names the certificate that we refuse, and the alert by which etcd refuses ours. The error's type would show
+/// this as well, but h2 hides it.
 fn class_here(message: &str) -> Class {
     const REFUSED: &[&str] = &[
         "invalid peer certificate",
@@ -163,7 +163,7 @@ fn class_here(message: &str) -> Class {
     }
 }
 
-/// Returns `true` if the connection was never made: then no request was written.
+/// Returns `true` if the connection was never made, so that no request was written.
 fn connect_failed(status: &tonic::Status) -> bool {
     causes(status).any(<dyn StdError>::is::<tonic::ConnectError>)
 }
@@ -174,7 +174,7 @@ fn causes<'a>(
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// The messages of an error and its causes, each once.
+/// Joins the messages of an error and its causes, each once.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in causes(error) {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_endpoint_may_answer_is_retried() {
+    fn failures_that_another_endpoint_may_not_have_are_retried() {
         for (code, message) in [
             (Code::Unavailable, "etcdserver: no leader"),
             (Code::Unavailable, "etcdserver: leader changed"),
@@ -274,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn a_compacted_revision_asks_for_a_new_list() {
+    fn a_compacted_revision_requires_a_new_list() {
         let message = "etcdserver: mvcc: required revision has been compacted";
         assert_eq!(class(Code::OutOfRange, message), Class::Compacted);
     }
 
     #[test]
-    fn a_token_that_etcd_does_not_take_is_distinguished_from_refused_credentials() {
+    fn a_rejected_token_is_distinguished_from_refused_credentials() {
         for (code, message) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::Unknown, "etcdserver: invalid auth token"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_succeed_is_not_retried() {
+    fn permanent_failures_are_not_retried() {
         assert_eq!(
             class(Code::PermissionDenied, "etcdserver: permission denied"),
             Class::Denied
@@ -365,13 +365,13 @@ mod tests {
         ] {
             assert!(!ambiguous(code, message), "{message}");
         }
-        // The request was answered, and the answer refused on this side.
+        // The request was answered, and this side refused the answer.
         let message = "Error, decoded message length too large: found 5000000 bytes, the limit is: 4194304 bytes";
         assert!(ambiguous(Code::OutOfRange, message));
     }
 
     #[test]
-    fn failure_of_a_later_part_is_ambiguous_whatever_its_class() {
+    fn failure_of_any_class_in_a_later_part_is_ambiguous() {
         let status = tonic::Status::permission_denied("etcdserver: permission denied");
         let later = from_error(&Error::GRpcStatus(status), "e").after_sending();
         assert_eq!((later.class, later.ambiguous), (Class::Denied, true));

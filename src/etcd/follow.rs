@@ -26,18 +26,18 @@ use eldest_core::error::{Class, RequestError};
 
 /// The longest time for one lookup.
 const LOOKUP: Duration = Duration::from_secs(5);
-/// The shortest time between two rounds; doubled for each round that follows a failure.
+/// The shortest time between two rounds; it doubles with each round that follows a failure.
 const SOON: Duration = Duration::from_secs(1);
-/// How often it is doubled.
+/// How often the time doubles.
 const DOUBLINGS: u32 = 4;
-/// Between two rounds while all is well, on average.
+/// The average time between two rounds while no lookup fails.
 const LATER: Duration = Duration::from_secs(30);
 
 /// One round of lookups.
 #[derive(Default)]
 struct Round {
     troubles: BTreeSet<Trouble>,
-    /// Something failed that may soon succeed, or the members are changing.
+    /// True if a lookup failed that may soon succeed, or the members are changing.
     unsettled: bool,
 }
 
@@ -46,8 +46,8 @@ impl Round {
         self.troubles.insert(trouble);
     }
 
-    /// Takes what etcd says of its members, and returns the endpoints to use: the members that were listed last; those that
-    /// were named as well, if no member could be asked; or those alone, if no member was ever used.
+    /// Takes etcd's list of members, and returns the endpoints to use: the members that were listed last; the named
+    /// endpoints as well, if no member could be read; or the named ones alone, if no member was ever used.
     fn members(
         &mut self,
         answer: Result<Usable, RequestError>,
@@ -85,8 +85,8 @@ impl Round {
 }
 
 impl Pool {
-    /// Probes the endpoints, moves the lanes, looks names up and follows the members in the background, until the session is
-    /// closed or dropped. `key` is one that the session may read.
+    /// Probes the endpoints, moves the lanes, looks names up and follows the members in the background, until the
+    /// session is closed or dropped. `key` is one that the session may read.
     pub(crate) fn keep_near(self: &Arc<Self>, key: Arc<[u8]>, span: tracing::Span) {
         let near = nearest::run(Arc::downgrade(self), Arc::clone(&key));
         let followed = run(Arc::downgrade(self), key);
@@ -94,7 +94,7 @@ impl Pool {
         self.env.spawn(task.boxed());
     }
 
-    /// Looks each name up once, at the same time. A lookup that fails keeps what was found before.
+    /// Looks up all names once, at the same time. A failed lookup keeps its former result.
     pub(super) async fn look_up(&self, names: &mut [Name]) {
         // The access that these names need: their list may not be in use yet.
         let access = &source::access_of(names.iter().map(Name::named), &self.access);
@@ -114,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// Looks everything up once: the URL, the data centre and the endpoint of each that is named or found.
+    /// Looks up all names once. Returns the URL, the data centre and the endpoint of each named or found endpoint.
     ///
     /// # Errors
     /// Says which name was not found, and why.
@@ -138,7 +138,7 @@ impl Pool {
         metrics::endpoints_looked_up(identity, source, outcome);
     }
 
-    /// Looks everything up once, and uses what is found. Returns `true` if nothing is left to be done soon.
+    /// Looks up all names once, and uses the endpoints found. Returns `true` if no further round is needed soon.
     pub(super) async fn refresh(&self, key: &[u8]) -> bool {
         let mut round = Round::default();
         let _turn = self.replacing.lock().await;
@@ -153,7 +153,7 @@ impl Pool {
         let found = names::list(&names);
         self.named(|named| named.names = names);
         if self.is_unknown() {
-            // The lanes have an endpoint to turn to, and nothing to lose yet.
+            // The lanes get an endpoint to which they can switch, and have no connection to lose yet.
             self.use_list(found.clone(), key, &mut round).await;
             self.leave_unlisted(key).await;
         }
@@ -170,8 +170,8 @@ impl Pool {
         !round.unsettled
     }
 
-    /// Asks a member for the list of members, after a linearizable read there, so that it knows of all changes that were
-    /// confirmed before.
+    /// Reads the list of members from one member, after a linearizable read there, so that the member knows all changes
+    /// that were confirmed before.
     async fn listed_members(&self, named: &[Endpoint], key: &[u8]) -> Result<Usable, RequestError> {
         let cluster = self.cluster.load(Ordering::Relaxed);
         let asked = self.call(Lane::Data, |client| async move {
@@ -194,7 +194,7 @@ impl Pool {
     async fn use_list(&self, mut list: Vec<Endpoint>, key: &[u8], round: &mut Round) {
         let present = self.places(|places| places.all().to_vec());
         let position = |one: &Endpoint| present.iter().position(|at| at.endpoint == *one);
-        // In whatever order DNS answers, the list is the same.
+        // The order of DNS answers must not change the list.
         list.sort_by_key(|one| position(one).unwrap_or(usize::MAX));
         let is_present = list.iter().eq(present.iter().map(|at| &at.endpoint));
         if is_present {
@@ -235,7 +235,7 @@ async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
         let settled = tokio::select! {
             biased;
             () = closed.cancelled() => return,
-            // Boxed: it is large, and seldom there.
+            // Boxed, because it is large and seldom exists.
             settled = Box::pin(pool.refresh(&key)) => settled,
         };
         let spacing = pool.env.sleep(SOON * (1 << hurry.min(DOUBLINGS)));

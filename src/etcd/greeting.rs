@@ -1,5 +1,5 @@
-//! Tells which protocol a port speaks, once connections to it have failed: their errors do not say ("broken pipe", "handshake
-//! eof").
+//! Finds out which protocol a port speaks once connections to it have failed, because their errors do not say ("broken
+//! pipe", "handshake eof").
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::pool::Pool;
 use super::url::Url;
 use crate::runtime::{Env, timeout};
 
-/// The longest that a port may take for its answer.
+/// The longest time that a port may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A record of TLS with a greeting that is too short: a server that speaks TLS answers with an alert.
 const TLS: &[u8] = &[0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0];
@@ -18,11 +18,11 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The kind of the frame that a server of HTTP/2 sends first; it follows three bytes of length.
 const SETTINGS: u8 = 4;
 const HTTP1: &[u8] = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n";
-/// How an answer of HTTP/1 begins.
+/// The first bytes of an HTTP/1 answer.
 const ANSWER_OF_HTTP1: &[u8] = b"HTTP/1.";
 
 impl Pool {
-    /// Returns what to write instead of that URL, if the port speaks another protocol than the one that it names.
+    /// Returns the correct URL scheme or port to name, if the port speaks another protocol than the URL names.
     pub(crate) async fn misnamed(&self, url: &str) -> Option<&'static str> {
         let url = Url::parse(url, false).ok()?;
         let env = &*self.env;
@@ -31,7 +31,7 @@ impl Pool {
             let is_plain = is_http2(&answer) || answer.starts_with(ANSWER_OF_HTTP1);
             return is_plain.then_some("the server speaks no TLS: write http://");
         }
-        // At once: a server that accepts connections and is silent costs the patience for one greeting, not for three.
+        // All three at once: a silent server that accepts connections costs one wait of `PATIENCE`, not three.
         let [tls, http2, http1] = [TLS, HTTP2, HTTP1].map(|greeting| greeted(env, &url, greeting));
         let (tls, http2, http1) = tokio::join!(tls, http2, http1);
         if ANSWERS_OF_TLS.iter().any(|begin| tls.starts_with(begin)) {
@@ -48,7 +48,7 @@ fn is_http2(answer: &[u8]) -> bool {
     answer.get(3) == Some(&SETTINGS)
 }
 
-/// Returns the first bytes of the answer: none if nobody listens, or if there is no answer in time.
+/// Returns the first bytes of the answer: none if no server listens, or if no answer arrives in time.
 async fn greeted(env: &dyn Env, url: &Url, greeting: &'static [u8]) -> Vec<u8> {
     let answer = timeout(env, PATIENCE, env.greet(url.place(), greeting)).await;
     answer.and_then(Result::ok).unwrap_or_default()

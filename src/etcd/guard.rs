@@ -1,5 +1,5 @@
-//! Makes the calls by which a session proves to its guard that a lease is its own, deletes the keys of a lease that is
-//! proven, and passes the way to etcd on to a guard's process.
+//! Makes the calls by which a session proves to its guard that a lease is its own, deletes the keys of a proven lease,
+//! and passes the connection settings to a guard's process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use super::pool::Pool;
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
 
-/// Keys that one transaction deletes. Each takes two comparisons beside the proof's two, and etcd allows 128 operations.
+/// How many keys one transaction deletes. Each needs two comparisons beside the proof's two, and etcd allows 128
+/// operations.
 const MOST_AT_ONCE: usize = 64;
-/// Transactions under way at a time: the next leaders of a thousand elections need not wait for each other.
+/// How many transactions run at a time: the next leaders of a thousand elections need not wait for each other.
 const MOST_TOGETHER: usize = 8;
 
-/// A key that stands under a lease, which only a user that may write the key's namespace can have put there.
+/// A key bound to a lease. Only a user that may write the key's namespace can have put it there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Proof {
     pub(crate) key: String,
@@ -31,7 +32,7 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Holds while this very key stands under the lease.
+    /// Holds while exactly this key is bound to the lease.
     fn stands(&self) -> [Compare; 2] {
         is_under(self.key.as_bytes(), self.create_revision, self.lease)
     }
@@ -42,9 +43,9 @@ impl Proof {
 pub(crate) enum Release {
     /// The lease had ended.
     Gone,
-    /// The proof does not stand under the lease any more: nothing was deleted.
+    /// The proof is no longer bound to the lease: nothing was deleted.
     Unproven,
-    /// No key of the lease is left in the namespace. So many of its keys lie outside, and were left alone.
+    /// No key of the lease is left in the namespace. `outside` keys lie elsewhere and were not deleted.
     Released { outside: usize },
 }
 
@@ -74,7 +75,7 @@ impl Pool {
         }))
     }
 
-    /// Returns the proof if the key stands under the lease.
+    /// Returns the proof if the key is bound to the lease.
     pub(crate) async fn proof(&self, key: &str, lease: i64) -> Result<Option<Proof>, RequestError> {
         let (_, entry) = self.read(Lane::Lease, key.as_bytes()).await?;
         Ok(entry
@@ -87,10 +88,10 @@ impl Pool {
     }
 
     /// Deletes the keys that the lease has below `namespace`, each by a transaction that compares the proof and the key
-    /// itself. The lease is not revoked: etcd compares nothing in a revocation, so one that is sent on an earlier look could
-    /// delete keys that others have put under the lease since.
+    /// itself. The lease is not revoked: etcd compares nothing in a revocation, so a revocation based on an earlier
+    /// read could delete keys that others have put under the lease since.
     ///
-    /// Any failure may come after some were deleted.
+    /// A failure does not show that no key was deleted.
     pub(crate) async fn release_proven(
         &self,
         proof: &Proof,
@@ -109,7 +110,7 @@ impl Pool {
             }
             other => other?,
         };
-        // The proof is the last one: without it nothing else could be deleted.
+        // The proof goes last: without it no other key could be deleted.
         let last = match extent {
             Extent::AllButProof if !keys.is_empty() => return Ok(outcome(stands, outside)),
             Extent::AllButProof => Vec::new(),
@@ -119,7 +120,8 @@ impl Pool {
         Ok(outcome(stands, outside))
     }
 
-    /// Deletes the keys by transactions of so many each. Returns `false` if the proof does not stand.
+    /// Deletes the keys by transactions of the given size. Returns `false` if the proof is no longer bound to the
+    /// lease.
     async fn release_each(
         &self,
         proof: &Proof,
@@ -136,7 +138,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// The keys of the lease below `prefix`, and how many others it has; `None` if the lease is gone.
+    /// Returns the keys of the lease below `prefix`, and how many others it has; `None` if the lease is gone.
     async fn keys_of(
         &self,
         lease: i64,
@@ -152,7 +154,7 @@ impl Pool {
                 let outside = all.len() - below.len();
                 Ok(Some((below, outside)))
             }
-            // Too many for one answer, or among them one that this user may not read.
+            // Too many keys for one answer, or one among them that this user may not read.
             Err(failure) if matches!(failure.class, Class::Invalid | Class::Denied) => {
                 Ok(Some((self.bound(prefix, lease).await?, 0)))
             }
@@ -160,7 +162,8 @@ impl Pool {
         }
     }
 
-    /// Deletes those of the keys that still are what was read, if the proof stands. Returns `false` if it does not.
+    /// Deletes those of the keys that did not change since they were read, if the proof still exists. Returns `false`
+    /// if it does not.
     async fn release_some(&self, proof: &Proof, keys: &[Arc<[u8]>]) -> Result<bool, RequestError> {
         let found = match keys {
             [] => Vec::new(),
@@ -186,8 +189,8 @@ impl Pool {
         .await
     }
 
-    /// Learns whether etcd answers over the connection that releases keys, and keeps that connection open. A user without
-    /// permission for the key is answered as well.
+    /// Checks that etcd answers over the connection that deletes keys, and keeps that connection open. A user without
+    /// permission for the key gets an answer as well.
     pub(crate) async fn answers(&self, key: &[u8]) -> Result<(), RequestError> {
         match self.read(Lane::Lease, key).await {
             Err(failure) if failure.class == Class::Denied => Ok(()),
@@ -195,7 +198,7 @@ impl Pool {
         }
     }
 
-    /// Returns what another process needs in order to use the same endpoints: it contains the password.
+    /// Returns what another process needs in order to use the same endpoints, including the password.
     pub(crate) fn passed(&self) -> Result<Value, String> {
         let endpoints = self.in_order();
         let endpoints = endpoints
@@ -208,7 +211,7 @@ impl Pool {
         }))
     }
 
-    /// Makes a pool of what [`Pool::passed`] has returned in another process.
+    /// Makes a pool from the value that [`Pool::passed`] returned in another process.
     pub(crate) fn from_passed(env: SharedEnv, passed: &Value) -> Result<Self, String> {
         let endpoints = passed["endpoints"].as_array().into_iter().flatten();
         let endpoint = |one: &Value| {
@@ -232,7 +235,7 @@ fn outcome(stands: bool, outside: usize) -> Release {
     }
 }
 
-/// Holds while the key with that create revision stands under the lease.
+/// Holds while the key with that create revision is bound to the lease.
 fn is_under(key: &[u8], create_revision: i64, lease: i64) -> [Compare; 2] {
     [
         Compare::create_revision(key, CompareOp::Equal, create_revision),

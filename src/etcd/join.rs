@@ -14,11 +14,11 @@ use eldest_core::action::{Join, Joined};
 use eldest_core::error::RequestError;
 use eldest_core::kv::{ELECTED, Header, is_elected};
 
-/// At least so many candidates of each election are read where several are joined: few have more, and those that have
-/// are read to their end by a request of their own.
+/// The smallest number of candidates to read of each election when several are joined. Few elections have more; a
+/// separate request reads the rest.
 const SHORT_PAGE: i64 = 16;
 
-/// A registration that is done, of whose candidates some may have to be read yet.
+/// A completed registration; some of its election's candidates may still have to be read.
 pub(crate) struct Registered {
     prefix: Arc<[u8]>,
     found: Found,
@@ -32,14 +32,15 @@ pub(super) struct Found {
 }
 
 impl Pool {
-    /// Creates each key that is absent, unless its admission forbids it, and reads the candidates beside it at
-    /// that revision: several in one transaction, first under all of their conditions together; if one of these does not
-    /// hold, in another one in which each has its own conditions.
+    /// Creates each key that is absent, unless its admission forbids it, and reads the candidates beside it at that
+    /// revision. Several joins share one transaction, first under all of their conditions together; if one condition
+    /// does not hold, a second transaction gives each join its own conditions.
     ///
-    /// All are created at one revision. So no two may be of one election, and several may not look beside their prefix: since
-    /// all conditions are looked at before anything is put, what one names must not be what another one creates.
+    /// All keys are created at one revision. So no two joins may be of one election. Joins that share a transaction
+    /// must not have conditions beside their prefix: etcd checks all conditions before it puts any key, so no join may
+    /// check a key that another one creates.
     ///
-    /// Any failure may come after the keys were created.
+    /// A failure does not show that no key was created.
     pub(crate) async fn join_each(&self, joins: &[&Join]) -> Result<Vec<Registered>, RequestError> {
         let page = (PAGE / joins.len().max(1) as i64).max(SHORT_PAGE);
         let found = self.create(joins, page).await?;
@@ -51,7 +52,8 @@ impl Pool {
         Ok(registered.collect())
     }
 
-    /// A lock that found something below its name asks once more, whether only locks stand there.
+    /// Creates the keys. A lock that found keys below its name sends a second request, which checks that all of them
+    /// are locks.
     async fn create(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
         let mut all = self.create_first(joins, page).await?;
         for (join, found) in joins.iter().zip(&mut all) {
@@ -63,7 +65,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// Creates the key of a lock where, at that moment, only locks stand.
+    /// Creates the key of a lock if all keys below its name are locks at that moment.
     pub(super) async fn join_behind(&self, join: &Join, page: i64) -> Result<Found, RequestError> {
         self.join_one(join_behind(join, page)).await
     }
@@ -90,16 +92,15 @@ impl Pool {
         self.join_apart(joins, page).await
     }
 
-    /// Creates all of the keys, under all conditions together; `None`, and nothing is done, if one does not hold.
+    /// Creates all of the keys, under all conditions together; `None`, and no key is created, if one does not hold.
     ///
-    /// This is what nearly all registrations come to, and it is half the work of conditions that stand apart: for etcd, and
-    /// for us.
+    /// Nearly all registrations succeed here, with half the work of separate conditions, for etcd and for us.
     async fn join_all(
         &self,
         joins: &[&Join],
         page: i64,
     ) -> Result<Option<Vec<Found>>, RequestError> {
-        // With their room: what they have none for is copied again and again, and operations are large.
+        // Reserved at once: growing these vectors would copy operations, which are large, again and again.
         let mut when = Vec::with_capacity(2 * joins.len());
         let mut then = Vec::with_capacity(2 * joins.len());
         for join in joins {
@@ -142,9 +143,9 @@ impl Pool {
         .await
     }
 
-    /// Reads the candidates that the transaction left out; asks nothing of etcd where there are none.
+    /// Reads the candidates that the transaction left out; sends nothing if there are none.
     ///
-    /// Any failure comes after the key was created.
+    /// On any failure, the key was already created.
     pub(crate) async fn finish(&self, registered: Registered) -> Result<Joined, RequestError> {
         let Registered { prefix, found } = registered;
         let listed = self
@@ -167,7 +168,7 @@ impl Registered {
     }
 }
 
-/// One answer for each registration.
+/// Returns one answer for each registration.
 fn complete(joins: &[&Join], found: Vec<Found>) -> Result<Vec<Found>, CallError> {
     if found.len() == joins.len() {
         Ok(found)
@@ -178,8 +179,9 @@ fn complete(joins: &[&Join], found: Vec<Found>) -> Result<Vec<Found>, CallError>
     }
 }
 
-/// Returns the conditions for the put of the key, except those on keys beside its prefix. A lock's are stricter than needed: a
-/// comparison of values fails where there are none, so the ordinary case, no key below the prefix, comes first.
+/// Returns the conditions for the put of the key, except those on keys beside its prefix. A lock's conditions are
+/// stricter than needed: a comparison of values fails where there are no keys, so the first attempt assumes the
+/// ordinary case, that no key is below the prefix.
 fn conditions(join: &Join) -> Vec<Compare> {
     if !join.admission.only_locks {
         return beside_others(join);
@@ -188,7 +190,7 @@ fn conditions(join: &Join) -> Vec<Compare> {
     vec![nothing.with_range(prefix_end(&join.prefix))]
 }
 
-/// Returns the conditions for the put of the key if there may be others below the prefix.
+/// Returns the conditions for the put of the key if other keys may exist below the prefix.
 fn beside_others(join: &Join) -> Vec<Compare> {
     let prefix = &*join.prefix;
     let absent = Compare::create_revision(&*join.key, CompareOp::Equal, 0);
@@ -199,7 +201,7 @@ fn beside_others(join: &Join) -> Vec<Compare> {
     std::iter::once(absent).chain(oldest).collect()
 }
 
-/// The join of a lock where others stand below its name.
+/// Builds the join of a lock that has other keys below its name.
 fn join_behind(join: &Join, page: i64) -> Txn {
     let prefix = &*join.prefix;
     let locks = Compare::value(prefix, CompareOp::Less, ELECTED).with_range(prefix_end(prefix));
@@ -222,7 +224,7 @@ fn candidates(join: &Join, page: i64) -> TxnOp {
     TxnOp::get(&*join.prefix, Some(first(&join.prefix, page)))
 }
 
-/// The join alone.
+/// Builds the transaction of a single join.
 fn transaction(join: &Join, page: i64) -> Txn {
     let mut when = conditions(join);
     let mut or_else = Vec::new();
@@ -242,8 +244,8 @@ fn transaction(join: &Join, page: i64) -> Txn {
 }
 
 impl Found {
-    /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its own key
-    /// of an earlier attempt nor a candidate of an election was among them.
+    /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its
+    /// own key of an earlier attempt nor a candidate of an election was among them.
     fn may_stand_behind(&self, join: &Join) -> bool {
         let admission = &join.admission;
         let bars = |key: &[u8], value: &[u8]| *key == *join.key || is_elected(value);
@@ -251,7 +253,7 @@ impl Found {
         waits && !self.created && !self.page.has(bars)
     }
 
-    /// The key was put; `read` are the candidates.
+    /// Reads the answer for a key that was put; `read` has the candidates.
     fn created(header: Header, read: TxnOpResponse) -> Result<Self, CallError> {
         let TxnOpResponse::Get(read) = read else {
             return Err(CallError::Odd("a join without the candidates"));

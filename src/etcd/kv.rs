@@ -19,12 +19,12 @@ use eldest_core::kv::{Entry, Header, Reach};
 /// Keys in one answer: 512 announcements of 1 KiB are half a megabyte.
 pub(super) const PAGE: i64 = 512;
 
-/// Which keys of those that begin with a prefix are meant.
+/// Selects keys among those that begin with a prefix.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     lane: Lane,
     prefix: &'a [u8],
-    /// Created at that revision at the latest.
+    /// The latest create revision that is selected.
     newest: Option<i64>,
     reach: Reach,
 }
@@ -66,7 +66,7 @@ impl Pool {
         self.list_over(Lane::Data, prefix, reach).await
     }
 
-    /// [`Pool::list`] over that lane.
+    /// Reads as [`Pool::list`] does, over the given lane.
     pub(crate) async fn list_over(
         &self,
         lane: Lane,
@@ -81,7 +81,7 @@ impl Pool {
         self.listed(wanted, None).await
     }
 
-    /// Reads all that begins with `prefix`, of that revision if one is named. Linearizable.
+    /// Reads all keys that begin with `prefix`, at the given revision if there is one. Linearizable.
     pub(crate) async fn below(
         &self,
         prefix: &[u8],
@@ -108,18 +108,18 @@ impl Pool {
         self.listed(wanted, None).await
     }
 
-    /// The keys below `prefix` that are bound to the lease. The pages are of no common revision: a
-    /// key that stands meanwhile is on one of them.
+    /// Returns the keys below `prefix` that are bound to the lease. The pages are of different revisions: a key that
+    /// exists throughout is on one of them.
     pub(super) async fn bound(
         &self,
         prefix: &[u8],
         lease: i64,
     ) -> Result<Vec<Arc<[u8]>>, RequestError> {
         let mut keys = Vec::new();
-        // etcd takes no empty key.
+        // etcd accepts no empty key.
         let mut from = if prefix.is_empty() { b"\0" } else { prefix }.to_vec();
         loop {
-            // With their values: etcd 3.7 leaves out the lease where only keys are asked for.
+            // The values are read as well, because etcd 3.7 omits the lease if only keys are requested.
             let page = self.page(Lane::Data, &from, first(prefix, PAGE)).await?;
             let bound = page.found.iter().filter(|found| found.lease() == lease);
             keys.extend(bound.map(|found| Arc::from(found.key())));
@@ -146,7 +146,7 @@ impl Pool {
         Ok((header, entry))
     }
 
-    /// The keys at one revision, in their order. Linearizable.
+    /// Reads the keys at one revision, in their order. Linearizable.
     pub(crate) async fn read_each(
         &self,
         lane: Lane,
@@ -175,9 +175,10 @@ impl Pool {
     }
 
     /// Replaces the value of a key that still is ours, given by create revision and lease, and was last written at
-    /// `mod_revision`. The revision at which that was done, or what stands there instead.
+    /// `mod_revision`. Returns the revision of the write, or the entry that exists instead.
     ///
-    /// Any failure may come after it was done. Done late it changes nothing: a newer value has another mod revision.
+    /// A failure does not show that the write was not applied. A late write changes nothing: a newer value has another
+    /// mod revision.
     pub(crate) async fn proclaim(
         &self,
         (key, create_revision, lease): (&[u8], i64, i64),
@@ -206,8 +207,8 @@ impl Pool {
         .await
     }
 
-    /// Sends a fenced transaction once, or again after etcd refused the token, unapplied. `None`: the
-    /// fence's key no longer stands.
+    /// Sends a fenced transaction once, or again if etcd refused the token and applied nothing. `None`: the fence's key
+    /// no longer exists.
     pub(crate) async fn fenced_txn(
         &self,
         fence: Fence,
@@ -220,7 +221,7 @@ impl Pool {
         .await
     }
 
-    /// Sends a transaction once, or again after etcd refused the token, unapplied.
+    /// Sends a transaction once, or again if etcd refused the token and applied nothing.
     pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
         let txn = &txn;
         self.call(Lane::Data, |client| async move {
@@ -250,12 +251,12 @@ impl Pool {
     ) -> Result<Listed, RequestError> {
         let options = range(wanted.prefix, revision, wanted.newest);
         let mut page = self.page(wanted.lane, wanted.prefix, options).await?;
-        // The header's is the store's present one.
+        // The header has the store's present revision.
         page.header.revision = revision.unwrap_or(page.header.revision);
         self.complete(page, wanted).await
     }
 
-    /// Reads the pages after the first at the first one's revision, and keeps what is wanted.
+    /// Reads the pages after the first at the first one's revision, and keeps the selected keys.
     pub(super) async fn complete(
         &self,
         mut page: Page,
@@ -264,7 +265,7 @@ impl Pool {
         let header = page.header;
         let mut entries = Vec::new();
         loop {
-            // Nearly every election is read by one page.
+            // One page holds nearly every election.
             let last = page.found.last().filter(|_| page.more);
             let next = last.map(|last| [last.key(), b"\0"].concat());
             let found = page.found.into_iter();
@@ -290,21 +291,21 @@ impl Page {
     }
 }
 
-/// So many of the first keys below `prefix`.
+/// Selects the first `limit` keys below `prefix`.
 pub(super) fn first(prefix: &[u8], limit: i64) -> GetOptions {
     GetOptions::new()
         .with_range(prefix_end(prefix))
         .with_limit(limit)
 }
 
-/// A page of the keys below `prefix`, whatever key it begins with. Ordered by key, as etcd does by itself.
+/// Reads a page of the keys below `prefix`, from any first key. etcd orders keys by itself.
 fn range(prefix: &[u8], revision: Option<i64>, newest: Option<i64>) -> GetOptions {
     first(prefix, PAGE)
         .with_revision(revision.unwrap_or(0))
         .with_max_create_revision(newest.unwrap_or(0))
 }
 
-/// The first key after all that begin with `prefix`.
+/// Returns the first key after all that begin with `prefix`.
 pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -313,7 +314,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // etcd's sign for "no end".
+    // etcd's notation for "no end".
     vec![0]
 }
 
@@ -336,7 +337,7 @@ fn entry(found: KeyValue) -> Entry {
     }
 }
 
-/// Takes over a key that is only lent.
+/// Copies a key that is only borrowed.
 pub(super) fn copied(found: &KeyValue) -> Entry {
     Entry {
         key: Arc::from(found.key()),
@@ -353,7 +354,7 @@ mod tests {
     use eldest_core::kv::is_direct_child;
 
     #[test]
-    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+    fn range_of_a_prefix_ends_before_the_first_key_beyond_it() {
         assert_eq!(prefix_end(b"a/b/"), b"a/b0");
         assert_eq!(prefix_end(b"a\xff\xff"), b"b");
         assert_eq!(prefix_end(b"\xff"), b"\0");

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::endpoint::Place;
 
-/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so has what
-/// onlookers watch, so that it delays no hand-over.
+/// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so have
+/// the watches of onlookers, so that these delay no hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
-    /// The lease and what verifies its renewals.
+    /// The lease, and the reads that verify its renewals.
     Lease,
     /// Watches and reads of observers.
     Onlookers,
@@ -17,7 +17,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// All of them; first the one that every session uses.
+    /// All lanes, beginning with the one that every session uses.
     pub(super) const ALL: [Lane; 3] = [Lane::Data, Lane::Lease, Lane::Onlookers];
 
     pub(super) fn name(self) -> &'static str {
@@ -29,7 +29,7 @@ impl Lane {
     }
 }
 
-/// Which connection a request went through, so that its failure is not blamed on a later one.
+/// Names the connection that a request used, so that its failure does not count against a later connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(super) lane: Lane,
@@ -38,7 +38,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The endpoint's URL.
+    /// Returns the endpoint's URL.
     pub(super) fn url(&self) -> &str {
         self.at.url()
     }

@@ -21,7 +21,7 @@ use eldest_core::kv::Header;
 pub(crate) struct Granted {
     /// The lease's id.
     pub(crate) id: i64,
-    /// The term etcd chose, which may be longer than the one asked for.
+    /// The term that etcd chose, which may be longer than the requested one.
     pub(crate) ttl: Duration,
     /// The answer's header.
     pub(crate) header: Header,
@@ -36,7 +36,7 @@ pub(crate) struct Ack {
     pub(crate) header: Header,
 }
 
-/// How much of a lease's term is left, in the whole seconds that etcd tells.
+/// How much of a lease's term is left, in the whole seconds that etcd reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseTerm {
     /// The time left, rounded down.
@@ -52,14 +52,14 @@ pub(crate) struct KeepAlive {
     id: i64,
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
-    /// Set from before a request until its answer. If it is found set, an answer may be outstanding, which would
-    /// be taken for that of the next request and place its deadline too late.
+    /// True from before a request until its answer. If it is already true before a request, an earlier answer may still
+    /// arrive: it would be taken for the answer to the next request, and the deadline would be too late.
     outstanding: bool,
 }
 
 impl Pool {
     /// Grants a lease under an id that is drawn for this request alone, when it is sent: a machine and its clone would
-    /// draw the same ids from a number that was drawn before. An id that is taken is refused, and never adopted.
+    /// draw the same ids from a number that was drawn before. etcd refuses a taken id, and the session never adopts it.
     pub(crate) async fn grant(&self, ttl_secs: i64) -> Result<Granted, RequestError> {
         // etcd's ids are positive.
         let id = ((self.random() >> 1) as i64).max(1);
@@ -97,15 +97,15 @@ impl Pool {
         }
     }
 
-    /// The keys bound to the lease; none if it is gone. Where etcd's one answer is larger than the client accepts, the keys
-    /// below `prefix` are read in pages.
+    /// Returns the keys bound to the lease; none if it is gone. If etcd's single answer is larger than the client
+    /// accepts, the keys below `prefix` are read in pages.
     pub(crate) async fn lease_keys(
         &self,
         id: i64,
         prefix: &[u8],
     ) -> Result<Vec<Arc<[u8]>>, RequestError> {
         let options = LeaseTimeToLiveOptions::new().with_keys();
-        // Not beside the renewals, which a large answer would delay.
+        // Not on the lane of renewals, which a large answer would delay.
         match self.time_to_live(Lane::Data, id, Some(options)).await {
             Ok(Some(answer)) => Ok(answer.keys().iter().map(|key| Arc::from(&**key)).collect()),
             Ok(None) => Ok(Vec::new()),
@@ -114,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// How much of anybody's lease is left; nothing if it is gone. Needs no permission on its keys.
+    /// Returns how much is left of any lease; `None` if it is gone. Needs no permission on its keys.
     pub(crate) async fn lease_term(&self, id: i64) -> Result<Option<LeaseTerm>, RequestError> {
         let asked = self.time_to_live(Lane::Data, id, None).await?;
         Ok(asked.map(|answer| LeaseTerm {
@@ -139,21 +139,22 @@ impl Pool {
             })
             .await;
         match asked {
-            // A lease past its term that is not revoked yet may have a negative rest as well; only one that is gone
-            // has no granted term.
+            // A lease that outlived its term and is not revoked yet may have a negative rest as well; only a lease that
+            // is gone has no granted term.
             Ok(answer) => Ok((answer.granted_ttl() > 0).then_some(answer)),
             Err(failure) if failure.class == Class::LeaseGone => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Opens a keepalive stream. That renews the lease once, but the answer is not to be had: not a renewal.
+    /// Opens a keepalive stream. Opening renews the lease once, but its answer cannot be read, so it does not count as
+    /// a renewal.
     pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, RequestError> {
         let ((keeper, answers), ticket) = self
             .call_with_ticket(Lane::Lease, |client| async move {
                 let opened = client.lease_client().keep_alive(id).await?;
-                // tonic may have reconnected since the connection was checked. The stream lives as long as its
-                // connection, so this request takes the same one, or no renewal will be answered.
+                // tonic may have reconnected since the connection was checked. The stream ends with its connection, so
+                // either this check uses the stream's connection, or no renewal will be answered.
                 direct::check(&client).await?;
                 Ok(opened)
             })
@@ -173,7 +174,7 @@ impl KeepAlive {
     /// Renews the lease: one request, one answer.
     ///
     /// # Cancellation safety
-    /// Safe to drop, but the stream is used up then, as it is after an error: open another.
+    /// Safe to drop, but the stream cannot be used again, as after an error: open another.
     pub(crate) async fn renew(&mut self) -> Result<Ack, RequestError> {
         if self.outstanding {
             let endpoint = self.ticket.url();
@@ -202,14 +203,14 @@ impl KeepAlive {
         Ok(ack)
     }
 
-    /// The endpoint at which the last renewal was sent.
+    /// Returns the endpoint at which the last renewal was sent.
     #[cfg(test)]
     pub(super) fn endpoint(&self) -> &str {
         self.ticket.url()
     }
 
-    /// Continues at the preferred endpoint to which the lane has moved. If no stream can be opened there, this one still
-    /// renews the lease.
+    /// Continues at the preferred endpoint to which the lane has moved. If no stream can be opened there, this one
+    /// still renews the lease.
     async fn follow_lane(&mut self) {
         if self.pool.has_moved(&self.ticket) {
             let opened = self.pool.keepalive(self.id).await;
@@ -220,7 +221,7 @@ impl KeepAlive {
     }
 }
 
-/// etcd's seconds; what is negative counts as zero.
+/// Converts etcd's seconds; negative ones count as zero.
 fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

@@ -1,5 +1,5 @@
-//! Puts and deletes the mark of an evacuated data centre, if nobody changed it since it was read, and the order to step down
-//! for a candidate that still stands.
+//! Puts and deletes the mark of an evacuated data centre, if it did not change since it was read, and the order to step
+//! down for a candidate that still exists.
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 
@@ -8,8 +8,8 @@ use eldest_core::error::RequestError;
 use eldest_core::kv::Entry;
 
 impl Pool {
-    /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not exist).
-    /// Returns the revision of the write.
+    /// Puts the key under the lease (0: without one) if it was last written at `mod_revision` (0: if it does not
+    /// exist). Returns the revision of the write.
     pub(crate) async fn put_mark(
         &self,
         key: &[u8],
@@ -23,7 +23,7 @@ impl Pool {
         Ok(revision.filter(|_| answer.succeeded()))
     }
 
-    /// Puts the key under the lease if the candidate's key still stands, and returns whether it does.
+    /// Puts the key under the lease if the candidate's key still exists, and returns whether it does.
     pub(crate) async fn put_order(
         &self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! Decides which members of etcd's own list are endpoints of a session, and at which of their URLs. Pure.
+//! Decides which members of etcd's own list are endpoints of a session, and by which of their URLs. Does no I/O.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use super::source::{self, address};
 pub(super) struct Usable {
     /// One endpoint for each member that can be used.
     pub(super) endpoints: Vec<Endpoint>,
-    /// Why other members cannot be used, or why none can.
+    /// Why some members, or all of them, cannot be used.
     pub(super) refused: Vec<String>,
-    /// A member has not started or is a learner, so the list is about to change.
+    /// True if a member has not started or is a learner, so that the list is about to change.
     pub(super) changing: bool,
 }
 
-/// Chooses an endpoint for each member: one that is known already, with its data center and its server name, or else the
-/// first URL that follows the rules. `named` are the endpoints that the user named, as they were found; `in_use` are those of
-/// the present list.
+/// Chooses an endpoint for each member: a known one, with its data center and its server name, or else the first URL
+/// that follows the rules. `named` are the endpoints that the user named, as they were found; `in_use` are those of the
+/// present list.
 pub(super) fn usable(
     members: &[EtcdMember],
     named: &[Endpoint],
@@ -75,7 +75,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns the URL as an endpoint has it.
+    /// Returns the URL in the form of an endpoint.
     fn check(&self, text: &str) -> Result<String, String> {
         let refused = |why: &str| Err(format!("{text:?}: {why}"));
         let url = match endpoint::one(text, self.access) {

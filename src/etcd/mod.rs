@@ -1,8 +1,9 @@
 //! Makes all calls to etcd by `etcd_client`: manages connections, failover, timeouts, paging and error codes.
 //!
 //! Everything is a method on [`Pool`]. Each call is sent once and ends within the request timeout. After a failure that
-//! another endpoint may not have, the next call goes to that endpoint. A background task returns to a preferred endpoint
-//! when that is well again, looks up endpoints that DNS names, and follows etcd's members. Callers repeat requests themselves.
+//! another endpoint may not have, the next call goes to another endpoint. A background task returns to a preferred
+//! endpoint when that is well again, looks up endpoints that DNS names, and follows etcd's members. Callers retry
+//! requests themselves.
 
 mod access;
 mod batch;

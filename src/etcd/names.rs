@@ -1,4 +1,4 @@
-//! Owns the endpoints as the user named them, and what was found for each name.
+//! Owns the endpoints as the user named them, and the endpoints found for each name.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use eldest_core::error::RequestError;
 /// The names and members that make up the list of endpoints.
 pub(super) struct Named {
     pub(super) names: Vec<Name>,
-    /// The members that etcd listed last.
+    /// The members in etcd's last list.
     pub(super) members: Option<Vec<Endpoint>>,
-    /// The troubles of the last round.
+    /// The failures of the last round.
     pub(super) troubles: BTreeSet<Trouble>,
 }
 
@@ -24,19 +24,20 @@ impl Named {
         }
     }
 
-    /// Takes what a round could not do, and returns what the round before it could.
+    /// Records the failures of a round, and returns those that the round before it did not have.
     pub(super) fn new_troubles(&mut self, troubles: BTreeSet<Trouble>) -> Vec<Trouble> {
         let new = troubles.difference(&self.troubles).cloned().collect();
         self.troubles = troubles;
         new
     }
 
-    /// Returns `true` if there is something to look up.
+    /// Returns `true` if there is a name to look up.
     pub(super) fn has_sources(&self) -> bool {
         self.names.iter().any(|name| name.source.is_some())
     }
 
-    /// Why an endpoint of that URL cannot be connected to; nothing if it is not a name that was not found yet.
+    /// Returns why no connection to the endpoint with that URL is possible; `None` unless it is a name that was not
+    /// found yet.
     pub(super) fn missing(&self, url: &str) -> Option<String> {
         Source::of(url)?;
         let name = self.names.iter().find(|name| name.named.url == url);
@@ -98,7 +99,7 @@ impl Name {
         self.source.as_ref()
     }
 
-    /// Takes the outcome of a lookup.
+    /// Records the outcome of a lookup.
     pub(super) fn answered(&mut self, answer: Result<Vec<Endpoint>, String>) {
         match answer {
             Ok(found) => (self.found, self.failure) = (Some(found), None),
@@ -106,13 +107,13 @@ impl Name {
         }
     }
 
-    /// The name, and why it was not found at the last lookup.
+    /// Returns the name, and why the last lookup did not find it.
     pub(super) fn failure(&self) -> Option<(String, String)> {
         Some((self.named.url.clone(), self.failure.clone()?))
     }
 }
 
-/// The failure at an endpoint: if that is a name that was not found, why it was not.
+/// Explains a failure at an endpoint: if the endpoint is a name, adds why it was not found.
 pub(super) fn explained(names: &[Name], mut failure: RequestError) -> RequestError {
     let mut failures = names.iter().filter_map(Name::failure);
     if let Some((_, why)) = failures.find(|(name, _)| *name == failure.endpoint) {
@@ -121,7 +122,8 @@ pub(super) fn explained(names: &[Name], mut failure: RequestError) -> RequestErr
     failure
 }
 
-/// The endpoints that were found, each once. A name that was never found stands for itself: no connection to it succeeds.
+/// Returns the endpoints that were found, each once. A name that was never found is listed itself: no connection to it
+/// succeeds.
 pub(super) fn list(names: &[Name]) -> Vec<Endpoint> {
     let mut all: Vec<Endpoint> = Vec::new();
     for name in names {
@@ -138,7 +140,7 @@ pub(super) fn list(names: &[Name]) -> Vec<Endpoint> {
     all
 }
 
-/// Adds those endpoints that are not in the list yet.
+/// Adds the endpoints that are not in the list yet.
 pub(super) fn add(list: &mut Vec<Endpoint>, others: impl IntoIterator<Item = Endpoint>) {
     for one in others {
         if list.iter().all(|known| known.url != one.url) {

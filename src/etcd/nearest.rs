@@ -1,8 +1,8 @@
-//! Measures how near the endpoints are, and moves the lanes to a preferred endpoint that is well, between requests.
+//! Measures how near the endpoints are, and moves the lanes, between requests, to a preferred endpoint that answers.
 //!
-//! A probe asks a member for its status, which the member answers by itself, needs no permission and writes nothing. It
+//! A probe reads a member's status. The member answers by itself; the probe needs no permission and writes nothing. It
 //! connects without the user, because a check of the password costs etcd 60 ms and more of a processor. [`Nearness`]
-//! decides what is probed when.
+//! decides which endpoint is probed, and when.
 //!
 //! [`Nearness`]: super::nearness::Nearness
 
@@ -21,7 +21,7 @@ use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 use eldest_core::time::Time;
 
-/// Round trips that one probe measures; the shortest counts.
+/// How many round trips one probe measures; the shortest counts.
 const SAMPLES: u32 = 3;
 
 pub(super) const FOREIGN: &str = "it belongs to another cluster";
@@ -35,19 +35,19 @@ pub(super) enum Stays {
 }
 
 impl Pool {
-    /// When the next probe is due, if one ever is.
+    /// Returns the time of the next probe, if one is planned.
     pub(super) fn next_probe(&self) -> Option<Time> {
         let used = self.used();
         self.nearness(|nearness| nearness.next(&used))
     }
 
-    /// The endpoints to probe now.
+    /// Returns the endpoints to probe now.
     pub(super) fn due_probes(&self) -> Vec<usize> {
         let (used, now) = (self.used(), self.env.now());
         self.nearness(|nearness| nearness.due(&used, now))
     }
 
-    /// Probes what is due, and moves what is to be moved.
+    /// Probes the endpoints that are due, and moves the lanes that should move.
     async fn round(&self, key: &[u8]) {
         self.leave_unlisted(key).await;
         let due = self.due_probes();
@@ -58,8 +58,8 @@ impl Pool {
         }
     }
 
-    /// Probes those endpoints. A member of another cluster than that which the requests go to counts as failing, so nothing
-    /// turns to it while any other endpoint is well.
+    /// Probes the endpoints. A member of another cluster than that of the requests counts as failing, so no lane uses
+    /// it while another endpoint answers.
     pub(super) async fn measure(&self, due: &[usize]) {
         let home = self.ticket(Lane::Data).at;
         let due = self.places(|places| {
@@ -108,8 +108,8 @@ impl Pool {
         }
     }
 
-    /// The shortest of several round trips to an endpoint: over the connection of the requests if that is there, or over
-    /// one that is made for it. And the cluster that the member says it belongs to.
+    /// Measures an endpoint, over the connection of the requests if there is one, or over a new connection. Returns the
+    /// shortest of several round trips, and the cluster that the member reports.
     async fn round_trip(&self, at: &Place) -> Result<(Duration, Option<u64>), RequestError> {
         let open = {
             let data = self.connection(Lane::Data).lock();
@@ -122,7 +122,7 @@ impl Pool {
             None => self.connect_to_probe(at).await?,
         };
         let (mut shortest, mut cluster) = (Duration::MAX, None);
-        // The first one of a connection that is made by it is longer than the others.
+        // The first round trip of a new connection is longer than the others.
         for _ in 0..=SAMPLES {
             let sent = self.env.now();
             cluster = self.in_time(at, Box::pin(ask_status(&client))).await?;
@@ -138,7 +138,7 @@ impl Pool {
         self.in_time(at, async { Ok(connect.await) }).await?
     }
 
-    /// `work` under the timeout. No lane is blamed for its failure.
+    /// Runs `work` within the timeout. Its failure does not count against any lane.
     pub(super) async fn in_time<T>(
         &self,
         at: &Place,
@@ -191,7 +191,8 @@ impl Pool {
         }
     }
 
-    /// Connects at `to` and makes sure that it shows the same etcd, no older. Only then the lane's next request goes there.
+    /// Connects to `to`, and checks that it shows the same etcd at no older state. Only then does the lane's next
+    /// request go there.
     pub(super) async fn move_to(
         &self,
         lane: Lane,
@@ -204,7 +205,7 @@ impl Pool {
             return self.switch(&before, to, None);
         }
         let here = self.call(lane, |client| async move { head(&client, key).await });
-        // A failure of it has moved the lane already.
+        // This read's failure has already moved the lane.
         let here = here.await.map_err(|_| Stays::Overtaken)?;
         let client = self.connect_at(lane, to).await.map_err(Stays::Refused)?;
         let there = self.in_time(to, Box::pin(head(&client, key))).await;
@@ -226,7 +227,7 @@ impl Pool {
         Err(RequestError::new(Class::Retry, why, to.url()))
     }
 
-    /// A connection of the lane's own kind to another endpoint than the lane's.
+    /// Makes a connection of the lane's kind to another endpoint.
     pub(super) async fn connect_at(&self, lane: Lane, to: &Place) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         let attempt = self.attempt(connection, to);
@@ -236,7 +237,7 @@ impl Pool {
         connected?
     }
 
-    /// The lane's next request goes to `to`, unless the lane has changed since `before`.
+    /// Sends the lane's next request to `to`, unless the lane has changed since `before`.
     pub(super) fn switch(
         &self,
         before: &Ticket,
@@ -244,7 +245,7 @@ impl Pool {
         client: Option<Client>,
     ) -> Result<(), Stays> {
         let connection = self.connection(before.lane);
-        // The old connection is dropped after the lock; its requests and streams end by themselves.
+        // The old connection is dropped after the lock is released; its requests and streams end by themselves.
         let (generation, _old) = {
             let mut current = connection.lock();
             if current.generation != before.generation {
@@ -262,7 +263,7 @@ impl Pool {
     }
 }
 
-/// Probes the endpoints when it is due, until the session is closed or dropped.
+/// Runs the probes when they are due, until the session is closed or dropped.
 pub(super) async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
     loop {
         let (closed, changed, next) = {
@@ -288,14 +289,14 @@ pub(super) async fn run(pool: Weak<Pool>, key: Arc<[u8]>) {
         tokio::select! {
             biased;
             () = closed.cancelled() => return,
-            // Boxed: it is large, and seldom there.
+            // Boxed, because it is large and seldom exists.
             () = Box::pin(pool.round(&key)) => {}
         }
     }
 }
 
-/// Asks a member that votes and knows a leader for its cluster. A refusal is an answer, too: with users, etcd 3.4 tells its status to root
-/// alone.
+/// Reads the cluster of a member that votes and knows a leader. A refusal is an answer, too: with users, etcd 3.4 shows
+/// its status to root alone.
 async fn ask_status(client: &Client) -> Result<Option<u64>, CallError> {
     match client.maintenance_client().status().await {
         Ok(status) if status.leader() == 0 => Err(CallError::Odd("it knows no leader")),
@@ -311,8 +312,8 @@ async fn ask_status(client: &Client) -> Result<Option<u64>, CallError> {
     }
 }
 
-/// A linearizable read: what etcd's whole cluster shows at this moment. Nothing, if the user may not read the key: etcd
-/// refuses that after its leader was asked.
+/// Makes a linearizable read: the present state of etcd's whole cluster. `None` if the user may not read the key: etcd
+/// consults its leader before it refuses the read.
 pub(super) async fn head(client: &Client, key: &[u8]) -> Result<Option<Header>, CallError> {
     let only_header = GetOptions::new().with_count_only();
     match kv(client).get(key, Some(only_header)).await {

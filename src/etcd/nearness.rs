@@ -1,34 +1,35 @@
-//! Decides which endpoint a lane uses, and which endpoints are to be measured when. Pure: time, chance and measurements
+//! Decides which endpoint a lane uses, and when each endpoint is measured. Does no I/O: time, chance and measurements
 //! are arguments.
 //!
-//! Endpoints of the session's own data centre come first, then those with the shorter round trip. An endpoint that fails
-//! is left at once. It is used again when it is preferred by a clear margin, has answered two probes in a row, and was
-//! away for a while. So neither noise nor two endpoints that are equally near make a lane go to and fro.
+//! Endpoints of the session's own data centre come first, then those with the shorter round trip. An endpoint that
+//! fails is left at once. It is used again when it is preferred by a clear margin, has answered two probes in a row,
+//! and was away for a while. So a lane does not oscillate because of noise or of two endpoints that are equally near.
 
 use std::time::Duration;
 
 use super::lane::Lane;
 use eldest_core::time::Time;
 
-/// How many probes in a row an endpoint answers before a lane moves to it.
+/// How many probes in a row an endpoint must answer before a lane moves to it.
 const PROBES: u32 = 2;
-/// From the start of a session to its first probes.
+/// The time from the start of a session to its first probes.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Between the probes of an endpoint that would be preferred if it answered; doubled for each one that is not answered.
+/// The time between probes of an endpoint that would be preferred if it answered; it doubles with each unanswered
+/// probe.
 const SOON: Duration = Duration::from_secs(2);
-/// The longest time between those.
+/// The longest time between probes of such an endpoint.
 const LATER: Duration = Duration::from_secs(60);
-/// Between the probes of every other endpoint, in case that the network's paths have changed, or that a busy machine has
-/// spoilt the first measurements.
+/// The time between probes of every other endpoint, in case the network's paths have changed, or a busy machine has
+/// distorted the first measurements.
 const RARELY: Duration = Duration::from_secs(120);
-/// The shortest time for which an endpoint that failed is not moved to.
+/// The shortest time for which no lane moves to an endpoint that failed.
 const AWAY: Duration = Duration::from_secs(5);
-/// The longest one, for an endpoint that fails again and again soon after lanes moved to it.
+/// The longest such time, for an endpoint that repeatedly fails soon after lanes moved to it.
 const LONG_AWAY: Duration = Duration::from_secs(600);
 /// A difference between two round trips that is too small to matter.
 const NOISE: Duration = Duration::from_millis(5);
 
-/// One endpoint, as far as the decision depends on it.
+/// One endpoint, with everything that the decision depends on.
 #[derive(Debug, Clone)]
 struct Known {
     /// The endpoint's number, which no other endpoint ever has.
@@ -43,13 +44,13 @@ struct Known {
     unanswered: u32,
     /// True if the endpoint failed and has not answered a probe since.
     failing: bool,
-    /// No lane moves to it before.
+    /// The time before which no lane moves to the endpoint.
     away_until: Time,
-    /// How many times in a row it failed again soon, though it had answered probes meanwhile.
+    /// How many times in a row the endpoint failed again soon, although it had answered probes in between.
     relapses: u32,
-    /// The number of each lane's last failure there; zero for none.
+    /// The number of each lane's last failure at the endpoint; zero for none.
     failures: [u64; Lane::ALL.len()],
-    /// When it was probed last, or failed.
+    /// The time of the last probe or failure.
     since: Time,
     /// Stretches the time until the next probe, so that many sessions do not probe at the same time.
     jitter: f64,
@@ -100,12 +101,12 @@ impl Known {
         self.beats(other) || (self.own == other.own && !self.is_known())
     }
 
-    /// Returns `true` if enough was measured to say how near the endpoint is.
+    /// Returns `true` if enough was measured to know how near the endpoint is.
     fn is_known(&self) -> bool {
         self.round_trips[1].is_some()
     }
 
-    /// Returns `true` if the endpoint failed and has not recovered since: lanes turn to every other endpoint first.
+    /// Returns `true` if the endpoint failed and has not recovered since: lanes try every other endpoint first.
     fn is_doubtful(&self, now: Time) -> bool {
         self.failing || now < self.away_until
     }
@@ -137,7 +138,7 @@ pub enum EndpointReason {
     OwnDataCenter,
     /// No other endpoint that answers is clearly nearer, by measured round trip.
     Nearest,
-    /// A preferred endpoint failed, and is used again when it is well.
+    /// A preferred endpoint failed, and is used again once it answers.
     PreferredFailed,
     /// A preferred endpoint answers, and requests are about to move to it.
     Moving,
@@ -146,7 +147,7 @@ pub enum EndpointReason {
 }
 
 impl EndpointReason {
-    /// Returns its name: `only`, `own_data_center`, `nearest`, `preferred_failed`, `moving` or `unmeasured`.
+    /// Returns the reason's name: `only`, `own_data_center`, `nearest`, `preferred_failed`, `moving` or `unmeasured`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Only => "only",
@@ -159,7 +160,7 @@ impl EndpointReason {
     }
 }
 
-/// The measurements of all endpoints, in the order of the list. A number that has left the list has none.
+/// The measurements of all endpoints, in the order of the list. A number that was removed from the list has none.
 #[derive(Debug, Clone)]
 pub(super) struct Nearness {
     known: Vec<Known>,
@@ -167,8 +168,8 @@ pub(super) struct Nearness {
 }
 
 impl Nearness {
-    /// `own`: whether each endpoint is in the session's data centre; they are numbered from zero. `chance` draws a random
-    /// number.
+    /// Makes the measurements of endpoints numbered from zero. `own`: whether each endpoint is in the session's data
+    /// centre. `chance` draws a random number.
     pub(super) fn new(
         own: impl IntoIterator<Item = bool>,
         now: Time,
@@ -182,8 +183,8 @@ impl Nearness {
         nearness
     }
 
-    /// Takes another list: the number of each endpoint, and whether it is in the session's data centre. Keeps what is known
-    /// of those that stay.
+    /// Takes another list: the number of each endpoint, and whether it is in the session's data centre. Keeps the
+    /// measurements of endpoints that stay.
     pub(super) fn replace(
         &mut self,
         list: impl IntoIterator<Item = (usize, bool)>,
@@ -209,25 +210,27 @@ impl Nearness {
         self.known.iter_mut().find(|known| known.number == number)
     }
 
-    /// Where lanes begin: at the first endpoint of the session's data centre, or else at the first of the list.
+    /// Returns the endpoint at which lanes begin: the first in the session's data centre, or else the first of the
+    /// list.
     pub(super) fn first(&self) -> usize {
         let own = self.known.iter().find(|known| known.own);
         own.or(self.known.first()).map_or(0, |known| known.number)
     }
 
-    /// The latest round trip to it.
+    /// Returns the latest round trip to the endpoint.
     pub(super) fn round_trip(&self, at: usize) -> Option<Duration> {
         self.get(at)?.round_trips[0]
     }
 
-    /// Returns `true` if the endpoint failed, or left a probe without an answer, and has not answered one since.
+    /// Returns `true` if the endpoint failed, or left a probe without an answer, and has not answered a probe since.
     pub(super) fn is_failing(&self, at: usize) -> bool {
         self.get(at).is_some_and(|known| known.failing)
     }
 
-    /// A request of a lane failed there in a way that another endpoint may not. Returns where the lane goes: to the
-    /// preferred one of those that are well, or else to the one at which this lane failed the longest ago. So in an outage
-    /// of all, each lane tries each endpoint in turn, however near it is and however often others fail there.
+    /// Records that a lane's request failed at the endpoint in a way that another endpoint may not. Returns the lane's
+    /// next endpoint: the preferred one of those that answer, or else the one at which this lane's last failure is
+    /// oldest. So in an outage of all endpoints, each lane tries each endpoint in turn, however near it is and however
+    /// often others fail there.
     pub(super) fn failed(&mut self, lane: Lane, at: usize, now: Time, chance: u64) -> usize {
         self.failures += 1;
         let failures = self.failures;
@@ -238,7 +241,7 @@ impl Nearness {
         self.instead_of(lane, at, now).unwrap_or(at)
     }
 
-    /// Where a lane goes that may not stay at that endpoint; nothing if there is no other.
+    /// Returns the next endpoint of a lane that may not stay at this one; `None` if there is no other.
     pub(super) fn instead_of(&self, lane: Lane, at: usize, now: Time) -> Option<usize> {
         let here = self.known.iter().position(|known| known.number == at);
         let (before, after) = self.known.split_at(here.unwrap_or(0));
@@ -251,11 +254,11 @@ impl Nearness {
             let round_trip = known.worst().unwrap_or(Duration::MAX);
             (false, !known.own, round_trip, 0)
         };
-        // The first of several that are equal: the next one in the list.
+        // If several are equal, the next one in the list.
         others.min_by_key(rank).map(|known| known.number)
     }
 
-    /// A lane could not be moved to it although it answers probes.
+    /// Records that a lane could not be moved to the endpoint although it answers probes.
     pub(super) fn refused(&mut self, at: usize, now: Time, chance: u64) {
         if let Some(known) = self.get_mut(at) {
             known.fail(now, chance);
@@ -286,7 +289,7 @@ impl Nearness {
         }
     }
 
-    /// The endpoint that a lane at `from` is to move to, if any.
+    /// Returns the endpoint to which a lane at `from` should move, if any.
     pub(super) fn better_than(&self, from: usize, now: Time) -> Option<usize> {
         let current = self.get(from)?;
         let ready = |known: &Known| known.answered >= PROBES && now >= known.away_until;
@@ -299,7 +302,7 @@ impl Nearness {
             .map(|known| known.number)
     }
 
-    /// Why a lane is at that endpoint.
+    /// Returns why a lane is at the endpoint.
     pub(super) fn why(&self, at: usize, now: Time) -> EndpointReason {
         let Some(current) = self.get(at) else {
             return EndpointReason::Unmeasured;
@@ -324,7 +327,8 @@ impl Nearness {
         }
     }
 
-    /// When an endpoint is to be probed again while lanes are at `used`; never if that decides nothing.
+    /// Returns when an endpoint should be probed again while lanes are at `used`; `None` if a probe would decide
+    /// nothing.
     fn probe_at(&self, known: &Known, used: &[usize]) -> Option<Time> {
         if self.known.len() == 1 {
             return None;
@@ -333,7 +337,7 @@ impl Nearness {
             let lanes = used.iter().filter(|lane| **lane != known.number);
             lanes.filter_map(|lane| self.get(*lane))
         };
-        // One that works again after an outage of all is not to count as failing.
+        // An endpoint that works again after an outage of all must not count as failing.
         let recovers = known.failing && used.contains(&known.number);
         let pause = if recovers || others().any(|lane| known.may_beat(lane)) {
             if !known.is_measured() && !known.failing {
@@ -348,7 +352,7 @@ impl Nearness {
             return None;
         };
         let due = known.since.after(pause.mul_f64(known.jitter));
-        // One that answers and may not be used yet is asked again when it may.
+        // An endpoint that answers and may not be used yet is probed again when it may.
         let waits = known.answered >= PROBES;
         Some(if waits {
             due.max(known.away_until)
@@ -357,14 +361,14 @@ impl Nearness {
         })
     }
 
-    /// When the next probe is due while lanes are at `used`; never if there is nothing to decide.
+    /// Returns when the next probe is due while lanes are at `used`; `None` if there is nothing to decide.
     pub(super) fn next(&self, used: &[usize]) -> Option<Time> {
         let all = self.known.iter();
         all.filter_map(|known| self.probe_at(known, used)).min()
     }
 
-    /// The endpoints to probe now: those that are due, and beside them those in use, to which they are compared, and those
-    /// that are not known well enough yet, so that a lane moves to the best one at once.
+    /// Returns the endpoints to probe now: those that are due, those in use for comparison, and those without enough
+    /// measurements, so that a lane moves to the best one at once.
     pub(super) fn due(&self, used: &[usize], now: Time) -> Vec<usize> {
         let is_due = |known: &&Known| self.probe_at(known, used).is_some_and(|due| now >= due);
         let numbers = |which: &dyn Fn(&&Known) -> bool| -> Vec<usize> {
@@ -384,7 +388,7 @@ impl Nearness {
     }
 }
 
-/// From a half to one and a half.
+/// Returns a factor from a half to one and a half.
 pub(super) fn jitter(chance: u64) -> f64 {
     0.5 + (chance >> 11) as f64 / (1_u64 << 53) as f64
 }

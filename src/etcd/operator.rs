@@ -19,23 +19,23 @@ use eldest_core::error::{Class, RequestError};
 /// The status that a member reports of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMemberStatus {
-    /// Its version, such as `3.7.2`.
+    /// The member's version, such as `3.7.2`.
     pub version: String,
-    /// Its id.
+    /// The member's id.
     pub member: u64,
-    /// The cluster's.
+    /// The cluster's id.
     pub cluster: u64,
-    /// The member that it takes for etcd's leader; 0: none.
+    /// The id of the member that this one considers etcd's leader; 0: none.
     pub leader: u64,
-    /// The raft term it is in.
+    /// The member's raft term.
     pub raft_term: u64,
     /// True if the member does not vote yet, and answers no linearizable reads.
     pub learner: bool,
     /// The size of its database's file, in bytes.
     pub size: u64,
-    /// How much of that is in use.
+    /// How much of the database's file is in use, in bytes.
     pub size_in_use: u64,
-    /// How large it may become; 0: it does not say (before 3.6).
+    /// The largest size of the database, in bytes; 0: the member does not report it (before 3.6).
     pub quota: u64,
     /// The problems that the member reports, alarms above all.
     pub errors: Vec<String>,
@@ -53,18 +53,18 @@ pub struct Permissions {
 /// One member, as the cluster knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMember {
-    /// Its id.
+    /// The member's id.
     pub id: u64,
-    /// Its name; empty if it has not started yet.
+    /// The member's name; empty if it has not started yet.
     pub name: String,
-    /// Where it says that clients reach it.
+    /// The URLs that the member announces to clients.
     pub client_urls: Vec<String>,
     /// True if the member does not vote yet, and answers no linearizable reads.
     pub learner: bool,
 }
 
 impl Pool {
-    /// Deletes the key if it still is the one with that create revision, and says whether it was.
+    /// Deletes the key if it still has that create revision, and returns whether it did.
     pub(crate) async fn evict(
         &self,
         key: &[u8],
@@ -95,7 +95,7 @@ impl Pool {
         .await
     }
 
-    /// Returns the members of the cluster. With users enabled, each user may ask.
+    /// Returns the members of the cluster. With users enabled, every user may read them.
     pub(crate) async fn members(&self) -> Result<Vec<EtcdMember>, RequestError> {
         let asked = self.call(
             Lane::Data,
@@ -106,8 +106,8 @@ impl Pool {
 
     /// Returns the user's permissions for the keys below `prefix`. Changes nothing.
     ///
-    /// etcd asks for the permissions of both branches of a transaction before it looks which one it takes. So one whose
-    /// condition never holds tells whether the whole range may be written.
+    /// etcd checks the permissions of both branches of a transaction before it chooses one. So a transaction whose
+    /// condition never holds shows whether the user may write the whole range.
     pub(crate) async fn permissions(&self, prefix: &[u8]) -> Result<Permissions, RequestError> {
         let end = prefix_end(prefix);
         let all = GetOptions::new().with_range(end.clone());
@@ -132,14 +132,14 @@ impl Pool {
         Ok(Permissions { read, write })
     }
 
-    /// Reads the key so many times in one transaction.
+    /// Reads the key `count` times in one transaction.
     pub(crate) async fn read_often(&self, key: &[u8], count: usize) -> Result<(), RequestError> {
         let read = TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
         let txn = Txn::new().and_then(vec![read; count]);
         self.txn(txn).await.map(drop)
     }
 
-    /// The shortest term for which this etcd grants a lease. The lease is given back.
+    /// Returns the shortest term for which this etcd grants a lease. The lease is revoked.
     pub(crate) async fn shortest_term(&self) -> Result<Duration, RequestError> {
         let granted = self.grant(1).await?;
         self.revoke(granted.id).await?;
@@ -147,7 +147,7 @@ impl Pool {
     }
 }
 
-/// The members of the cluster as this member knows them, and the cluster's id.
+/// Returns the members of the cluster as this member knows them, and the cluster's id.
 pub(super) async fn members_of(client: &Client) -> Result<(Vec<EtcdMember>, u64), CallError> {
     let answer = client.cluster_client().member_list().await?;
     let cluster = header(answer.header())?.cluster;
@@ -168,7 +168,7 @@ fn allowed(asked: Result<(), RequestError>) -> Result<bool, RequestError> {
     }
 }
 
-/// etcd's sizes; older versions leave some at zero.
+/// Converts etcd's sizes; older versions leave some at zero.
 fn bytes(size: i64) -> u64 {
     u64::try_from(size).unwrap_or(0)
 }

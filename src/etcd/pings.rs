@@ -1,26 +1,28 @@
-//! Sets how often connections are pinged, and says how to mend an etcd that cuts them for it.
+//! Sets how often connections are pinged, and explains how to configure an etcd that cuts them for it.
 
 use std::time::Duration;
 
 use eldest_core::error::RequestError;
 
-/// More often than every 5 s a default etcd cuts the connection. A backstop only: every call has its timeout.
+/// The time between pings. At less than 5 s, an etcd with default settings cuts the connection. Pings are only a
+/// backstop: every call has its timeout.
 pub const PING_EVERY: Duration = Duration::from_secs(6);
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// etcd's message before it cuts a connection. Only requests that begin between that and the end receive it.
+/// etcd's message before it cuts a connection. Only requests that begin between the message and the end receive it.
 const REASON: &str = "too_many_pings";
 /// The error that open streams receive: the connection has ended.
 const ENDED: &str = "broken pipe";
-/// Mends an etcd that cuts connections for their pings.
+/// The remedy for an etcd that cuts connections because of their pings.
 pub const PING_REMEDY: &str =
     "start etcd with --grpc-keepalive-min-time of 5s, the default, or less";
 
-/// Adds the cause and the remedy to the failure of a connection on which etcd had been quiet for so long, if etcd cut it for its
-/// pings.
+/// Adds the cause and the remedy to the failure of a connection, if etcd cut it for its pings. `quiet`: how long etcd
+/// had sent nothing on it.
 ///
-/// etcd counts pings from its last answer on. It cuts the connection at the fourth, and closes it a second later. A connection
-/// that breaks for another reason seldom has just that age: one that is dead is given up after a ping without an answer.
+/// etcd counts pings from its last answer on. It cuts the connection at the fourth, and closes it a second later. A
+/// connection that breaks for another reason seldom has exactly that age: a dead connection is dropped after an
+/// unanswered ping.
 pub(super) fn explain(failure: &mut RequestError, quiet: Option<Duration>) {
     let message = &failure.message;
     let fourth = PING_EVERY * 4;

@@ -1,4 +1,4 @@
-//! Owns the endpoints in use, in the user's order, and what is known of each.
+//! Owns the endpoints in use, in the user's order, with their measurements.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use super::lane::Lane;
 use super::nearness::Nearness;
 use eldest_core::time::Time;
 
-/// The endpoints, at least one, and what is known of them.
+/// The endpoints, at least one, with their measurements.
 pub(super) struct Places {
     all: Vec<Arc<Place>>,
     pub(super) nearness: Nearness,
-    /// The number of the next endpoint that is new.
+    /// The number of the next new endpoint.
     next: usize,
 }
 
 impl Places {
-    /// `own` is the session's data centre.
+    /// Makes the list; `own` is the session's data centre.
     pub(super) fn new(
         endpoints: Vec<Endpoint>,
         own: Option<&str>,
@@ -41,13 +41,13 @@ impl Places {
         self.all.iter().find(|place| place.number == number)
     }
 
-    /// Where lanes begin.
+    /// Returns the endpoint at which lanes begin.
     pub(super) fn first(&self) -> Arc<Place> {
         let first = self.nearness.first();
         Arc::clone(self.get(first).unwrap_or(&self.all[0]))
     }
 
-    /// A request of the lane failed there. Returns where the lane goes.
+    /// Records that a request of the lane failed at an endpoint. Returns the lane's next endpoint.
     pub(super) fn failed(
         &mut self,
         lane: Lane,
@@ -59,7 +59,7 @@ impl Places {
         Arc::clone(self.get(next).unwrap_or(at))
     }
 
-    /// Where a lane goes whose endpoint is not in the list any more.
+    /// Returns the next endpoint of a lane whose endpoint was removed from the list.
     pub(super) fn instead_of(&self, lane: Lane, at: &Place, now: Time) -> Option<Arc<Place>> {
         if self.get(at.number).is_some() {
             return None;
@@ -68,7 +68,7 @@ impl Places {
         self.get(instead).cloned()
     }
 
-    /// Where another list has these endpoints: those that stay keep their numbers.
+    /// Returns the places of another list's endpoints: those that stay keep their numbers.
     pub(super) fn places_for(&mut self, endpoints: Vec<Endpoint>) -> Vec<Arc<Place>> {
         let place = |endpoint: Endpoint| {
             let mut known = self.all.iter();
@@ -88,7 +88,7 @@ impl Places {
         endpoints.into_iter().map(place).collect()
     }
 
-    /// Takes another list. What is known of the endpoints that stay is kept.
+    /// Takes another list. Keeps the measurements of endpoints that stay.
     pub(super) fn replace(
         &mut self,
         all: Vec<Arc<Place>>,

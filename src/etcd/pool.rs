@@ -1,7 +1,7 @@
 //! Manages the connections to the endpoints: makes them, and moves a lane to another endpoint after a failure.
 //!
-//! A client over several endpoints would pick one at random for every call and keep asking dead ones, so each
-//! lane stays with one endpoint and one connection until a call fails there, or a preferred endpoint is well again.
+//! A client over several endpoints would pick one at random for every call, dead ones included. So each lane stays with
+//! one endpoint and one connection until a call fails there, or a preferred endpoint answers again.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -32,10 +32,10 @@ use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Header;
 use eldest_core::time::Time;
 
-/// The number of request timeouts for which an attempt to connect goes on, even after the request that began it has
-/// timed out. etcd checks a user's password for 60 ms and more of a processor, for one after the other: were each
-/// attempt given up with the request that began it, the members of a large cluster that has restarted would ask for one
-/// check after the other, and never be answered in time.
+/// The number of request timeouts for which an attempt to connect continues, even after the request that began it has
+/// timed out. Each check of a user's password takes etcd 60 ms and more of a processor, one after the other. If each
+/// attempt ended with its request, the members of a large cluster that has restarted would repeat their checks and
+/// never get an answer in time.
 const ATTEMPT: u32 = 4;
 
 /// The endpoints and the connections to them.
@@ -43,7 +43,7 @@ pub(crate) struct Pool {
     pub(super) env: SharedEnv,
     pub(super) access: Access,
     pub(super) request_timeout: Duration,
-    /// Connecting has a request timeout of its own.
+    /// True if connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
     onlookers: Arc<Connection>,
@@ -54,24 +54,24 @@ pub(crate) struct Pool {
     pub(super) replacing: tokio::sync::Mutex<()>,
     /// Locked last, like `places`.
     named: Mutex<Named>,
-    /// True if the members that etcd lists replace the endpoints that were named.
+    /// True if the members that etcd lists replace the named endpoints.
     pub(super) follows_members: bool,
-    /// Something happened that a lookup may mend.
+    /// Notified of an event that a lookup may resolve.
     pub(super) troubled: Arc<Notify>,
-    /// The cluster that answered a linearizable read last; zero before the first.
+    /// The cluster that answered the last linearizable read; zero before the first.
     pub(super) cluster: AtomicU64,
     /// The numbers of endpoints that belong to another cluster, as their last probes showed, so that each is logged
     /// once. Locked last.
     strangers: Mutex<BTreeSet<usize>>,
-    /// Whose session it is, for metrics.
+    /// The session's identity, for metrics.
     pub(super) identity: Option<Arc<str>>,
     /// The session's data centre.
     pub(super) data_center: Option<String>,
     /// The statuses of the endpoints that users see.
     seen: watch::Sender<Arc<[EndpointStatus]>>,
-    /// Something happened that may change what is to be probed when.
+    /// Notified of an event that may change which endpoint is probed, and when.
     pub(super) changed: Arc<Notify>,
-    /// Tells that the list of endpoints was replaced.
+    /// Notifies receivers that the list of endpoints was replaced.
     pub(crate) relisted: watch::Sender<()>,
     /// Cancelled when the session is closed or dropped.
     pub(super) closed: CancellationToken,
@@ -84,19 +84,19 @@ pub(super) struct Connection {
     switches: Arc<Switches>,
     /// Held while connecting: with a user, every connect costs etcd a password check.
     connecting: tokio::sync::Mutex<()>,
-    /// The generation with which the lane last moved to a preferred endpoint, for streams of earlier ones.
+    /// The generation with which the lane last moved to a preferred endpoint, for the streams of earlier generations.
     pub(super) moved: watch::Sender<u64>,
 }
 
 pub(super) struct Current {
     /// The endpoint in use.
     pub(super) at: Arc<Place>,
-    /// Counts the times that the connection was given up.
+    /// Counts how many times the connection was dropped.
     pub(super) generation: u64,
     pub(super) client: Option<Client>,
-    /// When etcd last answered on that client's connection.
+    /// The time of etcd's last answer on that client's connection.
     pub(super) heard: Option<Time>,
-    /// Under way, or not yet taken up; one for an endpoint at most.
+    /// Attempts in flight, or with a result that no request has taken; one for an endpoint at most.
     attempts: Vec<Attempt>,
 }
 
@@ -157,7 +157,8 @@ impl Pool {
         })
     }
 
-    /// For a session of that identity: prefers the endpoints of its data center, if it names one.
+    /// Configures the pool for a session with the given identity, which prefers the endpoints of its data center, if it
+    /// names one.
     ///
     /// # Errors
     /// Says which data center is unusable and why.
@@ -186,8 +187,8 @@ impl Pool {
         self
     }
 
-    /// For operators: asks members that know no leader as well, to hear how they are, and takes no time for connecting
-    /// from a request, since none is repeated.
+    /// Configures the pool for operators: it also queries members that know no leader, to report their status.
+    /// Connecting takes no time from a request, because no request is retried.
     pub(crate) fn for_operators(mut self) -> Self {
         self.connects_first = true;
         self.access = self
@@ -196,13 +197,13 @@ impl Pool {
         self
     }
 
-    /// The endpoint that a lane uses now.
+    /// Returns the endpoint that a lane uses now.
     #[cfg(test)]
     pub(crate) fn endpoint(&self, lane: Lane) -> String {
         self.ticket(lane).url().to_owned()
     }
 
-    /// The lane's client, connected first if need be, with the ticket for [`Pool::report`].
+    /// Returns the lane's client, connected first if need be, with the ticket for [`Pool::report`].
     #[cfg(test)]
     pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), RequestError> {
         let mut ticket = self.ticket(lane);
@@ -214,7 +215,7 @@ impl Pool {
         }
     }
 
-    /// The endpoints in the order in which they were given, beginning with the one in use.
+    /// Returns the endpoints in their given order, beginning with the one in use.
     pub(super) fn in_order(&self) -> Vec<Endpoint> {
         let in_use = self.ticket(Lane::Data).at.number;
         let places = self.places(|places| places.all().to_vec());
@@ -252,7 +253,7 @@ impl Pool {
         self.access.is_as_user()
     }
 
-    /// How many endpoints there are.
+    /// Returns the number of endpoints.
     pub(crate) fn size(&self) -> usize {
         self.places(|places| places.all().len())
     }
@@ -261,7 +262,7 @@ impl Pool {
         self.env.random()
     }
 
-    /// Spreads the probes; without other endpoints there are none.
+    /// Returns a random number that spreads the probes; with a single endpoint there are none.
     pub(super) fn chance(&self) -> u64 {
         match self.size() {
             1 => 0,
@@ -269,14 +270,14 @@ impl Pool {
         }
     }
 
-    /// Asks etcd for the state of one key, only to learn that it answers.
+    /// Reads one key, only to learn that etcd answers.
     pub(crate) async fn probe(&self, key: &[u8]) -> Result<Header, RequestError> {
         let (header, _) = self.read(Lane::Data, key).await?;
         Ok(header)
     }
 
-    /// Sends one request over the lane, under the timeout. If etcd refuses the connection's token, it sends the request again
-    /// over a connection that has authenticated again: etcd applied nothing.
+    /// Sends one request over the lane, under the timeout. If etcd refuses the connection's token, it sends the request
+    /// again over a newly authenticated connection, because etcd applied nothing.
     pub(super) async fn call<T, F, R>(&self, lane: Lane, request: F) -> Result<T, RequestError>
     where
         F: Fn(Client) -> R,
@@ -286,7 +287,7 @@ impl Pool {
         Ok(answer)
     }
 
-    /// [`Pool::call`] for streams, whose later failures are to be reported as well.
+    /// Sends a request as [`Pool::call`] does, for streams, whose later failures are reported as well.
     pub(super) async fn call_with_ticket<T, F, R>(
         &self,
         lane: Lane,
@@ -298,7 +299,7 @@ impl Pool {
     {
         let mut ticket = self.ticket(lane);
         if self.connects_first {
-            // The request itself reports what is wrong with the connection.
+            // The request itself reports a failure of the connection.
             drop(self.within(self.connected(lane, &mut ticket)).await);
         }
         let (mut sent, mut reauthenticated) = (false, false);
@@ -331,7 +332,7 @@ impl Pool {
         }
     }
 
-    /// A later message of a stream: `work` under the timeout, its failure reported.
+    /// Waits for a later message of a stream: runs `work` within the timeout, and reports its failure.
     pub(super) async fn follow_up<T>(
         &self,
         ticket: &Ticket,
@@ -356,7 +357,7 @@ impl Pool {
         }
     }
 
-    /// Reports a failure that a stream's user noticed, and hands it back.
+    /// Reports a failure that the user of a stream received, and returns it.
     pub(super) fn blamed(&self, ticket: &Ticket, mut failure: RequestError) -> RequestError {
         if failure.class == Class::Stale && !self.is_stale(&failure) {
             failure.class = Class::Auth;
@@ -367,12 +368,12 @@ impl Pool {
         failure
     }
 
-    /// Returns `true` if a new token mends that. Without a user there is none to be had.
+    /// Returns `true` if a new token resolves the failure. Without a user there is no token.
     fn is_stale(&self, failure: &RequestError) -> bool {
         failure.class == Class::Stale && self.access.has_user()
     }
 
-    /// Gives up the connection behind the ticket, if it is still the lane's, when the failure says so.
+    /// Drops the connection of the ticket, if the lane still uses it and the failure requires it.
     pub(crate) fn report(&self, ticket: &Ticket, failure: &RequestError) {
         if !failure.class.moves_on() {
             return;
@@ -381,7 +382,7 @@ impl Pool {
             return self.reauthenticate(ticket);
         }
         let (now, chance) = (self.env.now(), self.chance());
-        // The connection is dropped after the lock.
+        // The connection is dropped after the lock is released.
         let (next, _given_up) = {
             let mut current = self.connection(ticket.lane).lock();
             if current.generation != ticket.generation {
@@ -410,23 +411,24 @@ impl Pool {
         switches.happened(&self.env, switch);
     }
 
-    /// Drops the connections; a later call would open new ones.
+    /// Drops the connections; a later call opens new ones.
     pub(crate) fn hang_up(&self) {
         self.closed.cancel();
         self.give_up_all();
     }
 
-    /// etcd does not take the token of the connection behind the ticket. The other lanes have tokens that are as old.
+    /// Handles a refused token: etcd no longer accepts the token of the ticket's connection. The other lanes have
+    /// tokens of the same age.
     fn reauthenticate(&self, ticket: &Ticket) {
         if self.ticket(ticket.lane).generation == ticket.generation {
             self.give_up_all();
         }
     }
 
-    /// Gives up the connection of each lane, not its endpoint.
+    /// Drops the connection of each lane, and keeps its endpoint.
     fn give_up_all(&self) {
         for lane in Lane::ALL {
-            // Dropped after the lock.
+            // Dropped after the lock is released.
             let _given_up = {
                 let mut current = self.connection(lane).lock();
                 current.generation += 1;
@@ -447,7 +449,7 @@ impl Pool {
         self.seen.subscribe()
     }
 
-    /// Shows users what is known of the endpoints. Called without a lock.
+    /// Shows users the status of the endpoints. Called without a lock.
     pub(super) fn publish(&self) {
         let used = Lane::ALL.map(|lane| (lane, self.ticket(lane).at.number));
         let now = self.env.now();
@@ -462,17 +464,17 @@ impl Pool {
         });
     }
 
-    /// Asks or tells what is known of the endpoints. `act` locks nothing.
+    /// Reads or changes the measurements of the endpoints. `act` locks nothing.
     pub(super) fn nearness<T>(&self, act: impl FnOnce(&mut Nearness) -> T) -> T {
         self.places(|places| act(&mut places.nearness))
     }
 
-    /// Asks or changes the list of endpoints. `act` locks nothing.
+    /// Reads or changes the list of endpoints. `act` locks nothing.
     pub(super) fn places<T>(&self, act: impl FnOnce(&mut Places) -> T) -> T {
         act(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks or changes what the list is made of. `act` locks nothing.
+    /// Reads or changes the names from which the list is made. `act` locks nothing.
     pub(super) fn named<T>(&self, act: impl FnOnce(&mut Named) -> T) -> T {
         act(&mut self.named.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -490,12 +492,13 @@ impl Pool {
         }
     }
 
-    /// The number of each lane's endpoint.
+    /// Returns the number of each lane's endpoint.
     pub(super) fn used(&self) -> [usize; 3] {
         Lane::ALL.map(|lane| self.ticket(lane).at.number)
     }
 
-    /// Returns `true` if the lane has moved to a preferred endpoint since that ticket, and is away from the ticket's.
+    /// Returns `true` if the lane has moved to a preferred endpoint since that ticket, and has left the ticket's
+    /// endpoint.
     pub(super) fn has_moved(&self, ticket: &Ticket) -> bool {
         let moved = *self.connection(ticket.lane).moved.borrow();
         moved > ticket.generation && self.ticket(ticket.lane).at.number != ticket.at.number
@@ -513,7 +516,7 @@ impl Pool {
         self.connection(lane).lock().ticket(lane)
     }
 
-    /// The lane's client. Keeps `ticket` at the connection that is being used or made, also when cancelled.
+    /// Returns the lane's client. Keeps `ticket` at the connection that is being used or made, also when cancelled.
     async fn connected(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         if let Some(client) = connection.lock().take_up(lane, ticket) {
@@ -523,12 +526,12 @@ impl Pool {
         Box::pin(self.connect(lane, ticket)).await
     }
 
-    /// [`Pool::connected`] for a lane that has no client.
+    /// Connects as [`Pool::connected`] does, for a lane that has no client.
     async fn connect(&self, lane: Lane, ticket: &mut Ticket) -> Result<Client, RequestError> {
         let connection = self.connection(lane);
         let _turn = connection.connecting.lock().await;
-        // The request before this one has connected, or has given up this endpoint. Then the little time that is
-        // left must not be held against the next one.
+        // The request before this one has connected, or has left this endpoint. The little time that is left must then
+        // not count against the next endpoint.
         let waited_for = ticket.clone();
         if let Some(client) = connection.lock().take_up(lane, ticket) {
             return Ok(client);
@@ -553,7 +556,7 @@ impl Pool {
             current.client = Some(client.clone());
             current.heard = Some(self.env.now());
             if overdue {
-                // The connection gets a new generation, so that it is not blamed for the little time that is left.
+                // The connection gets a new generation, so that the little time that is left does not count against it.
                 current.generation += 1;
                 let why = "connecting left too little time for the request";
                 return Err(RequestError::new(Class::Retry, why, ticket.url()).unsent());
@@ -562,7 +565,7 @@ impl Pool {
         Ok(client)
     }
 
-    /// The attempt to connect to that endpoint, begun if there is none. It goes on by itself.
+    /// Returns the attempt to connect to that endpoint, started if there is none. It continues by itself.
     pub(super) fn attempt(&self, connection: &Arc<Connection>, at: &Place) -> Attempt {
         let mut current = connection.lock();
         let number = at.number;
@@ -589,7 +592,7 @@ impl Pool {
             async move {
                 let going_on = async {
                     let _ = begun.client.clone().await;
-                    // A lane that comes back to this endpoint finds it connected.
+                    // A lane that returns to this endpoint finds it connected.
                     std::future::pending::<()>().await;
                 };
                 timeout(&*env, limit, going_on).await;
@@ -644,7 +647,7 @@ impl Current {
         }
     }
 
-    /// When etcd last answered on the ticket's connection, if that is still the lane's.
+    /// Returns when etcd last answered on the ticket's connection, if the lane still uses it.
     fn heard_of(&self, ticket: &Ticket) -> Option<Time> {
         self.heard
             .filter(|_| self.client.is_some() && self.generation == ticket.generation)
@@ -662,5 +665,5 @@ impl Current {
     }
 }
 
-/// Shared by the streams.
+/// A pool that the streams share.
 pub(super) type SharedPool = Arc<Pool>;

@@ -1,4 +1,4 @@
-//! Says which endpoint a session would use after it has measured them, for those who measured by themselves.
+//! Returns the endpoint that a session would use after it has measured all, for programs that measure by themselves.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use super::lane::Lane;
 use super::nearness::{EndpointReason, Nearness};
 use eldest_core::time::Time;
 
-/// Which endpoint a session uses, and why, once it knows these round trips; `None`: there is no endpoint.
+/// Returns the endpoint that a session uses, and why, once it knows these round trips; `None`: there is no endpoint.
 ///
-/// Each endpoint is given with whether it is in the session's data center, and the round trip to it, if it answers. With one
-/// endpoint that does not answer, the session uses that.
+/// Each endpoint is given with whether it is in the session's data center, and the round trip to it, if it answers.
+/// With a single endpoint, the session uses it even if it does not answer.
 pub fn preferred(
     endpoints: impl IntoIterator<Item = (bool, Option<Duration>)>,
 ) -> Option<(usize, EndpointReason)> {

@@ -1,5 +1,5 @@
-//! Replaces the list of endpoints at run time: tries the new list first, and then moves the lanes whose endpoint is gone,
-//! between requests.
+//! Replaces the list of endpoints at run time: tries the new list first, and then moves the lanes whose endpoint is
+//! gone, between requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use eldest_core::kv::Header;
 
 /// Why a list was not used.
 pub(super) enum Refused {
-    /// This endpoint shows another etcd, or an older state.
+    /// The endpoint shows another etcd, or an older state.
     Unfit(RequestError),
     /// No endpoint can be used: the failure of each. Those that do not answer come first.
     Silent(Vec<RequestError>),
@@ -43,12 +43,12 @@ impl Pool {
         Ok(endpoints)
     }
 
-    /// Looks these endpoints up, uses them from now on, and waits until every lane does. The background task of
-    /// [`Pool::keep_near`] moves the lanes, and looks the endpoints up again.
+    /// Looks up these endpoints, uses them from now on, and waits until every lane uses them. The background task of
+    /// [`Pool::keep_near`] moves the lanes, and repeats the lookups.
     ///
     /// # Errors
-    /// The failure of an endpoint, if none answers; or, within the answer, which endpoint shows another etcd. Then nothing
-    /// has changed.
+    /// The failure of an endpoint, if none answers; or, within the answer, the endpoint that shows another etcd. The
+    /// list is unchanged then.
     ///
     /// # Cancellation safety
     /// Either list is in use. The lanes follow it in the background.
@@ -78,11 +78,11 @@ impl Pool {
         Ok(Ok(()))
     }
 
-    /// Tries these endpoints and uses them from now on. Called with the turn to replace the list. If `all` is not set,
-    /// those that show another etcd are left out, and are returned.
+    /// Tries these endpoints and uses them from now on. The caller must hold the turn to replace the list. If `all` is
+    /// not set, endpoints that show another etcd are left out, and their failures are returned.
     ///
     /// # Errors
-    /// Then nothing has changed.
+    /// The list is unchanged after an error.
     pub(super) async fn adopt(
         &self,
         endpoints: Vec<Endpoint>,
@@ -91,7 +91,7 @@ impl Pool {
     ) -> Result<Vec<RequestError>, Refused> {
         let places = self.places(|places| places.places_for(endpoints));
         if !all && self.is_unknown() {
-            // As with the endpoints with which a session is connected.
+            // The list is taken without a comparison, as on connecting.
             self.replace(&places, &vec![true; places.len()]);
             return Ok(Vec::new());
         }
@@ -129,7 +129,7 @@ impl Pool {
         self.cluster.load(Ordering::Relaxed) == 0 && !self.has_endpoint()
     }
 
-    /// Returns `true` if the list has more than names that were not found yet.
+    /// Returns `true` if the list has an endpoint besides names that were not found yet.
     pub(super) fn has_endpoint(&self) -> bool {
         self.places(|places| {
             let mut all = places.all().iter();
@@ -137,7 +137,7 @@ impl Pool {
         })
     }
 
-    /// Makes a linearizable read at each of them.
+    /// Makes a linearizable read at each of the places.
     async fn try_out(&self, places: &[Arc<Place>], key: &[u8]) -> Vec<Tried> {
         let here = self.present(key).await;
         let asked = places.iter().map(|place| async {
@@ -151,7 +151,7 @@ impl Pool {
         });
         let answers = join_all(asked).await;
         let headers = answers.iter().flatten().flatten();
-        // Without a present answer the revision is not known, and the cluster may be known from earlier ones.
+        // If no present endpoint answers, the revision is unknown; the cluster may be known from earlier answers.
         let cluster = match self.cluster.load(Ordering::Relaxed) {
             0 => headers.map(|header| header.cluster).next(),
             known => Some(known),
@@ -176,7 +176,8 @@ impl Pool {
         judged.collect()
     }
 
-    /// A linearizable read through the endpoint of the requests, or the next one that answers; and that one's number.
+    /// Makes a linearizable read through the endpoint of the requests, or the next one that answers; returns that
+    /// endpoint's number as well.
     async fn present(&self, key: &[u8]) -> Option<(usize, Option<Header>)> {
         for _ in 0..self.size() {
             let read =
@@ -188,7 +189,7 @@ impl Pool {
         None
     }
 
-    /// Takes the list; `answered`: which of them have answered just now.
+    /// Takes the list; `answered`: whether each of its endpoints answered just now.
     fn replace(&self, list: &[Arc<Place>], answered: &[bool]) {
         let now = self.env.now();
         let silent = list
@@ -218,7 +219,7 @@ impl Pool {
             endpoint_status::forget(identity, &removed);
         }
         for lane in Lane::ALL {
-            // Streams that a failure left behind at an endpoint which is gone now.
+            // Ends streams that a failure left behind at an endpoint which is no longer listed.
             let generation = self.ticket(lane).generation;
             let moved = &self.connection(lane).moved;
             moved.send_modify(|moved| *moved = generation.max(*moved));
@@ -228,10 +229,10 @@ impl Pool {
         self.publish();
     }
 
-    /// Moves the lanes whose endpoint is not in the list any more.
+    /// Moves the lanes whose endpoint is no longer in the list.
     pub(super) async fn leave_unlisted(&self, key: &[u8]) {
         for lane in Lane::ALL {
-            // Each refusal makes another endpoint the next best one.
+            // After each refusal, another endpoint is the next best.
             for _ in 0..self.size() {
                 let (before, now) = (self.ticket(lane), self.env.now());
                 let to = self.places(|places| places.instead_of(lane, &before.at, now));

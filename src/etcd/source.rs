@@ -1,4 +1,5 @@
-//! Checks endpoints, and looks up those that are named by a host with several addresses, or by a domain with SRV records.
+//! Checks endpoints, and looks up those that are named by a host with several addresses, or by a domain with SRV
+//! records.
 
 use std::net::IpAddr;
 
@@ -10,9 +11,9 @@ use super::endpoint::{self, Endpoint};
 use super::url::Url;
 use crate::runtime::{Env, Service};
 
-/// Before a URL: each address of its host is an endpoint.
+/// The prefix of a URL: each address of its host is an endpoint.
 const HOST: &str = "dns+";
-/// Before a domain: each of its SRV records is an endpoint.
+/// The prefix of a domain: each of its SRV records is an endpoint.
 const DOMAIN: &str = "srv://";
 /// The longest name in DNS.
 const MAX_NAME: usize = 253;
@@ -27,7 +28,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Reads what comes before a URL or a domain; nothing, if the text is an endpoint itself.
+    /// Reads the prefix of a URL or a domain; `None` if the text is an endpoint itself.
     pub(super) fn of(text: &str) -> Option<Self> {
         if let Some(url) = text.strip_prefix(HOST) {
             return Some(Self::Host(url.to_owned()));
@@ -39,11 +40,11 @@ impl Source {
         })
     }
 
-    /// Returns it with its scheme.
+    /// Returns the source with its scheme.
     ///
     /// # Errors
     ///
-    /// Says which rule it breaks.
+    /// Says which rule the source breaks.
     pub(super) fn checked(self, access: &Access) -> Result<String, String> {
         match self {
             Self::Host(url) => {
@@ -73,7 +74,7 @@ impl Source {
         }
     }
 
-    /// Returns how it is named in metrics.
+    /// Returns the source's name in metrics.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Host(_) => "dns",
@@ -81,7 +82,7 @@ impl Source {
         }
     }
 
-    /// Looks it up, without a limit in time.
+    /// Looks up the source, without a time limit.
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl Source {
                 let cluster = cluster.as_deref();
                 let secure = records(env, "-ssl", cluster, domain);
                 let plain = async {
-                    // Their endpoints would be refused.
+                    // Endpoints without TLS would be refused.
                     if access.demands_tls() {
                         return Ok(Vec::new());
                     }
@@ -146,7 +147,7 @@ pub(super) fn access_of<'a>(
 ///
 /// # Errors
 ///
-/// Says which one is unusable and why.
+/// Says which endpoint is unusable and why.
 pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpoint>, String> {
     let mut all: Vec<Endpoint> = Vec::new();
     for (index, endpoint) in endpoints.into_iter().enumerate() {
@@ -156,7 +157,7 @@ pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpo
             server_name,
         } = endpoint;
         let refused = |why: String| {
-            // An endpoint with a password in it is not repeated.
+            // An error must not repeat an endpoint with a password in it.
             if url.contains('@') {
                 format!("etcd endpoint number {}: {why}", index + 1)
             } else {
@@ -192,7 +193,7 @@ fn record(secure: &str, cluster: Option<&str>, domain: &str) -> String {
     format!("_etcd-client{secure}{cluster}._tcp.{domain}")
 }
 
-/// The records as etcd's own clients ask for them, in the order of their priorities. Weights do not matter, because a session
+/// Returns the records that etcd's own clients look up, ordered by priority. Weights do not matter, because a session
 /// uses the nearest endpoint.
 async fn records(
     env: &dyn Env,
@@ -210,28 +211,29 @@ async fn records(
     Ok(found)
 }
 
-/// The host of an endpoint, without the brackets of an address; nothing if the endpoint is a domain.
+/// Returns the host of an endpoint, without the brackets of an address; `None` if the endpoint is a domain.
 pub(super) fn host(endpoint: &Endpoint) -> Option<String> {
     url_of(endpoint).map(|url| url.host().to_owned())
 }
 
-/// Returns true if the endpoint names `https`, in any spelling: then no other endpoint beside it is dialled without TLS.
+/// Returns true if the endpoint names `https`, in any spelling: then no other endpoint beside it is dialled without
+/// TLS.
 pub(super) fn is_secure(endpoint: &Endpoint) -> bool {
     url_of(endpoint).is_some_and(|url| url.is_secure())
 }
 
-/// Returns the URL, of an endpoint whose addresses are looked up as well.
+/// Returns the URL of an endpoint, including one whose addresses are looked up.
 fn url_of(endpoint: &Endpoint) -> Option<Url> {
     let text = &endpoint.url;
     Url::parse(text.strip_prefix(HOST).unwrap_or(text), false).ok()
 }
 
-/// The address that a host is, if it is no name.
+/// Returns the address that the host is, unless it is a name.
 pub(super) fn address(host: &str) -> Option<IpAddr> {
     host.parse().ok()
 }
 
-/// The endpoint at one address of the host. The certificate must be valid for the host's name.
+/// Makes the endpoint at one address of the host. The certificate must be valid for the host's name.
 fn at_address(url: &Url, at: IpAddr) -> Endpoint {
     let whole = match at {
         IpAddr::V4(at) => url.at(at),

@@ -1,4 +1,5 @@
-//! Logs that requests go to another endpoint: the first switch at once, those of the next 10 s in one line at their end.
+//! Logs that requests go to another endpoint: the first switch at once, those of the next 10 s in one line at their
+//! end.
 //!
 //! In an outage of all endpoints every request switches. Metrics count them all.
 
@@ -12,10 +13,10 @@ use tracing::Instrument;
 use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 
-/// At least so long is between two lines.
+/// The shortest time between two lines.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// From which endpoint a lane went to which one.
+/// The endpoint that a lane left, and the one that it uses now.
 pub(super) struct Switch {
     pub(super) lane: &'static str,
     pub(super) from: String,
@@ -39,7 +40,7 @@ impl Switch {
 #[derive(Default)]
 pub(super) struct Switches {
     state: Mutex<State>,
-    /// Cancelled when they are dropped, so that no task waits on to sum up the switches of a session that is closed.
+    /// Cancelled when the switches are dropped, so that no task waits to sum up the switches of a closed session.
     dropped: CancellationToken,
 }
 
@@ -109,7 +110,7 @@ mod tests {
     use crate::capture::Logs;
     use crate::runtime::{Clock, Scripted};
 
-    /// To and fro.
+    /// Alternates between the endpoints.
     fn switch(number: u64) -> Switch {
         let [from, to] = if number.is_multiple_of(2) {
             ["one", "two"]
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_all_endpoints_is_one_line_at_once_and_one_for_each_10_s() {
+    fn outage_of_all_endpoints_is_logged_at_once_and_each_10_s() {
         let (logs, _guard) = Logs::capture();
         let clock = Arc::<Clock>::default();
         let tasks: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
@@ -140,7 +141,7 @@ mod tests {
             ..Scripted::still()
         });
         let switches = Arc::<Switches>::default();
-        // Ten times a second for 35 s, to and fro.
+        // Ten switches a second for 35 s, to and fro.
         for number in 0..=350_u64 {
             clock.set(number * 100);
             switches.happened(&env, switch(number));

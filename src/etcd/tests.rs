@@ -1,4 +1,4 @@
-//! Against real etcds. This file starts them; the tests are in the files below it.
+//! Tests the calls against real etcds. This file starts them; the tests are in the files below it.
 #![allow(clippy::disallowed_methods)] // Tests run in real time.
 
 use std::net::TcpListener;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The request timeout of most tests, for the same reason.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connecting takes at least this long, and for ever to the host `hangs`. Counts how often it was begun.
+/// Makes connecting take at least this long, and for ever to the host `hangs`. Counts how often it was begun.
 fn slow(slowness: Duration) -> (Arc<AtomicUsize>, Scripted) {
     let connects = Arc::new(AtomicUsize::new(0));
     let (count, real) = (Arc::clone(&connects), Scripted::real());
@@ -59,7 +59,7 @@ fn slow(slowness: Duration) -> (Arc<AtomicUsize>, Scripted) {
     (connects, env)
 }
 
-/// A pool over these endpoints, as a user with these options has it.
+/// Makes a pool over these endpoints, with a user's options.
 fn pool_with(endpoints: &[&str], access: impl Into<Access>, timeout: Duration) -> Arc<Pool> {
     pool_in(slow(Duration::ZERO).1, endpoints, access, timeout)
 }
@@ -78,19 +78,19 @@ fn pool(endpoints: &[&str]) -> Arc<Pool> {
     pool_with(endpoints, ConnectOptions::new(), TIMEOUT)
 }
 
-/// A lease id that no other attempt uses.
+/// Returns a lease id that no other attempt uses.
 fn fresh_id() -> i64 {
     fastrand::i64(1..)
 }
 
-/// Awaits something that must happen soon.
+/// Awaits an event that must happen soon.
 async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, wait)
         .await
         .unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
-/// A port nobody listens on, for a moment at least.
+/// Returns a port without a listener, for a moment at least.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -104,7 +104,7 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// Two endpoints of this one member.
+    /// Returns two endpoints of this one member.
     fn two_endpoints(&self) -> [String; 2] {
         let other = self.endpoint.replace("127.0.0.1", "localhost");
         [self.endpoint.clone(), other]
@@ -117,7 +117,7 @@ impl Etcd {
     async fn start_with(more: &[&str]) -> Etcd {
         let begun = Instant::now();
         loop {
-            // Another process may take the ports before etcd does: then it exits, and others are tried.
+            // Another process may take the ports before etcd does: etcd exits then, and other ports are tried.
             if let Some(etcd) = Etcd::attempt(more, begun).await {
                 return etcd;
             }
@@ -142,7 +142,7 @@ impl Etcd {
             .args(["--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
             .args(["--log-level", "error"])
-            // Not a flag: 3.4 does not know it, and only warns like this.
+            // An environment variable, because 3.4 does not know the flag; it only warns about the variable.
             .env("ETCD_UNSAFE_NO_FSYNC", "true")
             .args(["--bcrypt-cost", "4"])
             .args(more)
@@ -172,12 +172,12 @@ impl Etcd {
         pool(&[&self.endpoint])
     }
 
-    /// For what the pool has no call for.
+    /// Returns a client for requests that the pool has no call for.
     async fn client(&self) -> Client {
         Client::connect([&self.endpoint], None).await.unwrap()
     }
 
-    /// On return none of its threads runs (on Linux): until then it might answer.
+    /// Stops the process, and returns when none of its threads runs (on Linux): until then it might answer.
     fn pause(&self) {
         self.signal("STOP");
         let threads = format!("/proc/{}/task", self.child.id());
@@ -199,7 +199,7 @@ impl Etcd {
     }
 
     fn kill(&mut self) {
-        // A killed process that was stopped dies all the same.
+        // A killed process that was stopped dies as well.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -208,7 +208,7 @@ impl Etcd {
 /// Returns `true` if that thread, a folder in /proc, is not stopped.
 fn is_running(thread: std::io::Result<std::fs::DirEntry>) -> bool {
     let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
-    // After the program's name in brackets: the state.
+    // The state follows the program's name in brackets.
     stat.is_ok_and(|stat| {
         stat.rsplit_once(") ")
             .is_some_and(|(_, state)| !state.starts_with('T'))
@@ -222,7 +222,7 @@ impl Drop for Etcd {
 }
 
 impl Pool {
-    /// One candidate, alone in its transaction.
+    /// Joins one candidate, alone in its transaction.
     async fn join(
         &self,
         key: &[u8],

@@ -38,7 +38,7 @@ impl Fence {
     }
 }
 
-/// How a [`Condition`] compares etcd's value with the condition's value.
+/// A comparison of etcd's value with the value of a [`Condition`].
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {

@@ -1,11 +1,11 @@
-//! Defines the URL of a member: what is dialled is what was parsed.
+//! Defines the URL of a member, which is dialled exactly as it was parsed.
 
 use std::fmt;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
 
-/// Scheme, host and port of a member. Two are equal if they lead to the same place, however they were written.
+/// Scheme, host and port of a member. Two URLs are equal if they lead to the same place, however they were written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Url {
     secure: bool,
@@ -19,7 +19,7 @@ impl Url {
     ///
     /// Says which rule the text breaks, without quoting it.
     pub(super) fn parse(text: &str, secure: bool) -> Result<Self, String> {
-        // As other programs take them, in one variable.
+        // Other programs accept several endpoints in one text.
         if text.contains(',') {
             return Err("it contains a comma; pass each endpoint separately".to_owned());
         }
@@ -50,7 +50,7 @@ impl Url {
         if authority.host().is_empty() {
             return Err("the host is missing".to_owned());
         }
-        // The parser takes anything after the colon, and calls what is no number "no port".
+        // The parser accepts anything after the colon, and reports "no port" if it is no number.
         if authority.as_str() != authority.host() && authority.port_u16().is_none() {
             return Err("the port is not a number up to 65535".to_owned());
         }
@@ -62,21 +62,21 @@ impl Url {
         self.secure
     }
 
-    /// The host, without the brackets of an address.
+    /// Returns the host, without the brackets of an address.
     pub(super) fn host(&self) -> &str {
         let host = self.authority.host();
         let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         inner.unwrap_or(host)
     }
 
-    /// The host and the port, for a connection without TLS.
+    /// Returns the host and the port, for a connection without TLS.
     pub(super) fn place(&self) -> (String, u16) {
         let usual = if self.secure { 443 } else { 80 };
         let port = self.authority.port_u16().unwrap_or(usual);
         (self.host().to_owned(), port)
     }
 
-    /// The same scheme and port at another host.
+    /// Returns a URL with the same scheme and port at another host.
     pub(super) fn at(&self, host: impl fmt::Display) -> String {
         let scheme = self.scheme();
         match self.authority.port_u16() {
@@ -119,9 +119,9 @@ mod tests {
     }
 
     proptest! {
-        /// The client decides by how the text begins whether it dials with TLS, and parses the rest itself.
+        /// The client decides by the beginning of the text whether it dials with TLS, and parses the rest itself.
         #[test]
-        fn what_is_dialled_is_what_was_parsed(
+        fn dialled_address_is_the_parsed_one(
             scheme in prop_oneof!["", "(?i)https?://", "[a-zA-Z]{1,6}://", "(?i)https?:/{0,3}"],
             user in prop_oneof![Just(String::new()), "[a-z%:@]{1,6}@"],
             host in prop_oneof!["(?i)https?", "[a-zA-Z0-9.-]{1,9}", "\\[[0-9a-f:]{2,9}\\]", "\\PC{0,6}"],
@@ -137,7 +137,7 @@ mod tests {
             prop_assert_eq!(uri.authority(), Some(&url.authority));
             prop_assert_eq!(Url::parse(&dialled, !secure), Ok(url.clone()));
             prop_assert!(!dialled.contains('@'));
-            // As it was written: the scheme if there was one, and the host.
+            // The text as it was written: with its scheme if there was one, and the host.
             let named = text.to_ascii_lowercase();
             let scheme = named.split_once("://").map(|(scheme, _)| scheme == "https");
             prop_assert_eq!(url.is_secure(), scheme.unwrap_or(secure));

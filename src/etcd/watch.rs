@@ -22,9 +22,9 @@ use eldest_core::kv::{Change, Header};
 pub(crate) enum WatchRequest {
     /// Watch from now on.
     Create {
-        /// At least 1, and never used before on this stream: late events of a cancelled watch carry its id.
+        /// The id: at least 1, and never used before on this stream: late events of a cancelled watch carry its id.
         id: i64,
-        /// The key, or what the keys begin with.
+        /// The key, or the prefix of the keys.
         key: Vec<u8>,
         /// True to watch all keys that begin with `key`.
         prefix: bool,
@@ -34,56 +34,56 @@ pub(crate) enum WatchRequest {
         /// The watch.
         id: i64,
     },
-    /// Have etcd say how far the stream has come. It answers only if there are watches and all are synced.
+    /// Makes etcd report how far the stream has come. etcd answers only if there are watches and all are synced.
     Progress,
 }
 
 /// A message of a watch stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WatchMessage {
-    /// The watch is there: every change after the header's revision follows.
+    /// The watch exists: every change after the header's revision follows.
     Created {
         /// The watch.
         id: i64,
-        /// With the store's revision after the registration.
+        /// Has the store's revision after the registration.
         header: Header,
     },
-    /// etcd does not create this watch; the stream goes on. Never of a class that a fresh connection may mend
-    /// ([`RequestError::moves_on`]): such a refusal ends the stream.
+    /// etcd refused to create this watch; the stream continues. The failure's class is never one that a new connection
+    /// may resolve ([`RequestError::moves_on`]): such a refusal ends the stream.
     Refused {
         /// The watch.
         id: i64,
-        /// Why.
+        /// Why etcd refused the watch.
         failure: RequestError,
     },
-    /// The watch has ended; the stream goes on.
+    /// The watch has ended; the stream continues.
     Canceled {
         /// The watch.
         id: i64,
-        /// The oldest revision that can be watched, if that is why; else 0.
+        /// The oldest revision that can be watched, if a compaction ended the watch; else 0.
         compact_revision: i64,
-        /// Why, if etcd says so.
+        /// The reason, if etcd gave one.
         reason: String,
     },
     /// Keys changed.
     Events {
         /// The watch.
         id: i64,
-        /// With the store's revision when the message was made, which is not before that of any of the changes.
+        /// Has the store's revision when the message was made, which is not before the revision of any change.
         header: Header,
-        /// In the order of their revisions.
+        /// The changes, in the order of their revisions.
         changes: Vec<Change>,
     },
     /// Every watch of the stream has received every change up to the header's revision.
     Progress {
-        /// With the store's revision.
+        /// Has the store's revision.
         header: Header,
     },
-    /// The lane has moved to a preferred endpoint. This stream says no more; another one is to be opened.
+    /// The lane has moved to a preferred endpoint. This stream delivers no more messages; open another one.
     Moved,
 }
 
-/// The asking end of a watch stream. Send and receive from different tasks: who only sends, chokes the stream.
+/// The sending end of a watch stream. Send and receive from different tasks: a task that only sends blocks the stream.
 pub(crate) struct WatchSender {
     pool: SharedPool,
     ticket: Ticket,
@@ -91,7 +91,7 @@ pub(crate) struct WatchSender {
     unanswered: Arc<Unanswered>,
 }
 
-/// The answering end of a watch stream.
+/// The receiving end of a watch stream.
 pub(crate) struct WatchReceiver {
     pool: SharedPool,
     ticket: Ticket,
@@ -101,11 +101,11 @@ pub(crate) struct WatchReceiver {
     moved: watch::Receiver<u64>,
 }
 
-/// The watches that were asked for and not answered yet, oldest first.
+/// The watches that were requested and not answered yet, oldest first.
 ///
-/// A refused watch comes back under the id -1 from newer versions of etcd. Every version takes the requests of a stream
-/// one after the other and passes their answers through one queue, so a refusal without an id is the answer to the oldest
-/// creation that has none.
+/// A refused watch comes back under the id -1 from newer versions of etcd. Every version handles the requests of a
+/// stream one after the other and passes their answers through one queue, so a refusal without an id is the answer to
+/// the oldest creation that has none.
 #[derive(Default)]
 struct Unanswered(Mutex<VecDeque<i64>>);
 
@@ -125,7 +125,7 @@ impl Unanswered {
         }
     }
 
-    /// Which watch that refusal is about.
+    /// Returns the watch that was refused.
     fn refused(&self, id: i64) -> Option<i64> {
         let mut ids = self.lock();
         let at = ids.iter().position(|asked| *asked == id).unwrap_or(0);
@@ -134,7 +134,7 @@ impl Unanswered {
 }
 
 impl Pool {
-    /// Opens a watch stream with its first watch: id, key, and whether the key is a prefix.
+    /// Opens a watch stream with its first watch: its id, its key, and whether the key is a prefix.
     pub(crate) async fn watch(
         self: &SharedPool,
         lane: Lane,
@@ -168,10 +168,10 @@ impl Pool {
 }
 
 impl WatchSender {
-    /// Queues a request. `Ok` says nothing about etcd; the receiver does.
+    /// Queues a request. `Ok` does not show that etcd received it; the receiver's messages do.
     ///
     /// # Cancellation safety
-    /// Either queued or not; the stream stays usable.
+    /// The request is either queued or not; the stream stays usable.
     pub(crate) async fn send(&mut self, request: WatchRequest) -> Result<(), RequestError> {
         let requests = &mut self.requests;
         if let WatchRequest::Create { id, .. } = &request {
@@ -195,10 +195,10 @@ impl WatchSender {
 }
 
 impl WatchReceiver {
-    /// Waits for the next message, however long that takes. The stream is of no use after a failure.
+    /// Waits for the next message, however long that takes. After a failure, the stream cannot be used again.
     ///
     /// A watch that etcd refuses because of the credentials is a failure of the stream: etcd judges all watches of a
-    /// stream by the token with which that was opened.
+    /// stream by the token with which the stream was opened.
     ///
     /// # Cancellation safety
     /// No message is lost.

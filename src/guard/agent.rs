@@ -23,11 +23,12 @@ use crate::metrics;
 use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 
-/// How often the guard looks whether etcd answers. It also keeps the connection open over which it deletes keys.
+/// How often the guard checks that etcd answers. The check also keeps the connection open over which the guard deletes
+/// keys.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often the same warning is logged, so that nobody fills the log.
+/// How often the same warning is logged, so that no process can fill the log.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// The longest identity, and the longest prefix of a namespace, in bytes: what sessions may have.
+/// The longest identity, and the longest prefix of a namespace, in bytes: the limits of sessions.
 const LONGEST_IDENTITY: usize = 1024;
 const LONGEST_NAMESPACE: usize = 1024;
 
@@ -35,9 +36,9 @@ const LONGEST_NAMESPACE: usize = 1024;
 pub(super) struct Agent {
     pub(super) env: SharedEnv,
     pub(super) pool: Arc<Pool>,
-    /// Why etcd did not answer the last look.
+    /// Why etcd did not answer the last check.
     problem: Mutex<Option<String>>,
-    /// Set when the first look has ended.
+    /// True once the first check has ended.
     looked: AtomicBool,
     sessions: Mutex<BTreeMap<u64, Guarded>>,
     numbers: AtomicU64,
@@ -45,9 +46,10 @@ pub(super) struct Agent {
     limits: Arc<Limits>,
     /// How long the guard tries to delete the keys of a dead process; `None`: as long as the TTL of their lease.
     pub(super) patience: Option<Duration>,
-    /// Cancelled when this process shall end: a second look at what is deleted is taken at once.
+    /// Cancelled when this process must end: the guard then deletes the last keys of a dead process at once, instead of
+    /// after a request timeout.
     pub(super) hurry: CancellationToken,
-    /// When a refusal, and when a failure to accept, was last logged.
+    /// The last time that a refusal, and that a failure to accept, was logged.
     logged: [Mutex<Option<Time>>; 2],
 }
 
@@ -83,7 +85,7 @@ impl Guarded {
 }
 
 impl Agent {
-    /// Makes a guard that deletes keys through that pool, and begins to look after etcd.
+    /// Makes a guard that deletes keys through that pool, and starts to check etcd.
     pub(super) fn start(
         env: &SharedEnv,
         pool: Pool,
@@ -105,7 +107,7 @@ impl Agent {
         });
         metrics::agent_started();
         if agent.pool.is_followed() {
-            // The pool's user need not be allowed to read the key.
+            // The pool's user need not have permission to read the key.
             let key = Arc::from(*b"~");
             agent.pool.keep_near(key, tracing::Span::current());
         }
@@ -124,7 +126,7 @@ impl Agent {
         agent
     }
 
-    /// Takes what a connection needs from what its user may have.
+    /// Reserves what a connection needs, out of its user's limits.
     pub(super) fn share(&self, socket: &Socket) -> Result<Share, String> {
         let peer = socket.peer();
         let peer = peer.map_err(|error| format!("the peer is unknown: {error}"))?;
@@ -139,7 +141,7 @@ impl Agent {
         }
     }
 
-    /// Returns `true` if a line about a session of that user may be logged, after it has logged that lines were left out.
+    /// Returns `true` if a line about a session of that user may be logged. Logs first how many lines were left out.
     pub(super) fn may_log_of(&self, share: &Share) -> bool {
         let left_out = share.line(self.env.now());
         if let Some(lines @ 1..) = left_out {
@@ -180,7 +182,7 @@ impl Agent {
         lock(&self.problem).clone()
     }
 
-    /// Returns the same for people, and also that etcd was not asked yet.
+    /// Describes the same problem for people, and also says if etcd was not checked yet.
     pub(super) fn describe_problem(&self) -> Option<String> {
         if self.looked.load(Ordering::Acquire) {
             return self.problem();
@@ -188,7 +190,7 @@ impl Agent {
         Some("etcd was not asked yet".to_owned())
     }
 
-    /// Lists a session, and returns its number.
+    /// Adds a session to the list, and returns its number.
     pub(super) fn enlist(&self, session: Guarded) -> Result<u64, String> {
         for (what, text, longest) in [
             ("identity", &session.identity, LONGEST_IDENTITY),
@@ -224,8 +226,9 @@ impl Agent {
         self.released.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Describes the first session after that number which this user may see. root and the guard's own user see those of all
-    /// users. One after the other, so that a reader costs the memory of one description.
+    /// Describes the first session after that number which this user may see. root and the guard's own user see the
+    /// sessions of all users. Sessions are described one at a time, so that a reader costs the memory of one
+    /// description.
     pub(super) fn describe_after(&self, number: Option<u64>, viewer: u32) -> Option<(u64, Value)> {
         let all = viewer == 0 || viewer == rustix::process::geteuid().as_raw();
         let listed = lock(&self.sessions);
@@ -244,7 +247,7 @@ impl Agent {
         })
     }
 
-    /// Returns how long the guard lingers if it has sessions, and the processes of all of them have ended.
+    /// Returns how long the guard lingers if it has sessions and all of their processes have ended.
     pub(super) fn bereaved(&self) -> Option<Duration> {
         let listed = lock(&self.sessions);
         let lingers = listed.values().map(|one| one.linger);
@@ -253,11 +256,11 @@ impl Agent {
     }
 }
 
-/// Reads what the agent at that path says of its sessions and of itself, as JSON.
+/// Reads the status of the agent at that path, of its sessions and of itself, as JSON.
 ///
 /// # Errors
 ///
-/// No agent answered there.
+/// No agent answered at the path.
 pub async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
     use super::wire::{Reply, Request};
     let socket = Socket::connect(path)?;

@@ -1,9 +1,9 @@
-//! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and deletes the keys of
-//! its leases then, unless the session said goodbye.
+//! Attends to one session: verifies that a lease belongs to it, waits until its processes have ended, and then deletes
+//! the keys of its leases, unless the session said goodbye.
 //!
-//! The proof of a lease is a key that stands under it for as long as the session is registered. Each deletion compares it once
-//! more, because a proof that was looked at earlier says nothing of the present: between two terms a lease has no keys of its
-//! own, and etcd lets any user bind one to it then.
+//! The proof of a lease is a key that is bound to it while the session is registered. Each deletion compares it once
+//! more, because an earlier check of the proof does not show its present state: between two terms a lease has no keys
+//! of its own, and etcd then lets any user bind a key to it.
 
 #[cfg(test)]
 mod tests;
@@ -31,11 +31,11 @@ use crate::runtime::timeout;
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long the reader of a status may take.
 const STATUS_WITHIN: Duration = Duration::from_secs(10);
-/// How often the guard looks whether the proofs of a session without a connection still stand.
+/// How often the guard checks that the proofs of a session without a connection still exist.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
-/// The lease that a session has, and the one that it had before.
+/// The number of leases: the one that a session has, and the one that it had before.
 const MOST_LEASES: usize = 2;
-/// Talks to the process behind a new connection, for as long as it has something to guard.
+/// Serves the process behind a new connection, for as long as it has something to guard.
 pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
     let Received { message, files } = match first {
@@ -47,7 +47,7 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
     drop(message);
     match request {
         Some(Request::Status) => {
-            // Nobody may be there to read it.
+            // The other end may have stopped reading.
             let _ = timeout(
                 &*agent.env,
                 STATUS_WITHIN,
@@ -79,7 +79,7 @@ fn unreadable(error: &io::Error) -> String {
     format!("the message cannot be read: {error}")
 }
 
-/// Sends the sessions one by one, and then what the guard says of itself, to one reader of each user at a time.
+/// Sends the sessions one by one, and then the guard's own status, to one reader of each user at a time.
 async fn send_status(agent: &Agent, socket: &Socket, share: &Share) -> io::Result<()> {
     let viewer = socket.peer()?.uid;
     let _turn = share.description().await;
@@ -104,11 +104,11 @@ struct Session {
     lives: Lives,
     /// The proofs of the session's leases, the newest first.
     proofs: VecDeque<Proof>,
-    /// The lease that is being proven, and the key by which.
+    /// The lease that is being proven, and the key of its proof.
     proving: Option<(i64, String)>,
     /// How long the guard tries to delete the keys.
     patience: Duration,
-    /// The need of the session without further lives.
+    /// The share of its user's limits that the session needs without further lives.
     own: Need,
     share: Share,
 }
@@ -202,7 +202,7 @@ impl Session {
                     Ok(None) => {
                         self.disconnect(&mut socket);
                         if self.proofs.is_empty() && self.proving.is_none() {
-                            // The session cannot register a lease any more.
+                            // The session can no longer register a lease.
                             return;
                         }
                     }
@@ -221,7 +221,7 @@ impl Session {
                             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                             Err(error) => return self.cannot_read(&error, socket.as_ref()),
                         }
-                        // A child that keeps the socket may go on to send.
+                        // A child that keeps the socket may continue to send.
                         tokio::task::yield_now().await;
                     }
                     if self.lives.is_alone() {
@@ -248,7 +248,7 @@ impl Session {
         last
     }
 
-    /// Forgets the session, whose message may have named a life.
+    /// Forgets the session, because the unreadable message may have named a life.
     fn cannot_read(self, error: &io::Error, socket: Option<&Socket>) {
         let identity = &self.identity;
         if self.may_log() {
@@ -261,7 +261,7 @@ impl Session {
         Self::answer(socket, &Reply::Refused { reason });
     }
 
-    /// Ends what is left of the session, and deletes its keys then.
+    /// Waits for the remaining lives of the session to end, and then deletes its keys.
     async fn finish(mut self) {
         let env = Arc::clone(&self.agent.env);
         let identity = &self.identity;
@@ -285,7 +285,7 @@ impl Session {
             }
         }
         let seen = env.now();
-        // The session may have put the key and died before it could say so. Nobody else knew the key.
+        // The session may have put the key and died before it could report it. No other process knew the key.
         if let Some((lease, _)) = self.proving {
             let _ = self.prove(lease).await;
         }
@@ -309,7 +309,8 @@ impl Session {
             .change(self.number, |session| session.connected = false);
     }
 
-    /// Answers, unless the session does not read its answers. The messages of a session that is gone are read all the same.
+    /// Sends an answer; drops it if the session does not read its answers. The messages of a session that is gone are
+    /// still read.
     fn answer(socket: Option<&Socket>, reply: &Reply) {
         if let Some(socket) = socket {
             socket.send_now(&reply.encode());
@@ -320,7 +321,7 @@ impl Session {
         let refuse = |reason: String| Next::Answer(Reply::Refused { reason });
         let Received { message, files } = received;
         let request = Request::decode(&message);
-        // The message may be far larger than what was read of it, and etcd may be slow to answer.
+        // Dropped here: the message may be far larger than the part that was read, and etcd may be slow to answer.
         drop(message);
         match request {
             Some(Request::Goodbye) => Next::Goodbye,
@@ -383,7 +384,7 @@ impl Session {
         }
     }
 
-    /// Looks whether the key stands under the lease. Only who may write the namespace can have put it there.
+    /// Checks that the key is bound to the lease. Only a user that may write the namespace can have put it there.
     async fn prove(&mut self, lease: i64) -> Result<(), String> {
         let Some((_, key)) = self.proving.take().filter(|(asked, _)| *asked == lease) else {
             return Err(format!("no proof was asked for lease {}", hex(lease)));
@@ -440,13 +441,13 @@ impl Session {
             .change(self.number, |session| session.leases = leases);
     }
 
-    /// Forgets leases that are gone, and those that the session has proven over another connection since. Returns `true` if none
-    /// is left.
+    /// Forgets leases that are gone, and leases that the session has since proven over another connection. Returns
+    /// `true` if none is left.
     async fn forget(&mut self) -> bool {
         let mut left = VecDeque::new();
         for proof in self.proofs.drain(..) {
             let found = self.agent.pool.proof(&proof.key, proof.lease).await;
-            // Without an answer it may still stand.
+            // Without an answer, the proof may still exist.
             if found.is_ok_and(|found| found.as_ref() != Some(&proof)) {
                 continue;
             }
@@ -464,7 +465,7 @@ impl Drop for Session {
     }
 }
 
-/// Refuses a namespace for which a session cannot prove anything.
+/// Refuses a namespace for which a session cannot prove a lease.
 fn check_namespace(prefix: &str) -> Result<(), String> {
     if prefix.ends_with('/') {
         return Ok(());
@@ -476,7 +477,7 @@ fn check_namespace(prefix: &str) -> Result<(), String> {
     )
 }
 
-/// The next message; `None` when the other end is closed; never, without a connection.
+/// Waits for the next message; `None` when the other end is closed. Without a connection, waits for ever.
 async fn receive(socket: Option<&Socket>) -> io::Result<Option<Received>> {
     match socket {
         Some(socket) => socket.receive().await,

@@ -1,4 +1,4 @@
-//! Tells from descriptors of a cgroup's files whether processes are left in the cgroup, and kills them. No path is ever
+//! Reads from descriptors of a cgroup's files whether processes are left in the cgroup, and kills them. No path is ever
 //! opened, so the guard reaches only what the sender of the descriptors could reach.
 
 use std::fs;
@@ -14,7 +14,7 @@ use super::descriptor::register;
 
 /// The type of the file system of cgroups (version 2): `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: u64 = 0x6367_7270;
-/// More than `cgroup.events` has ever held.
+/// A size that `cgroup.events` has never exceeded.
 const LONGEST: usize = 512;
 
 /// A cgroup that can be awaited.
@@ -29,7 +29,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// Says why these are no such files of one cgroup.
+    /// Says why the descriptors are not these files of one cgroup.
     pub(super) fn new(events: OwnedFd, kill: Option<OwnedFd>) -> Result<Self, String> {
         let folder = folder(&events, "cgroup.events")?;
         if let Some(kill) = &kill {
@@ -53,7 +53,7 @@ impl Cgroup {
         Ok(Self { events, kill })
     }
 
-    /// Returns how many files it takes.
+    /// Returns the number of files that the cgroup occupies.
     pub(super) fn files(&self) -> usize {
         1 + usize::from(self.kill.is_some())
     }
@@ -98,7 +98,7 @@ pub(super) fn is_empty(events: &impl AsFd) -> bool {
     is_populated(events).is_ok_and(|populated| !populated)
 }
 
-/// Reads `cgroup.events` from its start: other holders of the descriptor share its position.
+/// Reads `cgroup.events` from its start, because other holders of the descriptor share its position.
 fn is_populated(events: &impl AsFd) -> io::Result<bool> {
     let mut bytes = [0; LONGEST];
     let length = match rustix::io::pread(events, &mut bytes, 0) {
@@ -126,7 +126,7 @@ fn folder(file: &OwnedFd, name: &str) -> Result<PathBuf, String> {
     let about = fstatfs(file).map_err(|error| format!("the file sent is unknown: {error}"))?;
     let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let mut path = link.map_err(|error| format!("/proc/self/fd cannot be read: {error}"))?;
-    // The kernel says so behind the name of a file that was removed with its cgroup.
+    // The kernel marks the name of a file that was removed with its cgroup.
     if let Some(before) = path
         .to_str()
         .and_then(|text| text.strip_suffix(" (deleted)"))
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_tell_populated_cgroups_from_empty_ones() {
+    fn kernel_texts_distinguish_populated_cgroups_from_empty_ones() {
         assert_eq!(populated("populated 1\nfrozen 0\n"), Some(true));
         assert_eq!(populated("populated 0\nfrozen 0\n"), Some(false));
         assert_eq!(populated("frozen 0\n"), None);

@@ -1,5 +1,5 @@
-//! Registers a session's lease with its guard: connects, proves that the lease is the session's own, and registers again
-//! after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
+//! Registers a session's lease with its guard: connects, proves that the lease is the session's own, and registers
+//! again after the guard was replaced or the lease was lost. Owns the connection and the session's [`GuardState`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use eldest_core::pause::pause;
 
 /// How long the guard may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often a silent connection is tried out.
+/// How often a silent connection is checked.
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// The longest pause between attempts to reach the guard.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub(crate) struct Client {
     guard: Guard,
     wiring: Wiring,
     spawned: Option<Spawned>,
-    /// The keys that prove leases to registrations which may still count, the eldest first.
+    /// The keys of proofs on which registrations may still depend, the eldest first.
     proofs: VecDeque<Proof>,
 }
 
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// One connection, until it breaks.
+    /// Runs one connection, until it breaks.
     async fn guarded(&mut self, failures: &mut u32) -> Result<Infallible, Ended> {
         let mut relisted = self.wiring.pool.relisted.subscribe();
         let socket = Arc::new(self.reach().await.map_err(Ended::Failed)?);
@@ -162,13 +162,13 @@ impl Client {
                 // With the driver gone, the session is closed, which the next turn sees.
                 _ = session.changed() => {}
                 () = env.sleep(PING_EVERY) => {}
-                // The guard speaks only when it is asked, and when it has added a life.
+                // The guard sends a message only as an answer, or when it has added a life.
                 received = socket.receive() => self.hear(socket, received)?,
             }
         }
     }
 
-    /// Takes a message that nobody waits for.
+    /// Handles a message that no request waits for.
     fn hear(
         &self,
         socket: &Arc<Socket>,
@@ -220,7 +220,8 @@ impl Client {
         }
     }
 
-    /// Has the guard guard that lease. The proof stands under it for as long as a registration may count that was proven by it.
+    /// Registers the lease with the guard. The proof stays bound to the lease for as long as a registration that it
+    /// proved may count.
     async fn register(
         &mut self,
         socket: &Arc<Socket>,
@@ -240,7 +241,7 @@ impl Client {
         let failed = |why: &dyn Display| {
             Ended::Failed(format!("lease {} could not be proven: {why}", hex(lease)))
         };
-        // Whatever comes of it, the guard may take the lease from here on.
+        // From here on, the guard may guard the lease, even if no answer comes.
         *registered = Some(lease);
         let put = self.wiring.pool.put_proof(key, lease).await;
         let put = put.map_err(|failure| failed(&failure))?;
@@ -249,7 +250,7 @@ impl Client {
         let answer = self.ask(socket, &Request::Proven { lease }, &[]).await;
         let kept = match &answer {
             Ok(Reply::Guarded) => 1,
-            // The guard may have taken it, and as many connections before this one may count.
+            // The guard may have registered the lease, and so may all earlier connections.
             Err(_) => MOST_FORMER + 1,
             Ok(_) => {
                 self.forget_proof(VecDeque::pop_back).await;
@@ -270,7 +271,7 @@ impl Client {
             ..
         }) = take(&mut self.proofs)
         {
-            // A key that is not deleted now goes with the lease.
+            // A key that is not deleted now is deleted with the lease.
             let pool = &self.wiring.pool;
             if let Err(error) = pool.evict(key.as_bytes(), create_revision).await {
                 tracing::debug!(target: "eldest::guard", %error, key, "proof key not deleted");
@@ -285,7 +286,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and receives its answer. Answers to lives may come before it.
+    /// Sends a request and receives its answer. Answers about lives may arrive first.
     async fn ask(
         &self,
         socket: &Arc<Socket>,

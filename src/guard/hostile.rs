@@ -1,4 +1,4 @@
-//! Tests an agent against processes that would take more than their part of it.
+//! Tests an agent against processes that try to take more than their share.
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 use std::future::Future;
@@ -30,13 +30,13 @@ struct Stage {
 }
 
 impl Stage {
-    /// One user may have that many files.
+    /// Makes a stage on which one user may have `files` files.
     fn new(name: &str, files: usize) -> Self {
         let plenty = FILE * 1_000_000;
         Self::with(name, Need { files, ..plenty })
     }
 
-    /// One user may have that much.
+    /// Makes a stage on which one user may have `most_of_one`.
     fn with(name: &str, most_of_one: Need) -> Self {
         let env: SharedEnv = Arc::new(System::new().unwrap());
         let endpoints = ["http://127.0.0.1:1".to_owned()];
@@ -60,7 +60,7 @@ impl Stage {
         self.seen(0).len()
     }
 
-    /// The sessions that a user sees.
+    /// Returns the sessions that a user sees.
     fn seen(&self, viewer: u32) -> Vec<Value> {
         let mut next = self.agent.describe_after(None, viewer);
         let seen = std::iter::from_fn(|| {
@@ -76,7 +76,7 @@ impl Stage {
         self.hello_for(socket, identity, Duration::ZERO).await
     }
 
-    /// The same for a session whose guard is to linger that long.
+    /// Does the same for a session whose guard must linger for the given time.
     async fn hello_for(&self, socket: &Socket, identity: &str, linger: Duration) -> Option<Reply> {
         let hello = Request::Hello(Hello {
             version: VERSION,
@@ -109,7 +109,7 @@ async fn connections_of_one_user_are_limited_and_count_until_they_end() {
         matches!(welcome, Some(Reply::Welcome { .. })),
         "{welcome:?}"
     );
-    // A silent connection counts all the same.
+    // A silent connection counts as well.
     let idle = stage.connect();
     let Some(Reply::Refused { reason }) = answer(&stage.connect()).await else {
         panic!("one more than allowed");
@@ -132,7 +132,7 @@ async fn connections_of_one_user_are_limited_and_count_until_they_end() {
 }
 
 #[tokio::test]
-async fn a_session_that_reads_no_answer_does_not_hold_up_what_it_says() {
+async fn session_that_reads_no_answers_does_not_delay_its_messages() {
     let stage = Stage::new("deaf", 100);
     let deaf = stage.connect();
     stage.hello(&deaf, "deaf").await.expect("a welcome");
@@ -162,7 +162,7 @@ async fn the_memory_of_one_users_connections_is_limited() {
         matches!(welcome, Some(Reply::Welcome { .. })),
         "{welcome:?}"
     );
-    // The names of the first one count, too.
+    // The names of the first session count, too.
     let Some(Reply::Refused { reason }) = answer(&stage.connect()).await else {
         panic!("it was taken");
     };
@@ -204,7 +204,7 @@ async fn one_reader_of_a_user_at_a_time_receives_the_sessions() {
         readers.push(reader);
     }
     while !readers.is_empty() {
-        // The first of them is answered, and the others when it has read everything.
+        // The first request is answered, and the others when the reader has read everything.
         let first = soon(async {
             loop {
                 let is_answered = |reader: &Socket| reader.try_receive().is_ok();

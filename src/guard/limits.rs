@@ -1,5 +1,5 @@
-//! Limits what the processes of one user can take of a guard that serves many users: its open files, its memory, its
-//! questions to etcd, its descriptions and the lines of its log.
+//! Limits how much of a shared guard the processes of one user can occupy: its open files, its memory, its requests to
+//! etcd, its descriptions and the lines of its log.
 
 use std::collections::BTreeMap;
 use std::ops::{Add, Mul};
@@ -17,28 +17,30 @@ pub(super) const CONNECTION: Need = Need {
     files: 2,
     memory: UNREAD + 16 * KIB,
 };
-/// The need of a further process, cgroup or timer for each of its files.
+/// The need of each file of a further process, cgroup or timer.
 pub(super) const FILE: Need = Need {
     files: 1,
     memory: KIB,
 };
 const KIB: usize = 1024;
-/// Files that a guard keeps for itself: connections to etcd, its log, timers.
+/// How many files a guard keeps for itself: connections to etcd, its log, timers.
 const RESERVE: usize = 64;
-/// Files that a guard gives away, however many it may open.
+/// How many files a guard gives to users, however many it may open.
 const MOST: usize = 65_536;
-/// Memory that a guard gives away. `MemoryMax` of the unit is twice that, for what is not counted and for the guard itself.
+/// How much memory a guard gives to users, in bytes. `MemoryMax` of the unit is twice that, for uncounted memory and
+/// for the guard itself.
 const MOST_MEMORY: usize = 256 * KIB * KIB;
-/// Parts of the whole, of which one user has one.
+/// The number of parts into which the limits are divided; one user may have one part.
 const PARTS: usize = 4;
-/// Questions to etcd that one user's sessions may have under way.
+/// How many requests to etcd one user's sessions may have in flight.
 const QUESTIONS: usize = 8;
-/// Lines that are logged at once of the sessions of one user: what all of them say when an agent is restarted.
+/// How many lines about the sessions of one user are logged at once: enough for all that its sessions log when an agent
+/// is restarted.
 const MOST_LINES: u32 = 200;
 /// How long it takes until one more line may be logged.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Files, and memory in bytes.
+/// A number of files, and of bytes of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) files: usize,
@@ -46,7 +48,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Returns the need of texts of so many bytes, which are kept twice.
+    /// Returns the need of texts of the given length in bytes, which are kept twice.
     pub(super) const fn texts(bytes: usize) -> Self {
         Self {
             files: 0,
@@ -106,17 +108,17 @@ struct User {
     lines: Lines,
 }
 
-/// The lines that were logged of one user's sessions.
+/// The lines that were logged about one user's sessions.
 #[derive(Debug, Default)]
 struct Lines {
-    /// The lines that count at that time. One less counts after each [`LINE_EVERY`].
+    /// The number of lines that count at that time. It falls by one after each [`LINE_EVERY`].
     logged: u32,
     at: Time,
     left_out: u64,
 }
 
 impl Lines {
-    /// Forgets the lines that count no more.
+    /// Forgets the lines that no longer count.
     fn settle(&mut self, now: Time) {
         let ago = now.since(self.at).as_secs() / LINE_EVERY.as_secs();
         let ago = u32::try_from(ago).unwrap_or(u32::MAX);
@@ -127,7 +129,7 @@ impl Lines {
     }
 }
 
-/// The share that one session has taken. It is given back on drop.
+/// The share that one session has taken. Dropping it returns the share.
 #[derive(Debug)]
 pub(super) struct Share {
     limits: Arc<Limits>,
@@ -138,7 +140,7 @@ pub(super) struct Share {
 }
 
 impl Limits {
-    /// The limits of a guard that serves many users.
+    /// Makes the limits of a guard that serves many users.
     pub(super) fn shared() -> Arc<Self> {
         let files = open_files();
         let part = |most: Need| Need {
@@ -152,7 +154,7 @@ impl Limits {
         Self::new(most, part(most))
     }
 
-    /// The limits of a guard that serves one session.
+    /// Makes the limits of a guard that serves one session.
     pub(super) fn alone() -> Arc<Self> {
         let most = Need {
             files: open_files(),
@@ -169,7 +171,7 @@ impl Limits {
         })
     }
 
-    /// Takes what a connection of that user needs.
+    /// Reserves the need of a connection of that user.
     ///
     /// # Errors
     ///
@@ -199,7 +201,7 @@ impl Limits {
         })
     }
 
-    /// Says which limit would be exceeded.
+    /// Says which limit would be exceeded, if any.
     fn allows(&self, uid: u32, had: Need, all: Need, need: Need) -> Result<(), String> {
         let (most, most_of_one) = (self.most, self.most_of_one);
         if had.files + need.files > most_of_one.files {
@@ -238,7 +240,7 @@ impl Limits {
 }
 
 impl Share {
-    /// Takes as much more as the session needs, or gives some back.
+    /// Changes the reservation to the session's need.
     ///
     /// # Errors
     ///
@@ -255,7 +257,7 @@ impl Share {
         self.uid
     }
 
-    /// Waits until this user may ask etcd another question.
+    /// Waits until this user may send another request to etcd.
     pub(super) async fn question(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.questions).acquire_owned().await.ok()
@@ -266,10 +268,10 @@ impl Share {
         Arc::clone(&self.descriptions).acquire_owned().await.ok()
     }
 
-    /// Returns how many lines were left out since the last one if a line about this user's sessions may be logged.
+    /// Returns how many lines were left out since the last one, if a line about this user's sessions may be logged now.
     pub(super) fn line(&self, now: Time) -> Option<u64> {
         let mut taken = self.limits.lock();
-        // A user is remembered for its lines only while they count.
+        // A user's lines are remembered only while they count.
         taken.users.retain(|_, user| {
             user.lines.settle(now);
             user.taken != Need::default() || user.lines.logged > 0
@@ -303,7 +305,7 @@ impl Drop for Share {
     }
 }
 
-/// How many files this process may open for others.
+/// Returns how many files this process may open for others.
 fn open_files() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or(MOST, |files| usize::try_from(files).unwrap_or(MOST));
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_take_what_another_one_needs() {
+    fn one_user_cannot_exhaust_the_limits_of_another() {
         let limits = Limits::new(files(8), files(4));
         let first = limits.take(1, CONNECTION).unwrap();
         let mut second = limits.take(1, CONNECTION).unwrap();
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_leaves_room_for_what_sessions_may_take() {
+    fn the_unit_leaves_room_for_the_limits_of_sessions() {
         let unit = include_str!("../../deploy/systemd/eldest-agent.service");
         let most = format!("\nMemoryMax={}M\n", 2 * MOST_MEMORY / KIB / KIB);
         assert!(unit.contains(&most), "{most}");

@@ -1,8 +1,8 @@
-//! Sends the lives of a session to its guard: each new one over every connection whose registration may still count, and
-//! all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
+//! Sends the lives of a session to its guard: each new one over every connection whose registration may still count,
+//! and all of them over each new connection. Sets the timer of the session's promises, which is one of the lives.
 //!
-//! The guard may keep a registration whose connection the session takes for broken: it was only slow. Such a registration
-//! must learn of every later life too, or the guard would delete the keys while that life lives on.
+//! The guard may keep a registration whose connection the session considers broken although it was only slow. Such a
+//! registration must learn of every later life too, or the guard would delete the keys while that life continues.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,10 +16,10 @@ use super::timer::Promises;
 use super::wire::Request;
 use eldest_core::time::Time;
 
-/// Messages with lives that a guard may leave unanswered before the session ends that registration. So many always fit
-/// into the buffer of a socket, together with the `goodbye`.
+/// How many messages with lives a guard may leave unanswered before the session ends that registration. This number
+/// always fits into the buffer of a socket, together with the `goodbye`.
 const MOST_UNANSWERED: usize = 32;
-/// Connections whose registration may still count, beside the present one.
+/// How many connections may have a registration that still counts, beside the present one.
 pub(super) const MOST_FORMER: usize = 2;
 
 /// The lives of a session beside its own process, and its connections with the guard.
@@ -29,9 +29,9 @@ pub(crate) struct Links(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     lives: Vec<Known>,
-    /// The first promise makes it.
+    /// Made for the first promise.
     promises: Option<Promises>,
-    /// The eldest first.
+    /// The connections, the eldest first.
     links: VecDeque<Link>,
 }
 
@@ -47,7 +47,7 @@ struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Other,
-    /// The process of this number. While it lives, nothing else has the number.
+    /// The process with this number. While it lives, no other process has the number.
     Process(u32),
     Promises,
 }
@@ -59,7 +59,7 @@ struct Link {
 }
 
 impl Link {
-    /// Sends a life. Returns `false` if this link's registration is no more.
+    /// Sends a life. Returns `false` if this link's registration has ended.
     fn send(&mut self, life: &Life) -> io::Result<bool> {
         let (request, files) = life.message();
         if self.unanswered >= MOST_UNANSWERED {
@@ -76,13 +76,13 @@ impl Link {
     }
 
     fn leave(&self) {
-        // A guard that has closed its end knows nothing of this session any more.
+        // A guard that has closed its end has already forgotten this session.
         let _ = self.socket.try_send(&Request::Goodbye.encode(), &[]);
     }
 }
 
 impl Links {
-    /// Adds a life, and sends it. It must not act before.
+    /// Adds a life, and sends it. The life must not act before this returns.
     ///
     /// # Errors
     ///
@@ -91,7 +91,8 @@ impl Links {
         self.lock().add(What::Other, || Ok(life))
     }
 
-    /// Adds the process of that number, unless the guard knows it. Only then it may be promised anything without a timer.
+    /// Adds the process with that number, unless the guard knows it. Promises to that process need no timer once this
+    /// has returned.
     ///
     /// # Errors
     ///
@@ -105,12 +106,12 @@ impl Links {
             .add(What::Process(number), || file().map(Life::Process))
     }
 
-    /// Has the guard leave the session's leases alone until then, although the session's process is dead. The clock showed `now`
-    /// just before.
+    /// Makes the guard leave the session's leases alone until `until`, even if the session's process is dead. The clock
+    /// showed `now` just before.
     ///
     /// # Errors
     ///
-    /// Says why the guard does not know: nothing may be promised.
+    /// Says why the guard was not informed: the promise must not be given.
     pub(crate) fn promise(&self, now: Time, until: Time) -> Result<(), String> {
         let failed = |error| format!("the timer of the promises failed: {error}");
         let mut inner = self.lock();
@@ -124,7 +125,7 @@ impl Links {
         set.and(added)
     }
 
-    /// Sends all lives over a new connection, and from now on each further one.
+    /// Sends all lives over a new connection, and each later life from now on.
     pub(super) fn join(&self, socket: &Arc<Socket>) -> io::Result<()> {
         let mut inner = self.lock();
         inner.lives.retain(|known| !known.life.has_ended());
@@ -140,7 +141,7 @@ impl Links {
         Ok(())
     }
 
-    /// Notes that the guard has added a life.
+    /// Records that the guard has added a life.
     pub(super) fn answered(&self, socket: &Arc<Socket>) {
         let mut inner = self.lock();
         let mut links = inner.links.iter_mut();
@@ -149,7 +150,7 @@ impl Links {
         }
     }
 
-    /// Ends all registrations but that of this connection, which guards the lease now.
+    /// Ends all registrations except that of this connection, which guards the lease now.
     pub(super) fn supersede(&self, socket: &Arc<Socket>) {
         self.lock().links.retain(|link| {
             let present = Arc::ptr_eq(&link.socket, socket);
@@ -160,7 +161,7 @@ impl Links {
         });
     }
 
-    /// Takes a connection for broken. Its registration counts on if it has a lease.
+    /// Treats a connection as broken. Its registration still counts if it has a lease.
     pub(super) fn retire(&self, socket: &Arc<Socket>, has_lease: bool) {
         let mut inner = self.lock();
         if !has_lease {
@@ -196,7 +197,7 @@ impl Inner {
             |known: &Known| what != What::Other && known.what == what && !known.life.has_ended();
         if !lives.iter().any(is_it) {
             lives.retain(|known| !known.life.has_ended());
-            // There is always room for the timer, by which the rest can be promised.
+            // One place is always free for the timer: promises to further processes need it.
             let most = MOST_LIVES - usize::from(what != What::Promises);
             if lives.len() >= most {
                 return Err(format!(
@@ -207,7 +208,7 @@ impl Inner {
             let sent = false;
             lives.push(Known { life, what, sent });
         }
-        // Without an equal, it is the last one.
+        // The life was just added at the end if the list had no equal one.
         let place = lives.iter().position(is_it).unwrap_or(lives.len() - 1);
         let known = &mut lives[place];
         if !known.sent {

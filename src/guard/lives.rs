@@ -1,9 +1,9 @@
-//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard deletes
-//! the session's keys.
+//! Keeps the lives of a guarded session: the processes, cgroups and timers that must all have ended before the guard
+//! deletes the session's keys.
 //!
-//! A session's own process is one of them. A supervisor adds the process that ends its program when it is dead itself, the
-//! program, and the program's cgroup. A session that answers others adds a timer for what it promised them, and the processes
-//! that it promised it to.
+//! A session's own process is one of them. A supervisor adds three: the process that ends its program when the
+//! supervisor is dead, the program, and the program's cgroup. A session that makes promises to callers adds a timer for
+//! these, and the processes of the callers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,16 +18,16 @@ use super::timer::Timer;
 use super::wire::Request;
 use crate::runtime::{SharedEnv, timeout};
 
-/// Lives of one session beside its own process, at a time.
+/// How many lives one session may have at a time, beside its own process.
 pub(super) const MOST_LIVES: usize = 64;
-/// When the guard first looks again at a cgroup that was not empty: the kernel may withhold the last change of a cgroup that is
-/// removed at once. Each further look comes after twice the time.
+/// The time until the guard first checks again a cgroup that was not empty: the kernel may not report the last change
+/// of a cgroup that is removed at once. The time doubles with each check.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 impl Life {
-    /// Returns the message that adds this life, and the files that go with it.
+    /// Returns the message that adds this life, and the files to send with it.
     pub(super) fn message(&self) -> (Request, Vec<BorrowedFd<'_>>) {
         match self {
             Life::Process(file) => (Request::Process { contained: false }, vec![file.as_fd()]),
@@ -40,12 +40,12 @@ impl Life {
         }
     }
 
-    /// Returns `true` if it has ended. While that is unknown, it has not.
+    /// Returns `true` if the life has ended. While that is unknown, it counts as alive.
     pub(super) fn has_ended(&self) -> bool {
         match self {
             Life::Process(file) | Life::Program(file) => process::has_ended(file),
             Life::Cgroup { events, .. } => cgroup::is_empty(events),
-            // The session's process lives, and may set it again.
+            // The session's process lives, and may set the timer again.
             Life::Timer(_) => false,
         }
     }
@@ -72,7 +72,7 @@ impl Lives {
         }
     }
 
-    /// Adds the process that was sent.
+    /// Adds the process that the session sent.
     pub(super) fn add_process(
         &mut self,
         files: Vec<OwnedFd>,
@@ -90,7 +90,7 @@ impl Lives {
         Ok(())
     }
 
-    /// Adds the cgroup that was sent.
+    /// Adds the cgroup that the session sent.
     pub(super) fn add_cgroup(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
         let count = files.len();
         let mut files = files.into_iter();
@@ -103,7 +103,7 @@ impl Lives {
         Ok(())
     }
 
-    /// Adds the timer that was sent.
+    /// Adds the timer that the session sent.
     pub(super) fn add_timer(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
         let timer = Timer::new(only(files, "timer")?)?;
         self.make_room()?;
@@ -112,7 +112,7 @@ impl Lives {
     }
 
     fn make_room(&mut self) -> Result<(), String> {
-        // The first one is the session's own, which the guard's status names.
+        // The first timer is the session's own, which the guard's status names.
         let mut first = true;
         self.processes
             .retain(|process| std::mem::take(&mut first) || !process.has_ended());
@@ -146,7 +146,7 @@ impl Lives {
         self.timers.clone()
     }
 
-    /// Returns what they take beside the session's own process.
+    /// Returns the need of the lives beside the session's own process.
     pub(super) fn need(&self) -> Need {
         let cgroups: usize = self.cgroups.iter().map(Cgroup::files).sum();
         let processes = self.processes.len() - 1 + self.contained.len();
@@ -158,7 +158,7 @@ impl Lives {
         self.processes.iter().all(|process| process.has_ended())
     }
 
-    /// Waits for that.
+    /// Waits until [`Lives::is_alone`] holds.
     ///
     /// # Cancellation safety
     ///
@@ -169,8 +169,8 @@ impl Lives {
         }
     }
 
-    /// Kills the cgroups that are left, and waits until everything has ended. Every process must have ended before: while one
-    /// lives, it may set a timer again.
+    /// Kills the remaining cgroups, and waits until every life has ended. Every process must have ended before the
+    /// call, because a living process may set a timer again.
     ///
     /// # Cancellation safety
     ///
@@ -208,7 +208,7 @@ impl Lives {
     }
 }
 
-/// Returns the file that came with a life.
+/// Returns the only file that was sent with a life.
 fn only(files: Vec<OwnedFd>, life: &str) -> Result<OwnedFd, String> {
     let [file] = <[OwnedFd; 1]>::try_from(files)
         .map_err(|files| format!("{} files came with a {life}, not one", files.len()))?;

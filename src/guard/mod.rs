@@ -1,18 +1,18 @@
-//! Guards sessions: another process deletes a session's keys as soon as the kernel says that the session's process has
-//! ended, so that the next candidate leads within milliseconds, whatever the TTL.
+//! Guards sessions: another process deletes a session's keys as soon as the kernel reports that the session's process
+//! has ended, so that the next candidate leads within milliseconds, whatever the TTL.
 //!
-//! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is the
-//! program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
-//! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and what
-//! it cannot see.
+//! A crashed leader's keys stay in etcd until their lease expires. With a guard they are deleted at once. The guard is
+//! the program `eldest agent`, one for each host ([`Guard::agent`]), or a process that the session starts
+//! ([`Guard::spawned`]). [The guide](https://docs.rs/crate/eldest/latest/source/docs/guard.md) says how to run it, and
+//! what it cannot see.
 //!
-//! The guard deletes only keys below the session's namespace, because the session proves only for these that it may write
-//! them. So a session without a namespace is refused, and so is a campaign outside of the namespace
-//! ([`Session::election_at`](crate::Session::election_at)) if the guard is required. With an optional guard it begins, and its
-//! key stays until the lease expires.
+//! The guard deletes only keys below the session's namespace, because the session proves its right to write only for
+//! these. So a session without a namespace is refused, and so is a campaign outside of the namespace
+//! ([`Session::election_at`](crate::Session::election_at)) if the guard is required. With an optional guard the
+//! campaign begins, and its key stays until the lease expires.
 //!
-//! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses etcd:
-//! then the keys of a crashed process stay until their lease expires, as they do without a guard.
+//! A guard changes only how fast a crash is noticed. A session keeps every guarantee if its guard dies, hangs or loses
+//! etcd: then the keys of a crashed process stay until their lease expires, as they do without a guard.
 
 #[cfg(target_os = "linux")]
 pub(crate) mod agent;
@@ -74,17 +74,17 @@ pub(crate) use unsupported::{Client, Links};
 
 /// The socket at which the agent listens by default.
 pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";
-/// The longest time that a guard lingers: longer, and the lease expires anyway.
+/// The longest time that a guard may linger. After a longer time the lease has expired anyway.
 const LONGEST_LINGER: Duration = Duration::from_secs(300);
-/// The longest path of a socket, in bytes: what `sockaddr_un` holds, without its final zero.
+/// The longest path of a socket, in bytes: the capacity of `sockaddr_un` without its final zero.
 const LONGEST_PATH: usize = 107;
 
 /// The process that guards a session; for [`SessionOptions::guard`](crate::SessionOptions::guard).
 ///
 /// By default the guard is required: [`Session::connect`](crate::Session::connect) fails if it cannot be reached, and a
-/// campaign or a lock fails if the guard does not guard the session's lease. With [`Guard::optional`] the session goes on
-/// without one. Either way, a session that has begun to campaign keeps its keys and terms when its guard goes away, and
-/// registers again as soon as there is one.
+/// campaign or a lock fails if the guard does not guard the session's lease. With [`Guard::optional`] the session
+/// continues without one. Either way, a session that has begun to campaign keeps its keys and terms when its guard goes
+/// away, and registers again as soon as a guard answers.
 ///
 /// ```
 /// use eldest::SessionOptions;
@@ -101,7 +101,7 @@ pub struct Guard {
     pub(crate) linger: Duration,
 }
 
-/// Where the guard is.
+/// The place of the guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     Agent(PathBuf),
@@ -114,8 +114,8 @@ impl Guard {
         Self::agent_at(AGENT_SOCKET)
     }
 
-    /// Uses the agent that listens at that path, which has at most 107 bytes. The agent's user must be root, the user of this
-    /// process, or the owner of the directory that holds the socket; the session talks to no other.
+    /// Uses the agent that listens at that path, which has at most 107 bytes. The agent's user must be root, the user
+    /// of this process, or the owner of the directory that holds the socket; the session connects to no other.
     pub fn agent_at(path: impl Into<PathBuf>) -> Self {
         Self::new(Kind::Agent(path.into()))
     }
@@ -123,8 +123,8 @@ impl Guard {
     /// Starts a process of the session's own: this program once more, which becomes a guard in [`init`]. It uses the
     /// session's endpoints, user and certificates, and ends with the session.
     ///
-    /// Call [`init`] first in `main`; without that the session is refused, because the program would run twice. Do not use
-    /// it in a process that is number 1 of a container: the kernel kills the guard with it. Use an agent there.
+    /// Call [`init`] first in `main`; without that the session is refused, because the program would run twice. Do not
+    /// use it in a process that is number 1 of a container: the kernel kills the guard with it. Use an agent there.
     pub fn spawned() -> Self {
         Self::new(Kind::Spawned)
     }
@@ -137,19 +137,19 @@ impl Guard {
         }
     }
 
-    /// Goes on without a guard if there is none. The log, [`Session::guard_state`](crate::Session::guard_state) and the
-    /// metric `eldest_guarded` tell whether there is one.
+    /// Lets the session continue without a guard if there is none. The log,
+    /// [`Session::guard_state`](crate::Session::guard_state) and the metric `eldest_guarded` show whether there is one.
     pub fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// Sets how long the guard waits between the death of the process and the deletion of its keys; at most 5 min, none by
-    /// default.
+    /// Sets how long the guard waits between the death of the process and the deletion of its keys; at most 5 min, none
+    /// by default.
     ///
-    /// A dead process may have left requests in the buffers of its sockets, which arrive after its death. Writes that carry
-    /// the fencing token are safe regardless. Let the guard linger only if the work writes elsewhere without a token: as
-    /// long as such a request may be under way.
+    /// A dead process may have left requests in the buffers of its sockets, which arrive after its death. Writes that
+    /// carry the fencing token are safe regardless. Let the guard linger only if the work writes elsewhere without a
+    /// token: for as long as such a request may be in flight.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self
@@ -183,7 +183,7 @@ impl fmt::Display for Guard {
     }
 }
 
-/// Refuses a time for which a guard may not linger.
+/// Refuses a linger time that no guard may have.
 fn check_linger(linger: Duration) -> Result<(), String> {
     if linger <= LONGEST_LINGER {
         return Ok(());
@@ -239,7 +239,7 @@ pub enum GuardState {
         /// etcd's id of the lease.
         lease_id: i64,
     },
-    /// There is no guard, or it does not reach etcd. The session tries again.
+    /// There is no guard, or the guard does not reach etcd. The session tries again.
     #[non_exhaustive]
     Unguarded {
         /// A description of the problem.

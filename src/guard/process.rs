@@ -1,6 +1,6 @@
-//! Tells from a process descriptor (pidfd) whether the whole thread group of a process has ended. No number of a process is
-//! ever interpreted, so a number that the kernel gives to another process, or that means another process in another
-//! namespace, cannot mislead the guard.
+//! Reads from a process descriptor (pidfd) whether the whole thread group of a process has ended. Process numbers are
+//! never interpreted, so a number that the kernel reuses, or that names another process in another namespace, cannot
+//! mislead the guard.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use tokio::io::unix::AsyncFd;
 
 use super::descriptor::register;
 
-/// Set in the flags of a descriptor that stands for one thread instead of a process (`PIDFD_THREAD`, Linux 6.9).
+/// Set in the flags of a descriptor that refers to one thread instead of a process (`PIDFD_THREAD`, Linux 6.9).
 const THREAD: u32 = 0o200;
 
 /// A process that can be awaited.
 #[derive(Debug)]
 pub(crate) struct Process {
     descriptor: AsyncFd<OwnedFd>,
-    /// Its number in this process' namespace; `None` in another one. For people only.
+    /// The process's number in this process's namespace; `None` if that does not see it. Shown to people only.
     pid: Option<i32>,
 }
 
@@ -39,7 +39,7 @@ impl Process {
         Self::unless_ended(descriptor)?.ok_or_else(|| "the process has ended".to_owned())
     }
 
-    /// The same for a process that may have ended: `None` then.
+    /// Takes a descriptor of a process that may have ended: returns `None` then.
     pub(super) fn unless_ended(descriptor: OwnedFd) -> Result<Option<Self>, String> {
         let number = descriptor.as_raw_fd();
         let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
@@ -85,7 +85,7 @@ impl Process {
     }
 }
 
-/// Returns `true` if every thread of the process that this descriptor stands for has ended.
+/// Returns `true` if every thread of the descriptor's process has ended.
 pub(super) fn has_ended(descriptor: &impl AsFd) -> bool {
     let mut look = [PollFd::new(descriptor, PollFlags::IN)];
     let at_once = Timespec {
@@ -105,7 +105,7 @@ enum Pid {
     Ended,
 }
 
-/// Reads the number from what the kernel says about a descriptor.
+/// Reads the number from the kernel's description of a descriptor.
 fn pid(about: &str) -> Result<Pid, String> {
     let field = |name: &str| {
         let mut lines = about.lines().filter_map(|line| line.split_once(':'));
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_tell_processes_from_threads_files_and_the_dead() {
+    fn kernel_texts_distinguish_processes_threads_files_and_the_dead() {
         let about =
             |pid: &str, flags: &str| format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t15\n{pid}");
         let process = "02000002";
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_killed_process_is_seen_dead_before_its_parent_has_waited_for_it() {
+    async fn killed_process_is_seen_dead_before_its_parent_reaps_it() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

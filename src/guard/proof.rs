@@ -1,16 +1,16 @@
 //! Names the keys by which sessions prove to their guards that a lease is theirs.
 //!
-//! The guard draws the name and the session puts the key with the session's rights. So the session accepts only a name of
-//! this form below its own namespace: a guard cannot have it write anything else.
+//! The guard draws the name and the session puts the key with the session's rights. So the session accepts only a name
+//! of this form below its own namespace: a guard cannot make it write any other key.
 
 use crate::runtime::Env;
 
 /// The level of a namespace that holds the keys.
 const LEVEL: &str = "~guard/";
-/// The length of what is drawn: 128 bits in hexadecimal digits.
+/// The length of the random part: 128 bits in hexadecimal digits.
 const DIGITS: usize = 32;
 
-/// Draws a key below that namespace.
+/// Draws a random key below that namespace.
 pub(super) fn draw(env: &dyn Env, namespace: &str) -> String {
     format!(
         "{namespace}{LEVEL}{:016x}{:016x}",

@@ -1,7 +1,8 @@
 //! Deletes the keys of a session whose processes have ended, so that the next candidates lead.
 //!
-//! Each transaction compares the proof of the lease and each key. So nothing is deleted that somebody else has put, whatever
-//! has happened since the proof was given. The lease is not revoked, because etcd compares nothing in a revocation: it expires.
+//! Each transaction compares the proof of the lease and each key. So no key of another session is deleted, whatever has
+//! happened since the proof was given. The lease is not revoked, because etcd compares nothing in a revocation: it
+//! expires.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(super) struct Dead<'a> {
     pub(super) identity: &'a str,
     /// The prefix of the session's keys.
     pub(super) namespace: &'a str,
-    /// When the end was seen.
+    /// The time at which the guard saw the processes end.
     pub(super) seen: Time,
     pub(super) share: &'a Share,
     /// How long the guard tries.
@@ -47,14 +48,15 @@ impl Dead<'_> {
         if released.is_empty() {
             return;
         }
-        // Requests that the process has left in its sockets may still put a key, as long as requests may take.
+        // Requests that the process left in the buffers of its sockets may still put a key, for as long as a request
+        // may take.
         tokio::select! {
             () = env.sleep(self.agent.pool.request_timeout()) => {}
             () = self.agent.hurry.cancelled() => {}
         }
         for proof in released {
             if let Err(error) = self.once(&proof, Extent::All).await {
-                // The key goes with the lease.
+                // The proof key is deleted with the lease.
                 tracing::debug!(target: "eldest::guard", identity = self.identity, %error, "proof key not deleted");
             }
         }
@@ -65,7 +67,7 @@ impl Dead<'_> {
         pool.release_proven(proof, self.namespace, extent).await
     }
 
-    /// Tries until etcd has confirmed what became of the keys; `None` if that is too late to be of use.
+    /// Tries until etcd has confirmed the outcome for the keys; `None` if the time is over.
     async fn try_until(&self, until: Time, proof: &Proof) -> Option<Release> {
         let env = &self.agent.env;
         let (identity, lease) = (self.identity, hex(proof.lease));
@@ -100,7 +102,7 @@ impl Dead<'_> {
         self.agent.may_log_of(self.share)
     }
 
-    /// Counts and logs what became of the keys.
+    /// Counts and logs the outcome for the keys.
     fn report_release(&self, proof: &Proof, release: Release) {
         let took = self.agent.env.now().since(self.seen);
         metrics::agent_released(match release {

@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::runtime::SharedEnv;
 
-/// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd works, the
-/// leases have expired long before.
+/// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd
+/// works, the leases have expired long before.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// An agent that listens at a socket.
@@ -33,7 +33,7 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the path cannot be a socket's, or somebody listens there.
+    /// `InvalidInput`: the path cannot be a socket's, or another program listens there.
     pub(crate) fn listen(env: &SharedEnv, pool: Pool, file: &SocketFile) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
         check_agent_path(&file.path).map_err(invalid)?;
@@ -47,7 +47,7 @@ impl Serving {
         Self { agent, listener }
     }
 
-    /// Attends to every session that connects. Never returns.
+    /// Serves every session that connects. Never returns.
     pub async fn run(&self) {
         let agent = &self.agent;
         loop {
@@ -63,7 +63,7 @@ impl Serving {
         }
     }
 
-    /// Attends to a connection, unless its user has too many.
+    /// Serves a connection, unless its user has too many.
     fn admit(&self, socket: Socket) {
         let agent = &self.agent;
         match agent.share(&socket) {
@@ -83,12 +83,12 @@ impl Serving {
         self.agent.describe_problem()
     }
 
-    /// Returns `true` while the path names this agent's socket, and neither nothing nor another one's.
+    /// Returns `true` while the path names this agent's socket.
     pub fn is_found(&self) -> bool {
         self.listener.is_found()
     }
 
-    /// Removes the socket's file, so that no session connects any more. Dropping the agent does the same.
+    /// Removes the socket's file, so that no session can connect any more. Dropping the agent does the same.
     pub fn close(&self) {
         self.listener.remove();
     }

@@ -1,4 +1,4 @@
-//! Sends and receives messages with open files over a Unix socket that keeps messages apart.
+//! Sends and receives messages with open files over a Unix socket that preserves message boundaries.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,15 +21,17 @@ use tokio::net::UnixStream;
 
 use super::descriptor::register;
 
-/// The longest message, in bytes: room for the certificates of a spawned guard, and below the kernel's default buffer.
+/// The longest message, in bytes: enough for the certificates of a spawned guard, and less than the kernel's default
+/// buffer.
 const LONGEST: usize = 64 * 1024;
-/// The longest message of a session to an agent: a greeting whose names JSON writes with six bytes for each.
+/// The longest message of a session to an agent: enough for a greeting whose names JSON writes with six bytes for each
+/// byte.
 const LONGEST_OF_SESSION: usize = 16 * 1024;
-/// Bytes of answers that a session may leave unread, as the kernel counts them. One description fits.
+/// How many bytes of answers a session may leave unread, as the kernel counts them. One description fits.
 pub(super) const UNREAD: usize = 32 * 1024;
-/// Open files that come with one message.
+/// How many open files one message may carry.
 const MOST_FILES: usize = 2;
-/// Connections that the kernel keeps until the listener accepts them.
+/// How many connections the kernel keeps until the listener accepts them.
 const BACKLOG: i32 = 1024;
 
 /// One end of a connection.
@@ -54,7 +56,7 @@ pub(super) struct Peer {
     pub(super) uid: u32,
 }
 
-/// The file of a socket, and who may connect to it.
+/// The file of a socket, and its permissions to connect.
 #[derive(Debug, Clone)]
 pub struct SocketFile {
     pub(crate) path: PathBuf,
@@ -63,7 +65,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Sets the permission bits of the file. Who may write it may connect.
+    /// Sets the permission bits of the file. Users who may write it may connect.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode & 0o777);
@@ -79,7 +81,7 @@ impl SocketFile {
 }
 
 impl From<&Path> for SocketFile {
-    /// Leaves the permissions to the process' umask.
+    /// Leaves the permissions to the process's umask.
     fn from(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -89,7 +91,7 @@ impl From<&Path> for SocketFile {
     }
 }
 
-/// A socket that accepts connections. Its file goes with it.
+/// A socket that accepts connections. Dropping it removes its file.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: AsyncFd<OwnedFd>,
@@ -122,9 +124,9 @@ impl Socket {
         })
     }
 
-    /// Takes a connection of a stranger, who gets no more memory than it needs.
+    /// Takes a connection from a user who is not trusted, and gives it no more memory than it needs.
     fn accepted(socket: OwnedFd) -> io::Result<Self> {
-        // The kernel doubles it.
+        // The kernel doubles the size.
         set_socket_send_buffer_size(&socket, UNREAD / 2)?;
         Ok(Self {
             longest: LONGEST_OF_SESSION,
@@ -144,13 +146,13 @@ impl Socket {
         })
     }
 
-    /// Checks whom a session lets guard it: the user who made the socket at that path must be root, this process' own
-    /// user, or the owner of the directory, who decides what is in it. In a directory such as `/tmp`, anybody may make
-    /// a socket.
+    /// Checks that a session may trust this guard: the user who made the socket at that path must be root, this
+    /// process' own user, or the owner of the directory, who decides which files are in it. In a directory such as
+    /// `/tmp`, any user may make a socket.
     ///
     /// # Errors
     ///
-    /// Says whose socket it is.
+    /// Names the owner of the socket.
     pub(super) fn is_trusted(&self, path: &Path) -> Result<(), String> {
         let peer = self
             .peer()
@@ -183,13 +185,13 @@ impl Socket {
         self.file.async_io(Interest::WRITABLE, send).await
     }
 
-    /// Sends a message if there is room for it. A peer that does not read what it has asked for holds up nobody.
+    /// Sends a message if there is room for it. A peer that does not read its answers delays no other.
     pub(super) fn send_now(&self, message: &Value) {
         let bytes = message.to_string();
         let parts = [IoSlice::new(bytes.as_bytes())];
         let mut nothing = SendAncillaryBuffer::default();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // A peer that has gone needs no answer either.
+        // A peer that has gone needs no answer.
         let _ = rustix::net::sendmsg(self.file.get_ref(), &parts, &mut nothing, flags);
     }
 
@@ -219,12 +221,12 @@ impl Socket {
 }
 
 impl Listener {
-    /// Listens at that path, and replaces a socket file on which nobody listens.
+    /// Listens at that path, and replaces a socket file that has no listener.
     ///
     /// # Errors
     ///
-    /// `AddrInUse`: somebody listens there already. `AlreadyExists`: the path names something that is no socket.
-    /// `PermissionDenied`: among others, this user may not ask whether somebody listens there.
+    /// `AddrInUse`: another program listens there already. `AlreadyExists`: the path names a file that is no socket.
+    /// `PermissionDenied`: for example, this user may not check whether a program listens there.
     pub(super) fn bind(file: &SocketFile) -> io::Result<Self> {
         let path = &*file.path;
         let address = SocketAddrUnix::new(path)?;
@@ -240,7 +242,7 @@ impl Listener {
         bind_with(&socket, &address, file.mode)?;
         let listening = Self::listen(socket, file);
         if listening.is_err() {
-            // Nobody could connect to it.
+            // No session could connect to it.
             let _ = fs::remove_file(path);
         }
         listening
@@ -254,7 +256,8 @@ impl Listener {
         }
         let found = fs::symlink_metadata(path)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        // Not before it listens: the kernel says of a socket that does not that it is closed, and the runtime keeps that.
+        // Not before it listens: the kernel reports a socket that does not listen as closed, and the runtime remembers
+        // that.
         let socket = register(socket, Interest::READABLE)?;
         Ok(Self {
             socket,
@@ -279,7 +282,7 @@ impl Listener {
         fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file)
     }
 
-    /// Removes the file, unless it is another's.
+    /// Removes the file, unless it belongs to another socket.
     pub(super) fn remove(&self) {
         if self.is_found() {
             // The file may just have gone.
@@ -294,18 +297,19 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the socket's file of a listener that is gone.
+/// Removes the socket file of a listener that is gone.
 fn make_room(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     match rustix::net::connect(unbound()?, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         Err(Errno::NOENT) => Ok(()),
         Err(Errno::ACCESS | Errno::PERM) => Err(io::ErrorKind::PermissionDenied.into()),
-        // So it is if its queue is full, or if its sockets are of another type.
+        // The listener exists, but its queue is full, or its sockets are of another type.
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
 
-/// Makes the file with exactly these permissions. The umask is the whole process', but for this moment only.
+/// Makes the file with exactly these permissions. The umask belongs to the whole process, so it is changed for this
+/// moment only.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Option<u32>) -> io::Result<()> {
     let Some(mode) = mode else {
         return Ok(rustix::net::bind(socket, address)?);
@@ -346,7 +350,7 @@ fn send(socket: &OwnedFd, bytes: &str, files: &[BorrowedFd<'_>]) -> io::Result<(
 
 fn receive(socket: &OwnedFd, longest: usize) -> io::Result<Option<Received>> {
     match receive_once(socket, longest) {
-        // The other end was closed before it had read everything. What it had sent comes next.
+        // The other end closed before it had read everything. The messages that it had sent follow.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
             receive_once(socket, longest)
         }
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_accepts_nobody_at_present_is_not_replaced() {
+    async fn a_listener_that_does_not_accept_now_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let address = SocketAddrUnix::new(&path).unwrap();

@@ -1,9 +1,10 @@
 //! Starts a guard for one session: this program once more, which becomes a guard in [`init`].
 //!
-//! The guard lies in a Unix session of its own, so that no signal of a terminal reaches it. It closes all files that it has
-//! inherited, so that it keeps no port and no pipe of the program open. While the program lives, it outlives those signals with
-//! which a process manager ends all processes of a service. It ends when the session says goodbye, when it has deleted the keys
-//! of the dead process, after the lease's TTL without success, or when such a signal comes after the program's death.
+//! The guard runs in a Unix session of its own, so that no signal of a terminal reaches it. It closes all inherited
+//! files, so that it keeps no port and no pipe of the program open. While the program lives, the guard ignores the
+//! signals with which a process manager ends all processes of a service. It ends when the session says goodbye, when it
+//! has deleted the keys of the dead process, after the lease's TTL without success, or when such a signal comes after
+//! the program's death.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -21,17 +22,17 @@ use super::wire::Reply;
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};
 
-/// The first argument of a program that is to become a guard. No command of a person's looks like that.
+/// The first argument of a program that must become a guard. A person's command never looks like this.
 const GUARD: &str = "__eldest_guard";
 
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 
-/// The process that a session has started. If this value is dropped before [`Spawned::end`], the async runtime has ended
-/// before the session was closed. Then the guard goes on: it deletes the keys when this process has ended.
+/// The process that a session has started. If this value is dropped before [`Spawned::end`], the async runtime has
+/// ended before the session was closed. Then the guard continues: it deletes the keys when this process has ended.
 pub(super) struct Spawned(Child);
 
 impl Spawned {
-    /// Ends the guard, which has ended already or is of no use any more. A guard without its session deletes nothing.
+    /// Ends the guard, which has ended already or is no longer useful. A guard without its session deletes no key.
     pub(super) fn end(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -56,7 +57,7 @@ pub(super) fn check() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the guard, which uses the endpoints and the access of that pool.
+/// Starts the guard, which uses the endpoints and the access of the pool.
 pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
     let failed = |error: std::io::Error| format!("the guard could not be started: {error}");
     let (socket, theirs) = Socket::pair().map_err(failed)?;
@@ -90,10 +91,10 @@ pub(super) fn init() {
     std::process::exit(i32::from(be_guard().is_err()));
 }
 
-/// The guard's whole life.
+/// Runs the guard until it ends.
 fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
     close_inherited()?;
-    // So that neither Ctrl-C nor a terminal that closes ends the guard together with the program.
+    // Neither Ctrl-C nor a closed terminal must end the guard together with the program.
     rustix::process::setsid()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -122,14 +123,14 @@ fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// Closes what the program had open and did not close on `exec`: the ports at which it listened, and pipes whose readers wait for
-/// their end. Nothing of this process is open yet but its standard streams.
+/// Closes the files that the program had open and did not close on `exec`: the ports at which it listened, and pipes
+/// whose readers wait for their end. This process itself has only its standard streams open yet.
 fn close_inherited() -> std::io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd")?;
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok()
     };
-    // The directory itself is among them, and closed when they are known.
+    // The directory's own descriptor is among them; it is closed once the list is complete.
     let open: Vec<RawFd> = open.filter_map(number).collect();
     for file in open.into_iter().filter(|file| *file > 2) {
         let _ = nix::unistd::close(file);
@@ -137,7 +138,7 @@ fn close_inherited() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The signals with which a process manager ends a service. One that has a stream does not end the process.
+/// The signals with which a process manager ends a service. A signal with a stream does not end the process.
 struct Signals([Signal; 3]);
 
 impl Signals {

@@ -1,10 +1,11 @@
-//! Keeps the promises of a process beyond its death. A session that answers others, such as `eldest serve`, tells them that
-//! it leads, or holds a lock for them, until a point in time, and they act on that although the session's process dies.
+//! Keeps the promises of a process beyond its death. A session that answers others, such as `eldest serve`, promises
+//! them that it leads, or holds a lock for them, until a point in time, and they rely on that even if the session's
+//! process dies.
 //!
-//! The session and its guard share one timer: the guard has a descriptor of the same open file (`timerfd`). The session moves
-//! the timer's end to the end of each promise, and never back, before it gives the promise. When every process has ended, the
-//! guard waits until the timer has ended too. So a promise costs one system call and no message, and nothing can be lost on the
-//! way. A timer that was never set has ended: nothing was promised.
+//! The session and its guard share one timer: the guard has a descriptor of the same open file (`timerfd`). The session
+//! moves the timer's end to the end of each promise, and never back, before it gives the promise. When every process
+//! has ended, the guard waits until the timer has ended too. So a promise costs one system call and no message, and no
+//! promise can be lost on the way. A timer that was never set counts as ended: no promise was given.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +20,8 @@ use rustix::time::{
 
 use crate::runtime::Env;
 
-/// The timer ends that much after the promise, in case the caller's clock and the kernel's timers differ by a rounding.
+/// How much later than the promise the timer ends, in case the caller's clock and the kernel's timers differ by a
+/// rounding.
 const MARGIN: Duration = Duration::from_millis(1);
 const NOT: Timespec = Timespec {
     tv_sec: 0,
@@ -34,7 +36,7 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// Makes a timer by which nothing is promised yet.
+    /// Makes a timer without a promise.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self {
@@ -48,9 +50,9 @@ impl Promises {
         self.file.try_clone()
     }
 
-    /// Moves the end of the timer to `until`, unless it is later already. The clock that the promise is counted by shows `now`,
-    /// or shows more by now: the timer runs for what is left since then, so it cannot end before the promise, whatever the
-    /// origin of that clock is.
+    /// Moves the end of the timer to `until`, unless it is later already. The clock of the promise shows `now` or a
+    /// later time. The timer runs for the rest of the promise from `now`, so it cannot end before the promise, whatever
+    /// the origin of that clock is.
     pub(super) fn last(&mut self, now: Time, until: Time) -> io::Result<()> {
         if until <= self.until || until <= now {
             return Ok(());
@@ -67,7 +69,7 @@ impl Promises {
     }
 }
 
-/// The shortest wait between two looks at a timer: other processes that have it may set it again and again.
+/// The shortest wait between two checks of a timer: other processes that have it may set it again and again.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
 /// The guard's end of a timer that a session has sent.
@@ -79,7 +81,7 @@ pub(super) struct Timer(OwnedFd);
 enum Shown {
     Ended,
     Runs(Duration),
-    /// The timer begins again whenever it ends; no session sets one like that.
+    /// The timer restarts whenever it ends; no session sets such a timer.
     Periodic,
 }
 
@@ -88,7 +90,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// Says why this is no timer.
+    /// Says why the descriptor is no timer.
     pub(super) fn new(file: OwnedFd) -> Result<Self, String> {
         timerfd_gettime(&file)
             .map_err(|error| format!("the file sent is no timer (timerfd): {error}"))?;
@@ -108,8 +110,8 @@ impl Timer {
         }
     }
 
-    /// Looks at the timer. It is not read: that could block, and the session has it too. While it is unknown how long it runs,
-    /// it runs.
+    /// Returns the timer's state without reading its descriptor: a read could block, and the session shares the
+    /// descriptor. While the state is unknown, the timer counts as running.
     fn shown(&self) -> Shown {
         match timerfd_gettime(&self.0) {
             Ok(time) if time.it_interval != NOT => Shown::Periodic,
@@ -119,8 +121,8 @@ impl Timer {
         }
     }
 
-    /// Waits until the timer has ended: never, if it is periodic by now. The guard waits by its own clock, so nobody who sets the
-    /// timer wakes it.
+    /// Waits until the timer has ended: for ever, if it is periodic by now. The guard waits by its own clock, so a
+    /// process that sets the timer does not wake it.
     ///
     /// # Cancellation safety
     ///
@@ -139,7 +141,7 @@ impl Timer {
     }
 }
 
-/// Returns how long the last of them still runs; `None` when all have ended.
+/// Returns how long the last of the timers still runs; `None` when all have ended.
 pub(super) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
     timers.iter().filter_map(|timer| timer.left()).max()
 }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_by_which_nothing_was_promised_has_ended() {
+    async fn a_timer_without_a_promise_has_ended() {
         let env = System::new().unwrap();
         let (_promises, timer) = shared();
         assert_eq!(timer.left(), None);
@@ -187,13 +189,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_another_process_has_ends_after_the_promise_and_no_sooner() {
+    async fn timer_of_another_process_ends_only_after_the_promise() {
         let env = System::new().unwrap();
         let (mut promises, timer) = shared();
         let now = env.now();
         let until = now.after(SOON);
         promises.last(now, until).unwrap();
-        // As the end of the process does.
+        // The end of the process drops them as well.
         drop(promises);
         timer.ended(&env).await;
         assert!(env.now() >= until);
@@ -225,7 +227,7 @@ mod tests {
         assert!(timer.left() > Some(LATER / 2), "{:?}", timer.left());
     }
 
-    /// The clock of the promises is the session's, whose origin the kernel may not know.
+    /// The promises use the session's clock, whose origin the kernel may not know.
     #[tokio::test]
     async fn only_the_time_that_is_left_counts() {
         let (mut promises, timer) = shared();
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_gets_an_interval_later_never_ends() {
+    async fn timer_given_an_interval_later_never_ends() {
         let env = System::new().unwrap();
         let (promises, timer) = shared();
         make_periodic(&promises.file);

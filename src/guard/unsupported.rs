@@ -1,16 +1,16 @@
-//! Says that a system without process descriptors has no guards.
+//! Reports that a system without process descriptors has no guards.
 
 use super::{Guard, GuardState, Wiring};
 use eldest_core::time::Time;
 
 pub(super) const REASON: &str = "a guard needs the process descriptors of Linux 5.3 or newer; make the guard optional to go on without one here";
 
-/// The messages of a session to its guard: none.
+/// The connection of a session to its guard: it carries no message.
 #[derive(Debug, Default)]
 pub(crate) struct Links;
 
 impl Links {
-    /// No guard ends a lease here, whatever is promised.
+    /// Without a guard, no promise needs to be recorded.
     #[allow(clippy::unused_self, reason = "the method of the real one")]
     #[allow(clippy::unnecessary_wraps, reason = "the method of the real one")]
     pub(crate) fn promise(&self, _now: Time, _until: Time) -> Result<(), String> {
@@ -18,7 +18,7 @@ impl Links {
     }
 }
 
-/// Tells once that there is no guard.
+/// Reports once that there is no guard.
 pub(crate) struct Client(Wiring);
 
 impl Client {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Both ends must speak the same version: a guard that does not know a message could miss a life.
+/// The version, which both ends must share: a guard that does not know a message could miss a life.
 pub(super) const VERSION: u64 = 2;
 
 /// A message of a session.
@@ -13,20 +13,21 @@ pub(super) enum Request {
     /// Adds a process that must also have ended before the keys are deleted; its descriptor comes with it. `contained`:
     /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
     Process { contained: bool },
-    /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if the
-    /// guard may kill it, of its `cgroup.kill` come with it.
+    /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if
+    /// the guard may kill it, of its `cgroup.kill` come with it.
     Cgroup,
-    /// Adds a timer that must also have ended, after every process, before the keys are deleted; its descriptor comes with it.
+    /// Adds a timer that must also have ended, after every process, before the keys are deleted; its descriptor comes
+    /// with it.
     Timer,
-    /// Asks for a proof key for that lease.
+    /// Requests a proof key for that lease.
     Guard { lease: i64 },
     /// Says that the proof key is in etcd.
     Proven { lease: i64 },
     /// Asks whether the guard reaches etcd.
     Ping,
-    /// Ends the session: its leases are not guarded any longer.
+    /// Ends the session: its leases are no longer guarded.
     Goodbye,
-    /// Asks for the sessions that are guarded.
+    /// Requests the list of guarded sessions.
     Status,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Reply {
         version: u64,
     },
     Added,
-    /// The session shall put this key under the lease, and leave it there.
+    /// The session must put this key under the lease, and leave it there.
     Prove {
         key: String,
     },
@@ -61,7 +62,7 @@ pub(super) enum Reply {
     },
     /// One session, in the answer to `Status`.
     Session(Value),
-    /// The end of the sessions, with what the guard says of itself.
+    /// The end of the list of sessions, with the guard's own status.
     Agent(Value),
 }
 
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn bytes_that_are_no_message_are_refused() {
         for odd in [
             json!(null),
             json!({}),

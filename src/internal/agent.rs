@@ -14,13 +14,13 @@ use crate::session::SessionOptions;
 /// The socket at which the agent listens by default.
 pub const SOCKET: &str = guard::AGENT_SOCKET;
 
-/// Makes an agent that listens at that socket and deletes keys through those endpoints. Of the options it uses the user,
-/// the certificates and the request timeout. It connects to etcd in the background.
+/// Makes an agent that listens at that socket and deletes keys through those endpoints. The agent uses the user, the
+/// certificates and the request timeout of the options. It connects to etcd in the background.
 ///
 /// # Errors
 ///
-/// `InvalidInput`: an endpoint, an option or the path breaks a rule, somebody listens at the path, or there is no
-/// tokio runtime.
+/// `InvalidInput`: an endpoint, an option or the path breaks a rule, another program listens at the path, or there is
+/// no tokio runtime.
 pub fn listen(
     endpoints: &[String],
     options: SessionOptions,

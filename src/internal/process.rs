@@ -19,40 +19,41 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// Says why the number cannot be used: no process has it here, it is the caller's own, or it belongs to a thread or to
-    /// the kernel.
+    /// Says why the number cannot be used: no process has it here, it is the caller's own, or it belongs to a thread or
+    /// to the kernel.
     pub fn open(number: u32) -> Result<Self, String> {
         let opened = system::open(number)?;
         Ok(Self { opened, number })
     }
 
-    /// Opens the process that a descriptor (pidfd) stands for, whichever process has opened that.
+    /// Opens the process of a descriptor (pidfd) that any process has opened.
     ///
     /// # Errors
     ///
-    /// Says why: the descriptor stands for something else, or for a process that this one does not see.
+    /// Says why: the descriptor refers to something else, or to a process that this one does not see.
     #[cfg(target_os = "linux")]
     pub fn of_descriptor(descriptor: std::os::fd::OwnedFd) -> Result<Self, String> {
         let (opened, number) = system::of_descriptor(descriptor)?;
         Ok(Self { opened, number })
     }
 
-    /// Returns `true` if the process is in this one's pid namespace: other processes have the same numbers for both.
+    /// Returns `true` if the process is in the pid namespace of this one, so that both know other processes by the same
+    /// numbers.
     pub fn shares_numbers(&self) -> bool {
         self.opened.shares_numbers()
     }
 
-    /// The number by which it was opened.
+    /// Returns the number by which the process was opened.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The effective user of the process when it was opened, as this process' namespace names it.
+    /// Returns the effective user of the process when it was opened, as this process's namespace names it.
     pub fn user(&self) -> u32 {
         self.opened.user()
     }
 
-    /// Another descriptor of the process.
+    /// Returns another descriptor of the process.
     #[cfg(target_os = "linux")]
     pub(crate) fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         self.opened.share()

@@ -16,13 +16,13 @@ use crate::{Election, Leadership, Session, Status, Term};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// etcd's id of the lease of such a term.
+/// The lease id of a scripted term.
 const LEASE: i64 = 1;
 
 /// A term without a candidate: the test extends its lease and ends it.
 pub struct ScriptedTerm {
     ending: Ending,
-    /// The watchdog holds it weakly.
+    /// Kept here, because the watchdog holds it weakly.
     _lease_deadlines: Arc<LeaseDeadlines>,
 }
 
@@ -35,7 +35,7 @@ struct Ending {
 }
 
 impl ScriptedTerm {
-    /// Under a lease that is trusted until `deadline`, with the session's grace period.
+    /// Makes a term under a lease that is trusted until `deadline`, with the session's grace period.
     pub fn new(session: &Session, env: SharedEnv, name: &str, deadline: Time, token: i64) -> Self {
         let grace = session.shared().settings.grace;
         let lease_deadlines = LeaseDeadlines::new(grace);
@@ -62,14 +62,14 @@ impl ScriptedTerm {
         }
     }
 
-    /// A view of it.
+    /// Returns a view of the term.
     pub fn term(&self) -> Term {
         Term {
             shared: Arc::clone(&self.ending.shared),
         }
     }
 
-    /// The right to act in it. What its holder asks for is done without etcd.
+    /// Returns the leadership of the term. Its holder's requests are answered without etcd.
     pub fn leadership(&self, session: &Session) -> Leadership {
         let (commands, asked) = Commands::channel();
         let shared = Arc::clone(&session.handle().shared);
@@ -78,7 +78,7 @@ impl ScriptedTerm {
         Leadership::new(Claim::new(handle, 1, Duration::ZERO, 1, self.term()))
     }
 
-    /// Says of this session that it leads the election in this term.
+    /// Shows this session as the leader of the election in this term.
     pub fn elect(&self, election: &Election) {
         let writer = LocalStatusWriter::new(Arc::clone(&election.local), 1);
         writer.take();
@@ -86,22 +86,22 @@ impl ScriptedTerm {
         writer.status(Status::leading(self.ending.shared.token));
     }
 
-    /// A renewal was verified. False: the lease is no longer trusted.
+    /// Reports a verified renewal. Returns false if the lease is no longer trusted.
     pub fn renewed(&self, deadline: Time) -> bool {
         self.ending.lease_deadline.extend(deadline)
     }
 
-    /// The lease is no longer trusted.
+    /// Ends the trust in the lease.
     pub fn lease_lost(&self) {
         self.ending.lease_deadline.end();
     }
 
-    /// The term ends, and its work at `cutoff`.
+    /// Ends the term, and its work at `cutoff`.
     pub fn end(&self, reason: LostReason, cutoff: Time) {
         self.ending.shared.end(reason, cutoff, true);
     }
 
-    /// The term ends, as for that reason terms do.
+    /// Ends the term with the deadline that terms have for that reason.
     pub fn lose(&self, reason: LostReason) {
         self.ending.end(reason);
     }
@@ -127,12 +127,12 @@ impl Ending {
     }
 }
 
-/// Stands for the driver.
+/// Answers requests in place of the driver.
 async fn obey(mut asked: CommandReceiver, ending: Ending) {
     while let Some(command) = asked.next().await {
         match command {
             Command::End { reason, .. } => ending.end(reason),
-            // They were asked for after the end of the work.
+            // Callers send these after the end of the work.
             Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
                 let _ = reply.send(());
             }
@@ -142,7 +142,8 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
     }
 }
 
-/// Abandons a session: its tasks stop, its connections close, and no others are made. False: its environment cannot.
+/// Abandons a session: its tasks stop, its connections close, and no others are made. Returns false if its environment
+/// cannot.
 pub fn crash(session: &Session) -> bool {
     let shared = session.shared();
     let crashed = shared.env.crash();

@@ -22,14 +22,14 @@ pub use semaphore::{Permit, Semaphore};
 /// **Guaranteed**, as for a leader: at most one guard of a lock [is valid](Term::is_valid) at a time, under the three
 /// conditions at the head of the [crate's documentation](crate). Stale writes with a [fencing
 /// token](Term::fencing_token) are refused in any case. **Not guaranteed**: that a guard stays valid until it is
-/// dropped. Its lease can be lost, so a holder watches [`Term::lost`] or asks [`Term::is_valid`] before each step.
+/// dropped. Its lease can be lost, so a holder watches [`Term::lost`] or checks [`Term::is_valid`] before each step.
 ///
 /// The keys are those of etcd's own lock recipe, `<namespace>/<name>/<lease id in hex>`. So `etcdctl lock
 /// <namespace>/<name>`, Go's `concurrency.Mutex` and the v3lock RPC wait for this lock, and it waits for them.
 /// Elections use the same recipe: **a lock and an election with one name are one queue**. A session refuses to use a
-/// name for both. Where candidates of another session stand, a lock is refused (`NameInUse`), in the transaction that
-/// would put its key: the value of a lock's key begins with a space, or is empty, as `etcdctl lock` leaves it. An
-/// election that begins while the name is held as a lock waits for it.
+/// name for both. If another session has candidates of an election there, a lock is refused (`NameInUse`), in the
+/// transaction that would put its key: the value of a lock's key begins with a space, or is empty, as `etcdctl lock`
+/// leaves it. An election that begins while the name is held as a lock waits for it.
 ///
 /// Waiting costs etcd two watched keys, the waiter's own and the one before it, however long the queue is. A release
 /// wakes up one waiter.
@@ -43,9 +43,9 @@ pub use semaphore::{Permit, Semaphore};
 /// # Readers and writers
 ///
 /// [`Lock::shared`] returns the same lock for readers: any number of them hold it together, on one node and on many.
-/// Everybody else is a writer, and holds it alone. A reader waits for every older writer, even for one that waits
-/// itself, and a writer waits for everybody older. So neither readers nor writers starve: the longest-waiting is
-/// first.
+/// Every other holder is a writer, and holds it alone. A reader waits for every older writer, even for one that waits
+/// itself, and a writer waits for all older holders and waiters. So neither readers nor writers starve: the
+/// longest-waiting is first.
 ///
 /// Each reader has a key of its own, `<namespace>/<name>/<lease id in hex>-shared-<number>`. To a program that knows
 /// nothing of readers, it is one more candidate in the queue: `etcdctl lock`, Go's `concurrency.Mutex` and earlier
@@ -126,9 +126,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once a
-    /// key of this session stood, the call waits through `Unauthenticated` and `Overloaded`, and logs a warning.
-    /// `NameInUse`: candidates of an election stand below the name. `InvalidInput`: the session's
+    /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once
+    /// a key of this session was in etcd, the call waits through `Unauthenticated` and `Overloaded`, and logs a
+    /// warning. `NameInUse`: an election with that name has candidates. `InvalidInput`: the session's
     /// [announcement](crate::SessionOptions::announcement) is too large. `Unguarded`: the
     /// [guard](crate::SessionOptions::guard) that the session requires does not guard its lease. `Closed`: the session
     /// was closed. After an error, nothing is left in etcd.
@@ -156,8 +156,8 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Takes the lock if nobody holds it or waits for it, in one transaction. Returns `None`, without writing a key, if
-    /// somebody does.
+    /// Takes the lock if it has no holder and no waiter, in one transaction. Otherwise returns `None`, without writing
+    /// a key.
     ///
     /// Another task of this session counts too. So does a task that dropped its guard, until its key is gone: await
     /// [`LockGuard::release`] to be sure that it is gone.
@@ -175,8 +175,8 @@ impl Lock {
         Ok(held.map(LockGuard::new))
     }
 
-    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read. If
-    /// the leader [is a reader](crate::Member::is_shared), all readers before the first writer hold the lock.
+    /// Reads the holder ([the leader](Roster::leader)) and the sessions that wait, in order, by one linearizable read.
+    /// If the leader [is a reader](crate::Member::is_shared), all readers before the first writer hold the lock.
     ///
     /// # Errors
     ///
@@ -189,11 +189,12 @@ impl Lock {
         self.resource.roster().await
     }
 
-    /// Returns the same lock for readers: the methods of the returned handle acquire it together with other readers, and
-    /// never beside anybody else. Sends nothing.
+    /// Returns the same lock for readers: the methods of the returned handle acquire it together with other readers,
+    /// and never beside a writer. Sends nothing.
     ///
-    /// They behave as for a writer, except that [`Lock::try_acquire`] takes a second transaction if other readers stand.
-    /// A waiting reader watches its own key and the two youngest writers before it. Readers cost each other nothing.
+    /// They behave as for a writer, except that [`Lock::try_acquire`] takes a second transaction if other readers hold
+    /// or await the lock. A waiting reader watches its own key and the two youngest writers before it. Readers cost
+    /// each other nothing.
     ///
     /// ```
     /// # #[tokio::main]
@@ -236,9 +237,9 @@ impl fmt::Debug for Lock {
 /// Holds a lock for as long as the guard [is valid](Term::is_valid). It dereferences to its [`Term`], which has the
 /// checks and the fencing. What `Term` says about leaders applies to holders.
 ///
-/// A writer has a larger [token](Term::fencing_token) than everybody before it, and a reader a larger one than the writers
-/// before it. An outside resource that keeps the highest token of a *writer*, and refuses lower ones, is safe. Readers
-/// hold the lock together, so their tokens do not order them.
+/// A writer has a larger [token](Term::fencing_token) than all holders before it, and a reader a larger one than the
+/// writers before it. An outside resource that keeps the highest token of a *writer*, and refuses lower ones, is safe.
+/// Readers hold the lock together, so their tokens do not order them.
 ///
 /// Dropping it, or a panic that unwinds through it, releases the lock at once, in the background: the session deletes
 /// the key if it still belongs to this guard, and repeats this until etcd confirms it. Drop it only when the work has

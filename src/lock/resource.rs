@@ -19,7 +19,7 @@ pub(crate) struct Resource {
     handle: Handle,
     pub(crate) name: Arc<str>,
     pub(crate) prefix: Arc<str>,
-    /// The number of the session's tasks that may wait in etcd or hold; the others wait in order, without a key. Of a
+    /// The number of the session's tasks that may wait in etcd or hold; the others wait in order, without a key. For a
     /// lock, see [`LOCK_TURNS`].
     turns: Arc<Semaphore>,
     /// How many of the turns a task takes.
@@ -58,7 +58,7 @@ impl Resource {
         })
     }
 
-    /// The same lock, to be held together with others that share it.
+    /// Returns the same lock for readers, which hold it together.
     pub(crate) fn shared(&self) -> Self {
         Self {
             takes: 1,
@@ -77,18 +77,18 @@ impl Resource {
         self.elected(turn, false).await
     }
 
-    /// Returns `None` if it was not acquired in time.
+    /// Returns `None` if the lock or permit was not acquired in time.
     pub(crate) async fn acquire_timeout(&self, limit: Duration) -> Result<Option<Leadership>> {
         let env = &*self.handle.shared.env;
         timeout(env, limit, self.acquire()).await.transpose()
     }
 
-    /// Returns `None` if others hold or await it.
+    /// Returns `None` if others hold or await the lock or permit.
     pub(crate) async fn try_acquire(&self) -> Result<Option<Leadership>> {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_many_owned(self.takes) else {
             return Ok(None);
         };
-        // The wait for the guard has a limit and an error of its own.
+        // Waiting for the guard has a time limit and an error of its own.
         self.handle.guarded(self.prefix.as_bytes()).await?;
         let (env, patience) = (&*self.handle.shared.env, self.handle.patience());
         match timeout(env, patience, self.elected(turn, true)).await {
@@ -101,11 +101,11 @@ impl Resource {
         }
     }
 
-    /// Waits for the election. The candidate leaves if this is dropped and after it has returned: what is held once is
-    /// not acquired again.
+    /// Waits for the election. The candidate leaves if this call is dropped, and after it has returned: a lock that was
+    /// held once is not acquired again.
     ///
-    /// A task that shares gives its turn back when its key is in etcd: the tasks after it may join etcd's queue then, but
-    /// not before.
+    /// A reader returns its turn when its key is in etcd: the tasks after it may join etcd's queue then, but not
+    /// before.
     async fn elected(&self, mut turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
         let joining = self.shared.then(|| turn.split(self.takes as usize));
         let config = |number| CandidateConfig {
@@ -126,7 +126,7 @@ impl Resource {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
         let mut candidate =
-            Candidate::stand(&self.handle, name, prefix, Some(turn), None, None, config).await?;
+            Candidate::join(&self.handle, name, prefix, Some(turn), None, None, config).await?;
         drop(joining);
         candidate.elected().await
     }

@@ -18,11 +18,11 @@ use crate::state::{Roster, Term};
 ///
 /// Each permit has its own key, `<namespace>/~semaphore/<name>/<capacity>/<lease id in hex>-<number>`, and the eldest
 /// keys hold the permits. The capacity is part of the key. The transaction that joins the queue refuses another
-/// capacity while anybody holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a
+/// capacity while any session holds or awaits a permit ([`ErrorKind::CapacityMismatch`]). To change the capacity of a
 /// service, stop all users of the old one, then start those of the new one. Locks and elections may have the same name;
 /// their keys have other prefixes.
 ///
-/// Waiting costs etcd one watch of all the permits, so every change reaches everybody who holds or awaits one.
+/// Waiting costs etcd one watch of all the permits, so every change reaches all sessions that hold or await one.
 /// Semaphores are meant for tens of holders, not for thousands. A semaphore with one permit costs the same as a lock.
 ///
 /// # Tasks of one session
@@ -89,8 +89,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`](crate::Lock::acquire), and `CapacityMismatch`: somebody holds or awaits a permit under
-    /// another capacity, which the message names. After an error, nothing is left in etcd.
+    /// As [`Lock::acquire`](crate::Lock::acquire), and `CapacityMismatch`: another session holds or awaits a permit
+    /// under another capacity, which the message names. After an error, nothing is left in etcd.
     ///
     /// # Cancellation safety
     ///
@@ -117,9 +117,9 @@ impl Semaphore {
 
     /// Takes a permit if one is free. Returns `None`, without writing a key, if none is free.
     ///
-    /// If nobody else holds a permit, this takes one transaction. Otherwise the first answer shows whether a permit is
-    /// free, and a second transaction takes it, and this repeats while others are faster. A permit that was dropped is
-    /// free when its key is gone: await [`Permit::release`] to be sure that it is gone.
+    /// If no permit is held, this takes one transaction. Otherwise the first answer shows whether a permit is free, and
+    /// a second transaction takes it; both repeat while others are faster. A permit that was dropped is free when its
+    /// key is gone: await [`Permit::release`] to be sure that it is gone.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl fmt::Debug for Semaphore {
 /// A later permit has a larger token. But several are held at once, so an outside resource cannot refuse the lower of
 /// two tokens: only [`Term::txn`] and [`Term::fence`] fence a permit.
 ///
-/// Dropping a permit, or a panic that unwinds through it, gives it back at once, in the background, as with a
+/// Dropping a permit, or a panic that unwinds through it, releases it at once, in the background, as with a
 /// [`LockGuard`](crate::LockGuard). Drop it only when the work has ended. Keeping the value does not keep the permit:
 /// when the permit is lost, its key is deleted at the frozen deadline at the latest.
 #[must_use = "dropping a permit gives it back"]
@@ -183,7 +183,7 @@ impl Permit {
         self.leadership.term()
     }
 
-    /// Gives the permit back, and returns once etcd has confirmed that its key is gone.
+    /// Releases the permit, and returns once etcd has confirmed that its key is gone.
     ///
     /// With this call, the caller states that the work has ended: validity ends at once. It is not an error if the
     /// permit was lost.
@@ -191,7 +191,7 @@ impl Permit {
     /// # Errors
     ///
     /// `Unavailable`: etcd did not confirm within four request timeouts. The deletion is repeated in the background.
-    /// `Closed`: the session was closed, which gives its permits back.
+    /// `Closed`: the session was closed, which releases its permits.
     ///
     /// # Cancellation safety
     ///

@@ -18,13 +18,13 @@ pub enum LeaderChange {
     Elected {
         /// The leader. Its [create revision](Member::create_revision) is the term's fencing token.
         leader: Member,
-        /// The revision of etcd's store at which this was seen.
+        /// The revision of etcd's store at which the leader was seen.
         revision: i64,
     },
-    /// Nobody leads: there is no candidate, or a key [blocks](Roster::blocker) the queue.
+    /// No node leads: there is no candidate, or a key [blocks](Roster::blocker) the queue.
     #[non_exhaustive]
     Vacant {
-        /// The revision of etcd's store at which this was seen.
+        /// The revision of etcd's store at which the vacancy was seen.
         revision: i64,
     },
 }
@@ -42,12 +42,13 @@ pub struct LeaderChanges {
     last: LastChange,
 }
 
-/// The last change that was handed out.
+/// The last change that was returned.
 #[derive(Debug, PartialEq)]
 enum LastChange {
     Nothing,
     Vacant,
-    /// The leader's key and its create revision, which another key of the same transaction has too.
+    /// The leader's key and its create revision. The key is needed because keys of one transaction share a create
+    /// revision.
     Elected(Vec<u8>, i64),
 }
 

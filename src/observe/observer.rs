@@ -16,14 +16,14 @@ use eldest_core::kv::Reach;
 /// A stream of the changes of an election or a group: the current state first, then every change in order of etcd's
 /// revision. Read it with [`Observer::next`], or as a `Stream`.
 ///
-/// While nobody leads, the stream delivers a [`Roster`] without a leader. A reader that falls more than 256 changes
+/// While no node leads, the stream delivers a [`Roster`] without a leader. A reader that falls more than 256 changes
 /// behind skips to the newest state. The stream survives reconnects, compaction and the loss of an endpoint; the
 /// changes that it missed meanwhile arrive as one change. It ends when the session closes, or after an error if etcd
 /// refuses the watch ([`PermissionDenied`](crate::ErrorKind::PermissionDenied),
 /// [`Rejected`](crate::ErrorKind::Rejected)).
 ///
-/// A stream that delivers nothing may be quiet or cut off. [`Observer::age`] tells the two apart, and [`Roster::as_of`]
-/// tells how old a roster was when it was handed out.
+/// A stream that delivers nothing may be quiet or cut off. [`Observer::age`] distinguishes the two, and
+/// [`Roster::as_of`] shows how old a roster was when the stream returned it.
 ///
 /// All observers of a session share one watch stream, on a connection that neither renewals nor candidates use. So
 /// observing never endangers a lease, however many members an election has, and however fast they change. A change
@@ -42,7 +42,7 @@ impl Observer {
     /// Starts to observe.
     ///
     /// # Cancellation safety
-    /// If it is dropped before it is ready, nothing is watched.
+    /// If the call is dropped before it is ready, nothing is watched.
     pub(crate) async fn start(handle: Handle, prefix: Arc<[u8]>, reach: Reach) -> Result<Self> {
         let backlog = Arc::<Backlog>::default();
         let room = handle.shared.room.admit_observer().await;
@@ -79,9 +79,9 @@ impl Observer {
     /// read count as seen. The observer has seen every change that etcd had accepted before that time; a later change
     /// may be missing.
     ///
-    /// The session asks etcd for its progress every third of the [TTL](crate::SessionOptions::ttl). So while etcd
-    /// answers, the age is at most a third of the TTL plus the time of two answers, however quiet the election is. The
-    /// age grows while etcd or the way to it is broken, after the session was closed, and after etcd refused the watch.
+    /// The session requests the progress of its watches every third of the [TTL](crate::SessionOptions::ttl). So while
+    /// etcd answers, the age is at most a third of the TTL plus the time of two answers, however quiet the election is.
+    /// The age grows while etcd cannot be reached, after the session was closed, and after etcd refused the watch.
     ///
     /// This bound is not guaranteed: a burst of changes, or a change of endpoints, delays the next confirmation. If you
     /// set a limit beyond which a view must not be used, make it at least a whole TTL.

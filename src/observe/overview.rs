@@ -38,7 +38,7 @@ impl Overview {
     }
 }
 
-/// The kind of a queue, which tells what the keys below its prefix are.
+/// The kind of a queue, which determines the meaning of the keys below its prefix.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// Returns all keys of the queue, eldest first. For partitions, these are the members and the partitions that they
-    /// own; [`partition_map`](Queue::partition_map) tells them apart.
+    /// own; [`partition_map`](Queue::partition_map) distinguishes them.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
@@ -178,7 +178,7 @@ pub struct LeaseTime {
 }
 
 impl LeaseTime {
-    /// Returns the time until etcd deletes the lease's keys if nobody renews it, rounded down.
+    /// Returns the time until etcd deletes the lease's keys if the lease is not renewed, rounded down.
     pub fn left(self) -> Duration {
         self.left
     }
@@ -190,8 +190,8 @@ impl LeaseTime {
 }
 
 impl Session {
-    /// Reads all elections, locks, semaphores, partitions and groups that have a member, below that name or in the
-    /// whole namespace.
+    /// Reads all elections, locks, semaphores, partitions and groups that have a member, below the name `below` or in
+    /// the whole namespace.
     ///
     /// If `below` is not empty, the overview has the names that equal `below` and those that begin with `below` and a
     /// `/`. The call reads all their keys at one revision. It is meant for people who monitor a namespace, not for
@@ -270,7 +270,8 @@ impl SessionShared {
                 if path.is_empty() { "" } else { "/" }
             );
             let listed = match self.pool.below(prefix.as_bytes(), revision).await {
-                // Without a namespace, roles have the prefixes of what their users use.
+                // Without a namespace, permissions are granted on the prefixes that the users need, so a whole range
+                // may be denied.
                 Err(failure)
                     if own_level
                         && failure.class == Class::Denied
@@ -304,8 +305,9 @@ impl SessionShared {
     }
 }
 
-/// The levels with the locks by which the command `eldest run` keeps programs apart, and with the keys by which sessions
-/// prove to their guard that a lease is theirs.
+/// Levels that an overview hides: the locks by which the command `eldest run` keeps programs apart, the keys by which
+/// sessions prove a lease to their guard, the marks of evacuated data centres, and the records of schedules and
+/// checkpoints.
 const HIDDEN: [&str; 5] = ["~run", "~guard", "~evacuated", "~schedule", "~checkpoint"];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_levels_are_taken_for_what_lies_there() {
+    fn only_our_own_key_levels_determine_the_kind_of_a_queue() {
         let queue = |prefix: &str| {
             let entry = Entry {
                 key: format!("{prefix}1f").into_bytes().into(),

@@ -109,7 +109,8 @@ impl PartitionMap {
         self.revision
     }
 
-    /// Returns the moment as of which this map is complete, fixed when the map was handed out, as [`Roster::as_of`].
+    /// Returns the moment up to which this map is complete, fixed when the observer returned the map, as
+    /// [`Roster::as_of`].
     pub fn as_of(&self) -> Option<&AsOf> {
         self.members.as_of()
     }
@@ -144,8 +145,8 @@ impl PartitionMap {
         (0..self.count()).filter(|partition| self.owner(*partition).is_none())
     }
 
-    /// Returns the partitions that nobody can own, each with the key that stands in the place of its owner's key. That
-    /// key has no lease, so it never expires. Delete it, for example with `etcdctl del`.
+    /// Returns the partitions that no member can own, each with the key that occupies the place of its owner's key.
+    /// That key has no lease, so it never expires. Delete it, for example with `etcdctl del`.
     pub fn blocked(&self) -> impl Iterator<Item = (u32, &Member)> {
         let keys = (0..).zip(self.owned.iter());
         keys.filter_map(|(partition, held)| {

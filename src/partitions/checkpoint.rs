@@ -1,4 +1,4 @@
-//! Reads and writes the checkpoint of a partition: how far its work came, for the next owner.
+//! Reads and writes the checkpoint of a partition: the progress of its work, for the next owner.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
 use crate::session::CHECKPOINTS;
 
-/// The largest checkpoint, in bytes. etcd keeps every one of them in memory's reach, and backs them up.
+/// The largest checkpoint, in bytes. etcd keeps every checkpoint in its database and in its backups.
 const LARGEST: usize = 64 * 1024;
 
-/// Where the checkpoints of a member's partitions are.
+/// The folder with the checkpoints of a member's partitions.
 #[derive(Clone)]
 pub(super) struct Folder(Arc<str>);
 
@@ -45,8 +45,8 @@ impl Checkpoint {
 }
 
 impl Partition {
-    /// Reads the last checkpoint of this partition: what its last owner [saved](Partition::save_checkpoint), this one or
-    /// an earlier one. `None`: nobody has saved one.
+    /// Reads the last checkpoint of this partition: the value that its last owner, this one or an earlier one,
+    /// [saved](Partition::save_checkpoint). `None`: no owner has saved one.
     ///
     /// The read is fenced: no write of an earlier owner can follow it.
     ///
@@ -66,15 +66,15 @@ impl Partition {
         Ok(found.map(|found| found.value().to_vec()))
     }
 
-    /// Saves how far the work on this partition came, in place of the last checkpoint, for the next owner. At most
-    /// 64 KiB.
+    /// Saves the progress of the work on this partition for the next owner, in at most 64 KiB. It replaces the last
+    /// checkpoint.
     ///
     /// The write is fenced by this term's token: once another member owns the partition, no checkpoint of this owner is
     /// stored any more. Checkpoints of one term are stored in the order of the calls.
     ///
     /// The checkpoint is the key `<namespace>/~checkpoint/<name>/<count>/<partition>`, without a lease: it outlives all
-    /// members. With another count, partitions begin without checkpoints. A backup of etcd that is restored brings back
-    /// its checkpoints, so work that was done since is done again; make such work idempotent.
+    /// members. With another count, partitions begin without checkpoints. A restored backup of etcd brings back its old
+    /// checkpoints, so work that was done since is repeated; make such work idempotent.
     ///
     /// ```
     /// # #[tokio::main]
@@ -98,8 +98,8 @@ impl Partition {
     /// # Errors
     ///
     /// `InvalidInput`: the checkpoint is too large. `LeadershipLost`, `FenceLost`: the partition is no longer this
-    /// owner's, and nothing was stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it again,
-    /// or a later one. Others: etcd refused it.
+    /// owner's, and nothing was stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it
+    /// again, or a later one. Others: etcd refused it.
     ///
     /// # Cancellation safety
     ///
@@ -116,7 +116,8 @@ impl Partition {
         let key = &*checkpoint.key;
         let mut known = checkpoint.known.lock().await;
         loop {
-            // An attempt without an answer may be applied later. It compares, so it never replaces a later one.
+            // An attempt without an answer may be applied later. Its condition prevents that it replaces a later
+            // checkpoint.
             let replaces = match known.take() {
                 Some(revision) => revision,
                 None => Checkpoint::modified(&self.leadership.txn([Op::get(key)]).await?),
@@ -129,7 +130,7 @@ impl Partition {
                 *known = Some(outcome.revision());
                 return Ok(());
             }
-            // An earlier attempt of this owner, whose answer was lost, was applied meanwhile.
+            // An earlier attempt of this owner, whose answer was lost, has been applied.
             *known = Some(Checkpoint::modified(&outcome));
         }
     }

@@ -1,4 +1,4 @@
-//! Defines the handles of shared partitions, and gives a member each partition that it comes to own.
+//! Defines the handles of shared partitions, and hands a member each partition that it wins.
 
 mod checkpoint;
 mod runner;
@@ -27,10 +27,10 @@ pub use runner::PartitionRunner;
 /// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
 /// the members have settled, exactly one member owns each, and every member owns its share, rounded down or up.
 ///
-/// All shares are equal, unless members [announce capacities](crate::Announcement::with_capacity): a member of capacity 2
-/// takes twice as many partitions as one of capacity 1. Members of versions that know no capacities count as 1, and own
-/// what such members would own; so announce capacities when all members know them. While all members
-/// [ask for it](crate::Announcement::with_spread_over_data_centers), data centres own equal numbers of partitions.
+/// All shares are equal, unless members [announce capacities](crate::Announcement::with_capacity): a member of capacity
+/// 2 takes twice as many partitions as one of capacity 1. Members of versions that know no capacities count as 1, and
+/// compute the shares as if all did; so announce capacities only when all members know them. While all members [ask for
+/// it](crate::Announcement::with_spread_over_data_centers), data centres own equal numbers of partitions.
 ///
 /// Each owned partition is a term of leadership of its own, with the guarantees of [`Term`]: the term ends before
 /// another member can own the partition, and its work ends before its key is deleted. Its [token](Term::fencing_token)
@@ -43,18 +43,18 @@ pub use runner::PartitionRunner;
 ///
 /// A new member receives its share from the members with most partitions, starting with those they took last. The share
 /// of a member that leaves or dies goes to the others. Nothing else moves, except where capacities differ: there, the
-/// share of another member may be rounded the other way, which moves one of its partitions at most. No node decides this: every member watches
-/// the same keys and computes the same answer. `Partitions` is a cheap handle from
+/// share of another member may be rounded the other way, which moves one of its partitions at most. No single node
+/// decides this: every member watches the same keys and computes the same answer. `Partitions` is a cheap handle from
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
-/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without a
-/// lease.
+/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without
+/// a lease.
 ///
 /// # Changing the count
 ///
 /// A key's partition depends on the count, so two counts must never be in use at once. etcd has no record of the count
-/// except the keys themselves: while a member or owner with one count exists, nobody joins with another
+/// except the keys themselves: while a member or owner with one count exists, no member can join with another
 /// ([`CountMismatch`](crate::ErrorKind::CountMismatch) names both). To change it, stop every member, then start them
 /// with the new count. The first of them joins when the last key of the old count is gone, a TTL later at most if a
 /// process was killed. Programs that route by [`Partitions::partition_for`] need the new count as well.
@@ -91,7 +91,7 @@ pub use runner::PartitionRunner;
 pub struct Partitions {
     pub(crate) handle: Handle,
     name: Arc<str>,
-    /// The keys of all counts.
+    /// The prefix of the keys of all counts.
     family: Arc<[u8]>,
     prefix: Arc<str>,
     count: u32,
@@ -196,7 +196,7 @@ impl Partitions {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let candidate =
-            Candidate::stand(&self.handle, name, prefix, None, None, None, |_| config).await?;
+            Candidate::join(&self.handle, name, prefix, None, None, None, |_| config).await?;
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
@@ -209,8 +209,8 @@ impl Partitions {
     ///
     /// # Errors
     ///
-    /// `CountMismatch`: nobody shares the partitions under this count, but others share them under another. Others as
-    /// for [`Election::leader`](crate::Election::leader).
+    /// `CountMismatch`: the partitions have no member under this count, but have members under another. Others as for
+    /// [`Election::leader`](crate::Election::leader).
     ///
     /// # Cancellation safety
     ///
@@ -244,7 +244,7 @@ impl Partitions {
     /// Returns a stream of partition maps: the current one first, then every change.
     ///
     /// An observer needs no lease, and only the permission to read. While etcd cannot be reached, the stream waits.
-    /// While others share the partitions under another count, and nobody under this one, each change is an error of the
+    /// While the partitions have members under another count, and none under this one, each change is an error of the
     /// kind `CountMismatch`; the stream continues.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 /// A membership in shared partitions. The session keeps its key alive, and replaces it after a lost lease.
 ///
 /// Dropping it ends the membership, in the background: the terms of its partitions end, and their keys are deleted when
-/// their work has ended. [`Partition`]s that it returned live on without it, until then.
+/// their work has ended. [`Partition`]s that it returned continue without it, until then.
 #[must_use = "dropping a membership leaves"]
 pub struct PartitionMembership {
     candidate: Candidate,
@@ -300,11 +300,11 @@ pub struct PartitionMembership {
 }
 
 impl PartitionMembership {
-    /// Waits for the next partition that this member comes to own.
+    /// Waits for the next partition that this member wins.
     ///
     /// The deadline is checked at the moment of return, so a partition that was already lost is never returned. A
-    /// partition whose term has ended may come to this member again, with a larger token, once the [`Partition`] of
-    /// that term has been dropped.
+    /// partition whose term has ended may return to this member, with a larger token, once the [`Partition`] of that
+    /// term has been dropped.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl PartitionMembership {
     pub async fn owned(&mut self) -> Result<Partition> {
         loop {
             let leadership = self.candidate.elected().await?;
-            // One of ours has no other kind of key.
+            // A key of a member's term is always a partition's key.
             if let Some(KeyKind::Partition(number)) = kind_of(&self.prefix, leadership.key()) {
                 let checkpoint = self.checkpoints.checkpoint(number);
                 return Ok(Partition {
@@ -380,7 +380,7 @@ impl fmt::Debug for PartitionMembership {
 /// A partition that this member owns, for one term. It dereferences to its [`Term`], which has the checks and the
 /// fencing.
 ///
-/// Dropping it, or a panic that unwinds through it, gives the partition back at once; drop it only when the work has
+/// Dropping it, or a panic that unwinds through it, releases the partition at once; drop it only when the work has
 /// ended. If the balance still assigns the partition to this member, the member takes it again, in a new term.
 #[must_use = "dropping a partition gives it back"]
 pub struct Partition {
@@ -462,7 +462,7 @@ mod tests {
             let partitions = [64, 1024].map(|count| partition_for(key.as_bytes(), count));
             assert_eq!(partitions, [of_64, of_1024], "{key}");
         }
-        // Beyond the lengths that the function treats each in its own way.
+        // Longer keys than those for which the function has special cases.
         let long = |key: &[u8]| XxHash3_64::oneshot(key);
         assert_eq!(long(&(0..=255).collect::<Vec<u8>>()), 0x9408_a443_3b95_2d71);
         assert_eq!(long(&[b'x'; 1000]), 0xc0a4_877b_962c_ba82);

@@ -87,9 +87,9 @@ impl<'a> PartitionRunner<'a> {
     /// `check` and its next call.
     ///
     /// After a time of `limit` without an `Ok`, all terms of this member end as
-    /// [`Stalled`](crate::LostReason::Stalled), and the member leaves, so that the others take its partitions. It joins,
-    /// at first and again, only once the check has returned `Ok`. By default, there is no check. `limit` is at most
-    /// 24 h, and `every` is shorter.
+    /// [`Stalled`](crate::LostReason::Stalled), and the member leaves, so that the others take its partitions. It
+    /// joins, at first and again, only once the check has returned `Ok`. By default, there is no check. `limit` is at
+    /// most 24 h, and `every` is shorter.
     ///
     /// A call that takes longer than `limit` is dropped, and counts as an error. The check runs within the call of
     /// [`PartitionRunner::run`], beside the work. Work that blocks the thread also blocks the check, so the limit ends
@@ -143,7 +143,7 @@ impl<'a> PartitionRunner<'a> {
             rules: self.rules,
             work,
         };
-        // Boxed, for it is large, and callers hold it in futures of their own.
+        // Boxed, because it is large and callers hold it in futures of their own.
         cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
     }
 }

@@ -28,7 +28,7 @@ enum End<T> {
     Done(T),
     /// The work failed while the member owned the partition.
     Failed(Error),
-    /// Its term was over.
+    /// The term of the work was over.
     Over,
     Panicked(Box<dyn Any + Send>),
 }
@@ -45,7 +45,7 @@ enum Verdict<T> {
 }
 
 impl<T> Verdict<T> {
-    /// Why the member leaves.
+    /// Returns why the member leaves.
     fn reason(&self) -> EndReason {
         match self {
             Verdict::Failed(_) => EndReason::WorkFailed,
@@ -157,7 +157,7 @@ impl<W> Run<'_, W> {
             if matches!(verdict, Verdict::Ill) {
                 watch.stall();
             }
-            // The first verdict counts; what else ends is the end of its term.
+            // The first verdict counts; other work that ends only ends its own term.
             let (other, left) = wind_up(&mut member, verdict.reason(), under_way).await;
             match (verdict, other) {
                 (Verdict::Panicked(panic), _) | (_, Some(End::Panicked(panic))) => {
@@ -208,12 +208,12 @@ struct Watch {
     on_error: OnError,
     /// The time of the last `Ok` of the health check; nanoseconds.
     healthy: AtomicU64,
-    /// The monitors of the terms that are under way, and perhaps of some that are over.
+    /// The monitors of the running terms, and perhaps of some that are over.
     monitors: Mutex<Vec<Weak<WorkMonitor>>>,
 }
 
 impl Watch {
-    /// Watches the work that begins now, if anything is to be watched.
+    /// Watches the work that begins now, if it has limits to watch.
     fn begin(&self, claim: &Arc<Claim>) -> Option<Arc<WorkMonitor>> {
         if !self.aborts && self.silence.is_none() && self.illness.is_none() {
             return None;
@@ -258,7 +258,7 @@ async fn wait(env: &dyn Env, pause: Duration, check: Option<&mut Health<'_>>) {
     }
 }
 
-/// Calls the check, and completes when there was no `Ok` for too long; never without a check.
+/// Calls the check, and completes when there was no `Ok` for too long; never completes without a check.
 async fn falls_ill(check: Option<&mut Health<'_>>, watch: &Watch) {
     let Some(check) = check else {
         return std::future::pending().await;
@@ -288,7 +288,7 @@ async fn wind_up<T>(
     mut under_way: FuturesUnordered<impl Future<Output = End<T>>>,
 ) -> (Option<End<T>>, Result<()>) {
     let mut first = None;
-    // The first word alone makes every term end; the confirmation is awaited when the work has.
+    // Begins to leave, which makes every term end; its confirmation is awaited after the work.
     drop(member.begin_to_leave(reason));
     while let Some(end) = under_way.next().await {
         match (&first, &end) {
@@ -301,7 +301,7 @@ async fn wind_up<T>(
     (first, member.leave().await.or_else(unconfirmed))
 }
 
-/// Runs one term of one partition, until its work has ended or was dropped and its key may be deleted.
+/// Runs the work of one term of one partition, until its work has ended or was dropped and its key may be deleted.
 fn term<W, F, T, E>(
     partition: Partition,
     work: &mut W,

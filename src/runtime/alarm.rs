@@ -1,4 +1,5 @@
-//! Wakes tasks at points in time of the deadline clock, from the watchdog's thread, so that a suspend delays none of them.
+//! Wakes tasks at points in time of the deadline clock, from the watchdog's thread, so that a suspend delays none of
+//! them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,15 +47,15 @@ impl Alarms {
 pub(super) trait Ringer: Send + Sync + 'static {
     /// Returns the alarms that the thread rings.
     fn alarms(&self) -> &Alarms;
-    /// Has it look again, for an earlier alarm has come.
-    fn look_again(ringer: &Arc<Self>);
+    /// Makes the thread check its alarms again, after an earlier alarm was set.
+    fn recheck_alarms(ringer: &Arc<Self>);
 }
 
 /// Completes at a point in time of the deadline clock.
 pub(super) struct Alarm<R: Ringer> {
     ringer: Arc<R>,
     at: Time,
-    /// Where it is in the order, while it waits.
+    /// The alarm's place in the order, while it waits.
     place: Option<(Time, u64)>,
 }
 
@@ -84,7 +85,7 @@ impl<R: Ringer> Future for Alarm<R> {
         self.place = Some(place);
         if is_first && !waits {
             // The thread sleeps until a later time, or does not run yet.
-            R::look_again(&self.ringer);
+            R::recheck_alarms(&self.ringer);
         }
         Poll::Pending
     }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
     use crate::runtime::watchdog::Watchdog;
 
-    /// Runs it where no timer of a runtime could help.
+    /// Runs a future to its end in a thread without a runtime.
     fn block_on<F: Future>(future: F) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(future)

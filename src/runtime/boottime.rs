@@ -2,7 +2,7 @@
 
 use eldest_core::time::Time;
 
-/// Time since boot, suspend included; `Instant` on Linux leaves suspend out.
+/// Returns the time since boot, including suspended time, which `Instant` on Linux omits.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn now() -> Time {
     use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ pub(super) fn now() -> Time {
     Time::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// Time since the first use, by the best clock the standard library has here.
+/// Returns the time since the first use, by the best clock that the standard library has here.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[allow(clippy::disallowed_methods)] // the one place that reads the deadline clock
 pub(super) fn now() -> Time {

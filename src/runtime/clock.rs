@@ -24,7 +24,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A machine with this clock. What waits for a time of it must be polled again when that has come.
+    /// Makes a machine with this clock. A future that waits for a time must be polled again when the clock shows it.
     pub fn env(self: &Arc<Self>, others: Scripted) -> SharedEnv {
         let (clock, alarm) = (Arc::clone(self), Arc::clone(self));
         let wake_at = move |at| {
@@ -44,19 +44,19 @@ impl Clock {
         })
     }
 
-    /// In milliseconds.
+    /// Sets the clock, in milliseconds.
     pub fn set(&self, ms: u64) {
         let nanos = Duration::from_millis(ms).as_nanos();
         self.now
             .store(nanos.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// At the next reading this happens.
+    /// Makes `event` happen at the next reading of the clock.
     pub fn meanwhile(&self, event: impl FnOnce() + Send + 'static) {
         self.events().push_back(Box::new(event));
     }
 
-    /// How often the clock was read since this was asked last.
+    /// Returns how often the clock was read since the last call.
     pub fn readings(&self) -> u64 {
         self.readings.swap(0, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Looks names up: addresses by the system's resolver, and SRV records in DNS.
+//! Looks up names: addresses by the system's resolver, and SRV records in DNS.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -11,14 +11,14 @@ use domain::{
     resolv::stub::{StubResolver, conf::ResolvConf},
 };
 
-/// Where a service is, as an SRV record says.
+/// The place of a service, from an SRV record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(
     clippy::exhaustive_structs,
     reason = "hidden: for crates that pin the exact version"
 )]
 pub struct Service {
-    /// Lower ones come first.
+    /// The priority; lower values come first.
     pub priority: u16,
     /// The host's name, without a final dot.
     pub host: String,
@@ -37,14 +37,14 @@ pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// Returns the SRV records of the name, or none if there is no such name. The resolver lives for this one question, so that
-/// it has the system's present configuration, and that none of its tasks stays.
+/// Returns the SRV records of the name, or none if there is no such name. The resolver lives for this one question, so
+/// that it uses the system's present configuration, and leaves no task behind.
 #[cfg(feature = "srv")]
 pub(super) async fn services(name: &str) -> io::Result<Vec<Service>> {
     look_up(ResolvConf::default(), name).await
 }
 
-/// Asks for the name as it is, and then below each domain of the search list, until there are records.
+/// Looks up the name as it is, and then below each domain of the search list, until there are records.
 #[cfg(feature = "srv")]
 async fn look_up(config: ResolvConf, name: &str) -> io::Result<Vec<Service>> {
     let mut domains = vec![String::new()];
@@ -76,7 +76,7 @@ async fn records(resolver: &StubResolver, name: &str) -> io::Result<Vec<Service>
     let mut found = Vec::new();
     for record in records.limit_to_in::<Srv<_>>() {
         let record = record.map_err(io::Error::other)?.into_data();
-        // The target `.` says that there is no such service.
+        // The target `.` means that there is no such service.
         if !record.target().is_root() {
             found.push(Service {
                 priority: record.priority(),
@@ -102,7 +102,7 @@ mod tests {
     const NO_SUCH_NAME: u8 = 3;
     const REFUSED: u8 = 5;
 
-    /// A name as DNS writes it.
+    /// Encodes a name as DNS does.
     fn written(name: &str) -> Vec<u8> {
         let labels = name.split_terminator('.');
         let labels = labels.flat_map(|one| [&[one.len() as u8], one.as_bytes()].concat());
@@ -116,7 +116,7 @@ mod tests {
         answer.extend(&question[12..12 + name + 5]);
         for (priority, port, host) in records {
             let host = written(host);
-            // The question's name, SRV, the internet, a minute.
+            // The name of the question, type SRV, class internet, and a TTL of one minute.
             answer.extend([0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60]);
             answer.extend((host.len() as u16 + 6).to_be_bytes());
             for number in [*priority, 0, *port] {
@@ -127,8 +127,8 @@ mod tests {
         answer
     }
 
-    /// Looks a name up at a name server that answers this to the question for `known`, and to all others that there is
-    /// no such name.
+    /// Looks up a name at a name server that gives this answer for `known`, and reports that every other name does not
+    /// exist.
     async fn served(
         known: &str,
         code: u8,
@@ -177,12 +177,12 @@ mod tests {
             service(10, "b.example.com", 1),
         ];
         assert_eq!(found.unwrap(), expected);
-        // The root says that there is no such service.
+        // The root as target means that there is no such service.
         assert_eq!(served(AS_IT_IS, 0, &[(0, 0, "")]).await.unwrap(), []);
     }
 
     #[tokio::test]
-    async fn a_name_is_looked_up_below_the_domains_of_the_search_list_too() {
+    async fn names_are_also_looked_up_below_the_search_domains() {
         let below = "_etcd-client._tcp.cluster.example.com";
         let found = served(below, 0, &[(10, 2379, "a.example.com")])
             .await

@@ -1,4 +1,4 @@
-//! An [`Env`] of closures: a test replaces those parts of the machine that it makes up, and keeps the others.
+//! Builds an [`Env`] from closures: a test replaces some parts of the machine, and keeps the others.
 #![allow(clippy::disallowed_methods)] // the tests' clock and timers
 #![allow(missing_docs, unreachable_pub)] // hidden, and named as the methods of `Env` are
 #![allow(
@@ -40,7 +40,8 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// A clock since now, tokio's timers and tasks, and real connections. Without a watchdog.
+    /// Makes a machine with a clock that starts now, tokio's timers and tasks, and real connections, but without a
+    /// watchdog.
     pub fn real() -> Self {
         let begun = Instant::now();
         let now = move || Time::ZERO.after(Duration::from_secs(1) + begun.elapsed());
@@ -58,7 +59,7 @@ impl Scripted {
         }
     }
 
-    /// A machine on which nothing happens: its clock shows the origin, no wait ends, and no task runs.
+    /// Makes a machine on which nothing happens: its clock shows the origin, no wait ends, and no task runs.
     pub fn still() -> Self {
         Self {
             now: Box::new(|| Time::ZERO),

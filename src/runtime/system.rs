@@ -28,7 +28,7 @@ pub struct System {
     handle: Handle,
 }
 
-/// There was no tokio runtime to run on.
+/// The error outside of a tokio runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRuntime;
 
@@ -44,10 +44,10 @@ impl std::fmt::Display for NoRuntime {
 impl std::error::Error for NoRuntime {}
 
 impl System {
-    /// Keeps the current runtime for every task to come.
+    /// Uses the current runtime for all later tasks.
     ///
     /// # Errors
-    /// There is no tokio runtime here.
+    /// The caller is not in a tokio runtime.
     pub fn new() -> Result<Self, NoRuntime> {
         match Handle::try_current() {
             Ok(handle) => Ok(Self { handle }),
@@ -70,8 +70,8 @@ impl Env for System {
 
     #[allow(clippy::disallowed_methods)] // the one place that makes tokio's timers
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The timer is made at the first poll, by the thread that waits. If that is outside of every runtime, the
-        // watchdog's thread wakes it.
+        // The timer is made at the first poll, by the thread that waits. Outside of every runtime, the watchdog's
+        // thread wakes it.
         async move {
             match Handle::try_current() {
                 Ok(_) => tokio::time::sleep(duration).await,
@@ -82,7 +82,7 @@ impl Env for System {
     }
 
     fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
-        // A timer of the runtime as well: the system may have refused the watchdog its thread.
+        // The runtime's timer as well, because the system may have refused to start the watchdog's thread.
         let sleep = self.sleep(at.since(now()));
         async move {
             select(watchdog::wake_at(at), sleep).await;
@@ -111,7 +111,7 @@ impl Env for System {
             if Handle::try_current().is_ok() {
                 return connecting.await;
             }
-            // The connection has a task, which a caller outside of every runtime cannot start.
+            // The connection needs a task, which a caller outside of every runtime cannot start.
             let gone = |error| Err(etcd_client::Error::IoError(io::Error::other(error)));
             let connected = AbortOnDropHandle::new(session.spawn(connecting)).await;
             connected.unwrap_or_else(gone)
@@ -146,7 +146,7 @@ impl Env for System {
     }
 
     fn read(&self, file: std::path::PathBuf) -> BoxFuture<'static, io::Result<Vec<u8>>> {
-        // On a thread for what may block: the file may lie on a disk that has gone to sleep.
+        // On a thread for blocking calls: the file may lie on a disk that sleeps.
         let read = self.handle.spawn_blocking(move || std::fs::read(file));
         async move { read.await.unwrap_or_else(|error| Err(error.into())) }.boxed()
     }
@@ -160,9 +160,9 @@ impl Env for System {
     }
 }
 
-/// Draws from the kernel: a generator of our own would have the same state in every clone of a machine.
+/// Draws from the kernel, because a generator of our own would have the same state in every clone of a machine.
 pub(super) fn random() -> u64 {
-    // The kernel never refuses once it has booted.
+    // The kernel never refuses after it has booted.
     getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(now().as_nanos()))
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clone_with_the_same_state_draws_other_numbers() {
+    async fn a_clone_with_the_same_seed_draws_other_numbers() {
         let system = System::new().expect("in a runtime");
         let drawn = [7, 7].map(|state| {
             fastrand::seed(state);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_advances_by_at_least_what_was_slept() {
+    async fn the_clock_advances_by_at_least_the_sleep() {
         let system = System::new().expect("in a runtime");
         let before = system.now();
         system.sleep(Duration::from_millis(20)).await;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waking_at_a_time_is_never_early_and_a_past_time_is_ready() {
+    async fn timer_never_wakes_early_and_a_past_time_is_ready() {
         let system = System::new().expect("in a runtime");
         let at = system.now().after(Duration::from_millis(20));
         system.wake_at(at).await;

@@ -1,4 +1,4 @@
-//! Keeps deadlines although no task of the runtime runs: one plain thread for the whole process sleeps to an absolute
+//! Keeps deadlines even if no task of the runtime runs: one plain thread for the whole process sleeps to an absolute
 //! point of the deadline clock, so that it also wakes after the machine was suspended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,17 +18,17 @@ const LONGEST_PLAIN_WAIT: Duration = Duration::from_secs(1);
 
 static WATCHDOG: LazyLock<Arc<Watchdog>> = LazyLock::new(|| Arc::new(Watchdog::new(Bell::new())));
 
-/// Has `watched` fired when it is due, for as long as it lives.
+/// Fires `watched` when it is due, for as long as it lives.
 pub(super) fn watch(watched: Weak<dyn Watched>) {
     Watchdog::watch(&WATCHDOG, watched);
 }
 
-/// Looks at every due time again.
+/// Checks every due time again.
 pub(super) fn rewatch() {
     Watchdog::rewatch(&WATCHDOG);
 }
 
-/// Completes at that time of the deadline clock; the watchdog's thread wakes the task.
+/// Completes when the deadline clock shows that time; the watchdog's thread wakes the task.
 pub(super) fn wake_at(at: Time) -> Alarm<Watchdog> {
     Alarm::new(&WATCHDOG, at)
 }
@@ -48,8 +48,8 @@ struct Inbox {
 /// One registration, owned by the watchdog's thread.
 struct Entry {
     watched: Weak<dyn Watched>,
-    /// The due time it was last fired for: never fired twice for the same one, so a due time that stays
-    /// in the past does not keep the thread busy.
+    /// The due time of the last firing. It does not fire twice, so a due time that stays in the past does not keep the
+    /// thread busy.
     fired: Option<Time>,
 }
 
@@ -58,7 +58,7 @@ impl Ringer for Watchdog {
         &self.alarms
     }
 
-    fn look_again(ringer: &Arc<Self>) {
+    fn recheck_alarms(ringer: &Arc<Self>) {
         Watchdog::rewatch(ringer);
     }
 }
@@ -88,8 +88,8 @@ impl Watchdog {
         this.bell.ring();
     }
 
-    /// Starts the thread. When the system refuses one, the next call tries again; until then the deadline
-    /// is kept only by the checks that read the clock.
+    /// Starts the thread. If the system refuses to start it, the next call tries again; until then only the checks that
+    /// read the clock keep the deadline.
     fn ensure_running(this: &Arc<Self>, inbox: &mut Inbox) {
         if inbox.running {
             return;
@@ -107,15 +107,15 @@ impl Watchdog {
     fn run(&self) -> ! {
         let mut entries = Vec::new();
         loop {
-            // Nothing in a round is expected to panic beyond what `visit` catches; should it, the thread goes on.
+            // No panic of a round is expected beyond those that `visit` catches; after one, the thread continues.
             let next = catch_unwind(AssertUnwindSafe(|| self.round(&mut entries)));
-            // After a panic of the round itself the earliest due time is unknown: look again soon.
+            // After a panic of the round itself the earliest due time is unknown: check again soon.
             let next = next.unwrap_or_else(|_| Some(now().after(Duration::from_millis(10))));
             self.bell.wait(next);
         }
     }
 
-    /// Fires what is due; answers the earliest time still to come.
+    /// Fires the entries that are due; returns the earliest time still to come.
     fn round(&self, entries: &mut Vec<Entry>) -> Option<Time> {
         let newcomers = std::mem::take(&mut lock(&self.inbox).newcomers);
         entries.extend(newcomers.into_iter().map(|watched| Entry {
@@ -132,16 +132,16 @@ impl Watchdog {
             }
             true
         });
-        // After what is watched: leaders hear of their end before their tasks do.
+        // After the watched entries: leaders must learn of their end before their tasks wake.
         [next, self.alarms.ring(now())].into_iter().flatten().min()
     }
 }
 
-/// Fires one entry if it is due; answers its due time if that is still to come. The strong reference is
-/// dropped inside, since it may turn out to be the last one and its drop is foreign code too.
+/// Fires one entry if it is due; returns its due time if that is still to come. The strong reference is dropped inside,
+/// because it may be the last one, and its drop is foreign code too.
 fn visit(watched: Arc<dyn Watched>, fired: &mut Option<Time>) -> Option<Time> {
     let visited = catch_unwind(AssertUnwindSafe(move || {
-        // Asked again after firing: the entry may name its next due time.
+        // `due` is called again after firing, because the entry may name its next due time.
         for _ in 0..2 {
             let due = watched.due()?;
             if *fired == Some(due) {
@@ -154,7 +154,7 @@ fn visit(watched: Arc<dyn Watched>, fired: &mut Option<Time>) -> Option<Time> {
             *fired = Some(due);
             watched.fire(now);
         }
-        // Due again at once: fired in the next round, after all others had their turn.
+        // An entry that is due again at once fires in the next round, after all others had their turn.
         watched.due().filter(|due| *fired != Some(*due))
     }));
     visited.unwrap_or_else(|panic| {
@@ -171,12 +171,12 @@ fn visit(watched: Arc<dyn Watched>, fired: &mut Option<Time>) -> Option<Time> {
     })
 }
 
-/// Locks; a lock poisoned by a panic elsewhere is taken over, since all that it guards stays consistent.
+/// Locks; takes over a lock that a panic elsewhere poisoned, because its data is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a point in time or a ring, whichever comes first. A ring while nobody waits is not lost.
+/// Waits for a point in time or a ring, whichever comes first. A ring before the wait is not lost.
 struct Bell {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     kernel: Option<kernel::Bell>,
@@ -202,7 +202,7 @@ impl Bell {
         Self::plain()
     }
 
-    /// Without kernel timers: what other systems have, and Linux when it is out of file descriptors.
+    /// Makes a bell without kernel timers, for other systems, and for a Linux without free file descriptors.
     fn plain() -> Self {
         Self {
             #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -222,14 +222,14 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// May return early.
+    /// Waits; may return early.
     fn wait(&self, until: Option<Time>) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if let Some(kernel) = &self.kernel {
             if kernel.wait(until).is_ok() {
                 return;
             }
-            // The kernel is short of something: wait a moment instead of spinning, then try again.
+            // The kernel lacks a resource: wait a moment instead of spinning, then try again.
             let soon = now().after(Duration::from_millis(5));
             self.wait_plain(Some(until.map_or(soon, |until| until.min(soon))));
             return;
@@ -258,7 +258,7 @@ impl Bell {
     }
 }
 
-/// An absolute timer on the deadline clock and an event descriptor to interrupt it.
+/// Waits with an absolute timer on the deadline clock, and an event descriptor that interrupts it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod kernel {
     use std::os::fd::OwnedFd;
@@ -310,7 +310,7 @@ mod kernel {
                 it_interval: zero,
                 it_value: value,
             };
-            // Setting the timer also takes back an earlier expiry, so the timer is never read.
+            // Setting the timer also clears an earlier expiry, so the timer is never read.
             timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
             let mut descriptors = [
                 PollFd::new(&self.timer, PollFlags::IN),

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// The next `count` times after one, as text in UTC.
+    /// Returns the next `count` times after `after`, as text in UTC.
     fn times(cron: &Cron, after: &str, count: usize) -> Vec<String> {
         let after: Timestamp = after.parse().unwrap();
         let mut at = Moment(after.as_millisecond().try_into().unwrap());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_hour_in_the_gap_is_due_after_it_and_a_repeated_hour_once() {
+    fn skipped_hour_is_due_after_the_gap_and_repeated_hour_once() {
         let nightly = Cron::zoned("30 2 * * *", "Europe/Berlin").unwrap();
         // On 29 March, 02:00 to 03:00 does not exist; on 25 October it exists twice.
         assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_due_at_every_moment_that_matches_in_the_gap_and_in_both_hours() {
+    fn a_step_is_due_at_every_matching_moment_in_both_hours() {
         let half_hours = Cron::zoned("*/30 * * * *", "Europe/Berlin").unwrap();
         assert_eq!(
             times(&half_hours, "2026-03-29T00:30:00Z", 2),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_never_comes_is_refused_with_the_expression() {
+    fn unreadable_or_never_due_expression_is_refused_and_named() {
         for expression in ["", "every day", "61 * * * *", "* * * *", "0 0 30 2 *"] {
             let error = Cron::utc(expression).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -15,9 +15,9 @@ use super::times::Schedule;
 use crate::election::{Election, Leadership, Runner, Shutdown, Work};
 use crate::error::{BoxError, Error, Result};
 
-/// The longest time between two looks at the wall clock, which may be set meanwhile.
+/// The longest time between two readings of the wall clock, which may be set meanwhile.
 const TICK: Duration = Duration::from_secs(1);
-/// The most due times that are caught up.
+/// The largest number of due times that are caught up.
 const MOST: usize = 1000;
 
 /// A schedule that the leader of an election executes. It comes from [`Election::every`] or [`Runner::every`].
@@ -25,8 +25,9 @@ const MOST: usize = 1000;
 /// **Guaranteed**: the due times are begun one after the other, each later than the one before, across all hand-overs.
 /// With [`Delivery::AtMostOnce`], none is begun twice. With [`Delivery::AtLeastOnce`], one that was begun is repeated
 /// until the work has returned `Ok` and etcd has recorded that. Before the work begins, a transaction that is fenced by
-/// the term records the due time in etcd. **Not guaranteed**: that work ends which its leader's pause outlives. As in
-/// [`Election::run`], the work watches [`Term::lost`](crate::Term::lost) and fences what must never happen twice.
+/// the term records the due time in etcd. **Not guaranteed**: that work ends in time if its leader is paused for longer
+/// than its term. As in [`Election::run`], the work watches [`Term::lost`](crate::Term::lost) and fences what must
+/// never happen twice.
 ///
 /// The record is the key `<namespace>/~schedule/<election>`, without a lease. It survives all terms and sessions. If it
 /// is lost or restored from a backup, so is the memory of what was run. All nodes of an election need the same schedule
@@ -36,9 +37,9 @@ const MOST: usize = 1000;
 /// # Clocks
 ///
 /// - The leader's wall clock decides what is due. Its offset from the true time is the offset of the work.
-/// - If the clock jumps forward, the due times that it passed are missed, and the [catch-up rule](CatchUp) applies.
-///   The leader looks at the clock once a second.
-/// - If the clock jumps back, or the next leader's clock is behind, nothing up to the last recorded due time comes
+/// - If the clock jumps forward, the due times that it passed are missed, and the [catch-up rule](CatchUp) applies. The
+///   leader reads the clock once a second.
+/// - If the clock jumps back, or the next leader's clock is behind, no due time up to the last recorded one is run
 ///   again. The schedule waits until the clock has passed it, and logs a warning.
 /// - A leader whose clock is far in the future makes the schedule wait for that long. Correct the clock, delete the
 ///   record, and let the leader step down.
@@ -106,30 +107,31 @@ impl Every<'_> {
         self
     }
 
-    /// Sets what happens to due times that passed while nobody led or worked; [`CatchUp::Latest`] by default.
+    /// Sets what happens to due times that passed while no leader worked; [`CatchUp::Latest`] by default.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
         self.plan.catch_up = catch_up;
         self
     }
 
-    /// Stands in the election, and runs `work` at each due time while this node leads, until `shutdown`.
+    /// Joins the election as a candidate, and runs `work` at each due time while this node leads, until `shutdown`.
     ///
     /// Terms begin, are lost and end as in [`Election::run`]; the due time's work is that call's work. Two calls of
-    /// `work` never overlap, neither on one node nor, if the work heeds its token, on two. Due times that pass while the
-    /// work runs are missed, and the [catch-up rule](CatchUp) applies to them.
+    /// `work` never overlap, neither on one node nor, if the work heeds its token, on two. Due times that pass while
+    /// the work runs are missed, and the [catch-up rule](CatchUp) applies to them.
     ///
-    /// Work that returns `Ok` while its token is not cancelled has finished its due time. If it returns `Ok` or an error
-    /// later, or is dropped, the run was interrupted, and the [delivery](Delivery) decides.
+    /// Work that returns `Ok` while its token is not cancelled has finished its due time. If it returns `Ok` or an
+    /// error later, or is dropped, the run was interrupted, and the [delivery](Delivery) decides.
     ///
     /// Nothing is due before the first leader has recorded that the schedule begins. When a schedule has no further due
     /// time, the leader waits for `shutdown`.
     ///
     /// # Errors
     ///
-    /// As [`Election::run`], with `Work` for an error of the work: this node leaves the election, and another one leads.
-    /// Return `Ok` to give up a due time that cannot succeed. `InvalidInput` also if [`CatchUp::All`] is out of bounds,
-    /// if the election is not within the session's namespace ([`Session::election_at`](crate::Session::election_at)), or
-    /// if the record in etcd cannot be read. `PermissionDenied`, `Rejected`: etcd refused to read or write the record.
+    /// As [`Election::run`], with `Work` for an error of the work: this node leaves the election, and another one
+    /// leads. Return `Ok` to give up a due time that cannot succeed. `InvalidInput` also if [`CatchUp::All`] is out of
+    /// bounds, if the election is not within the session's namespace
+    /// ([`Session::election_at`](crate::Session::election_at)), or if the record in etcd cannot be read.
+    /// `PermissionDenied`, `Rejected`: etcd refused to read or write the record.
     ///
     /// # Cancellation safety
     ///
@@ -158,7 +160,7 @@ impl Every<'_> {
             plan,
             refused: SyncMutex::default(),
         };
-        // Never waited for: no two terms overlap.
+        // Never contended: no two terms overlap.
         let work = Mutex::new(work);
         let (executor, work) = (&executor, &work);
         let led = runner
@@ -184,8 +186,8 @@ impl fmt::Debug for Every<'_> {
     }
 }
 
-/// One due time of a schedule. It dereferences to the [`Leadership`] of its term, which has the token, the heartbeat and
-/// the fencing.
+/// One due time of a schedule. It dereferences to the [`Leadership`] of its term, which has the token, the heartbeat
+/// and the fencing.
 ///
 /// Tasks of [`Leadership::spawn`] may outlive the call of the work. A due time is finished when that call returns.
 #[derive(Debug)]
@@ -196,8 +198,8 @@ pub struct Due {
 }
 
 impl Due {
-    /// Returns the time that was due, which may have passed long ago. It names the run: use it as the key of what the
-    /// work writes.
+    /// Returns the due time, which may have passed long ago. It identifies the run: use it as the key of the work's
+    /// writes.
     pub fn at(&self) -> SystemTime {
         self.at.to_system()
     }
@@ -221,7 +223,7 @@ struct Executor {
     place: Place,
     plan: Plan,
     tick: Duration,
-    /// The error of ours, not the work's, that ended it.
+    /// The error of the schedule itself, not of the work, that ended the call.
     refused: SyncMutex<Option<Error>>,
 }
 
@@ -231,7 +233,7 @@ impl Executor {
         refused.take()
     }
 
-    /// Keeps an error of the record, for the caller of `run` to get it as it is.
+    /// Keeps an error of the record, so that the caller of `run` receives it unchanged.
     fn refuse(&self, error: Error) -> BoxError {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let text = error.to_string();
@@ -239,7 +241,7 @@ impl Executor {
         text.into()
     }
 
-    /// One term: returns `Ok` when it is over.
+    /// Runs one term; returns `Ok` when it is over.
     async fn term<W, WF, E>(&self, leadership: Leadership, work: &mut W) -> Result<(), BoxError>
     where
         W: FnMut(Due) -> WF,
@@ -289,7 +291,7 @@ impl Executor {
             })
             .await
             .map_err(Into::into)?;
-            // Work that returns after it was asked to stop has not finished.
+            // Work that returns after its token was cancelled has not finished.
             if lost.is_cancelled() {
                 break;
             }
@@ -299,14 +301,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Writes the record. Returns `false` if the term is over, or if another record stands there: then that counts.
+    /// Writes the record. Returns `false` if the term is over, or if etcd has another record, which counts then.
     async fn note(&self, journal: &mut Journal<'_>, record: Record) -> Result<bool, BoxError> {
         let written = journal.write(record).await;
         let written = written.map_err(|error| self.refuse(error))?;
         Ok(written.is_ok() && journal.record() == Some(&record))
     }
 
-    /// Logs what an operator may not expect at the beginning of a term.
+    /// Logs circumstances at the beginning of a term that an operator may not expect.
     fn remark(&self, leadership: &Leadership, record: Option<&Record>) {
         let Some(&Record { due, progress }) = record else {
             return;

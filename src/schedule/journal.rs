@@ -12,10 +12,10 @@ use crate::runtime::SharedEnv;
 use crate::session::SCHEDULES;
 use crate::state::Term;
 
-/// The pause between two attempts.
+/// The pause between two attempts to reach etcd.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Where a schedule's record is, and who writes it.
+/// The place of a schedule's record, and the identity that writes it.
 pub(super) struct Place {
     pub(super) env: SharedEnv,
     key: String,
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// The record as this term knows it. Nobody else writes it while the term's key exists, apart from people.
+/// The record as this term knows it. While the term's key exists, no other node writes the record, but people may.
 pub(super) struct Journal<'a> {
     place: &'a Place,
     term: Term,
@@ -57,7 +57,8 @@ pub(super) struct Journal<'a> {
 pub(super) struct Lost;
 
 impl<'a> Journal<'a> {
-    /// Reads the record. Every earlier term's writes are part of it, for their fences refuse them from now on.
+    /// Reads the record. It includes every write of earlier terms, because their fences refuse later writes from now
+    /// on.
     pub(super) async fn open(place: &'a Place, term: Term) -> Result<Result<Self, Lost>> {
         let mut journal = Self {
             place,
@@ -77,12 +78,13 @@ impl<'a> Journal<'a> {
         self.record.as_ref()
     }
 
-    /// Replaces the record that this journal knows. If it finds another one, it takes that over instead, and
-    /// [`Journal::record`] tells.
+    /// Replaces the record that this journal knows. If etcd has another record, the journal adopts that instead, and
+    /// [`Journal::record`] returns it.
     pub(super) async fn write(&mut self, record: Record) -> Result<Result<(), Lost>> {
         let (key, now) = (self.place.key.as_str(), self.place.now());
         let value = record.encode(&self.place.identity, self.term.fencing_token(), now);
-        // An attempt without an answer may be applied later, even after the record has moved on. It compares, too.
+        // An attempt without an answer may be applied later, even after the record has changed. Its condition then
+        // refuses it.
         let known = Condition::mod_revision(key, Comparison::Equal, self.mod_revision);
         let put = Op::put(key, value.clone());
         let write = [Op::when([known], [put], [Op::get(key)])];
@@ -93,7 +95,7 @@ impl<'a> Journal<'a> {
             self.record = Some(record);
             self.mod_revision = outcome.revision();
         } else {
-            // The record found may be an attempt of ours whose answer was lost.
+            // The record in etcd may come from an attempt of ours whose answer was lost.
             self.adopt(outcome.found().next())?;
         }
         Ok(Ok(()))
@@ -106,7 +108,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Repeats a fenced transaction until it is answered. `None`: the term is over.
+    /// Repeats a fenced transaction until etcd answers. `None`: the term is over.
     async fn persist(&self, operations: &[Op]) -> Result<Option<TxnOutcome>> {
         let lost = self.term.lost();
         let mut logged = false;

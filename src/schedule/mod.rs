@@ -1,4 +1,4 @@
-//! Runs work at the due times of a schedule, on the leader only. A record in etcd says which due time was the last.
+//! Runs work at the due times of a schedule, on the leader only. A record in etcd holds the last due time.
 
 #[cfg(feature = "cron")]
 mod cron;

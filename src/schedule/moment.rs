@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, ErrorKind};
 
-/// A point in time by some wall clock, in milliseconds since 1970.
+/// A point in time by a wall clock, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(pub(super) u64);
 
@@ -22,20 +22,20 @@ impl Moment {
         Self(self.0.saturating_sub(ms))
     }
 
-    /// The same as the standard library's type. A time that this cannot hold is its largest.
+    /// Converts into the standard library's type. A time beyond that type becomes its largest.
     pub(super) fn to_system(self) -> SystemTime {
         UNIX_EPOCH
             .checked_add(Duration::from_millis(self.0))
             .unwrap_or(UNIX_EPOCH)
     }
 
-    /// Times before 1970 are 1970.
+    /// Converts from the standard library's type. Times before 1970 become 1970.
     pub(super) fn of_system(time: SystemTime) -> Self {
         Self::since_1970(time.duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 }
 
-/// The error for a value that breaks a rule.
+/// Makes the error for a value that breaks a rule.
 pub(super) fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidInput, message)
 }

@@ -1,4 +1,4 @@
-//! Decides which due time is to be run next. It reads no clock and no etcd: both are arguments.
+//! Decides which due time runs next. It reads no clock and no etcd: both are arguments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::moment::Moment;
 use super::record::{Progress, Record};
 use super::times::Schedule;
 
-/// Decides what happens to a due time whose run was interrupted, so that nobody knows how far it came.
+/// Decides what happens to a due time whose run was interrupted, so that its progress is unknown.
 ///
 /// A run is interrupted if its leader dies or loses its term before the work has returned and etcd has recorded that.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Delivery {
-    /// The due time is given up. No due time is ever begun twice.
+    /// The due time is skipped. No due time is ever begun twice.
     #[default]
     AtMostOnce,
     /// The next leader runs the due time again, before any other. The work may have had its effects already, so it must
@@ -21,7 +21,7 @@ pub enum Delivery {
     AtLeastOnce,
 }
 
-/// Decides what happens to due times that passed while nobody led, or while an earlier run took too long.
+/// Decides what happens to due times that passed while no node led, or while an earlier run took too long.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CatchUp {
@@ -30,22 +30,23 @@ pub enum CatchUp {
     /// Only the latest of them is run, at once.
     #[default]
     Latest,
-    /// Up to that many of them are run one after the other, the oldest first; those before are skipped. 1 to 1000.
+    /// Up to this number of them are run one after the other, the oldest first; earlier ones are skipped. The number is
+    /// from 1 to 1000.
     All(usize),
 }
 
 /// The next step of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Record that nothing up to now is due: the schedule is new.
+    /// Record that no time up to now is due, because the schedule is new.
     Begin(Moment),
-    /// Wait for that time; for ever if there is none.
+    /// Wait for the time; for ever if there is none.
     Wait(Option<Moment>),
-    /// Run that due time. `again`: it was begun before.
+    /// Run the due time. `again`: it was begun before.
     Run { due: Moment, again: bool },
 }
 
-/// How a schedule is executed.
+/// The rules by which a schedule is executed.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) schedule: Schedule,
@@ -54,8 +55,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns the step at `now` by the leader's wall clock. `record`: what etcd remembers. `awaited`: the time that this
-    /// leader waits for, if it waits.
+    /// Returns the step at `now` by the leader's wall clock. `record`: the record in etcd. `awaited`: the time that
+    /// this leader waits for, if any.
     pub(super) fn next(
         &self,
         record: Option<&Record>,
@@ -73,7 +74,7 @@ impl Plan {
             let (due, again) = (last, true);
             return Step::Run { due, again };
         }
-        // Whatever the clock says, nothing up to the last due time comes again.
+        // By any clock, no time up to the last due time is due again.
         let passed = match self.catch_up {
             CatchUp::Skip => awaited.filter(|due| *due > last && *due <= now),
             CatchUp::Latest => self.latest(last, now, 1).pop_front(),
@@ -88,9 +89,9 @@ impl Plan {
         }
     }
 
-    /// The latest due times after `last` and up to `now`, at most so many, oldest first.
+    /// Returns the latest due times after `last` and up to `now`, at most `most`, oldest first.
     fn latest(&self, last: Moment, now: Moment, most: usize) -> VecDeque<Moment> {
-        // After a long vacancy there may be millions; they are looked for backwards, in growing steps.
+        // After a long vacancy there may be millions, so the search goes backwards, in growing steps.
         let mut reach = Duration::from_secs(1);
         loop {
             let from = now.before(reach).max(last);

@@ -5,15 +5,15 @@ use serde_json::{Map, Value};
 use super::moment::{Moment, invalid};
 use crate::error::Result;
 
-/// The state of a schedule that etcd remembers.
+/// The state of a schedule that etcd stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The last due time that was begun. Nothing before it is due any more.
+    /// The last due time that was begun. No earlier time is due any more.
     pub(super) due: Moment,
     pub(super) progress: Progress,
 }
 
-/// How far the run of a due time came.
+/// The progress of a due time's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Begun,
@@ -30,7 +30,7 @@ impl Progress {
 }
 
 impl Record {
-    /// The record's value. Who wrote it and when is for people.
+    /// Returns the record's value. The author and the time in it are for people.
     pub(super) fn encode(&self, identity: &str, token: i64, now: Moment) -> Vec<u8> {
         let mut object = Map::new();
         object.insert("due_unix_ms".into(), self.due.0.into());
@@ -41,7 +41,7 @@ impl Record {
         Value::Object(object).to_string().into_bytes()
     }
 
-    /// Reads a value. Guessing could run a due time twice, so what cannot be read is an error.
+    /// Reads a value. A guess could run a due time twice, so an unreadable value is an error.
     pub(super) fn decode(key: &str, value: &[u8]) -> Result<Self> {
         let read = || {
             let value: Value = serde_json::from_slice(value).ok()?;

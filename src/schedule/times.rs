@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// The times at which work is due, for [`Election::every`](crate::Election::every).
 ///
-/// The due times follow from the schedule and the calendar alone, so all nodes agree on them without asking each other.
+/// The due times follow from the schedule and the calendar alone, so all nodes agree on them without communication.
 /// Give every node the same schedule. Due times are whole milliseconds; fractions are cut off.
 ///
 /// ```

@@ -15,20 +15,20 @@ use eldest_core::kv::{Entry, Reach};
 impl Session {
     /// Evacuates a data centre, for the elections and partitions of this session's namespace.
     ///
-    /// While the mark stands in etcd, nodes that [announce](crate::Announcement::with_data_center) that data centre let
+    /// While the mark is in etcd, nodes that [announce](crate::Announcement::with_data_center) that data centre let
     /// others lead:
     ///
-    /// * A leader's term ends as soon as a candidate elsewhere stands ([`LostReason::Evacuated`](crate::LostReason)). Its
-    ///   work has the [grace period](crate::SessionOptions::grace) to finish, then the eldest of the others leads.
-    /// * Candidates of that data centre stand behind those elsewhere. A node that joins there waits as well.
+    /// * A leader's term ends as soon as there is a candidate elsewhere ([`LostReason::Evacuated`](crate::LostReason)).
+    ///   Its work has the [grace period](crate::SessionOptions::grace) to finish, then the eldest of the others leads.
+    /// * Candidates of that data centre rank behind those elsewhere. A node that joins there waits as well.
     /// * Members of that data centre give up their [partitions](crate::Partitions) to those elsewhere.
     ///
-    /// **Nobody stops leading for nobody**: if no candidate elsewhere stands, because all data centres are evacuated for
-    /// example, age decides as ever. Locks, semaphores and groups do not change. A candidate that announces no data centre
-    /// counts as one elsewhere, as do programs that know nothing of this crate.
+    /// **No leader stops without a successor**: if there is no candidate elsewhere, because all data centres are
+    /// evacuated for example, age decides as usual. Locks, semaphores and groups do not change. A candidate that
+    /// announces no data centre counts as one elsewhere, as do programs that know nothing of this crate.
     ///
-    /// A mark that stands already is replaced, so that its time starts again. The mark is the key
-    /// `<namespace>/~evacuated/<data centre>`; any value counts.
+    /// An existing mark is replaced, so that its time starts again. The mark is the key `<namespace>/~evacuated/<data
+    /// centre>`; any value counts.
     ///
     /// ```
     /// # #[tokio::main]
@@ -49,13 +49,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: a name, a text or the time breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused the
-    /// session's user, who needs to read and write the key. `Unavailable`: etcd did not answer within the connect timeout;
-    /// the mark may stand or not, and the call may be repeated.
+    /// `InvalidInput`: a name, a text or the time breaks a rule. `PermissionDenied`, `Unauthenticated`: etcd refused
+    /// the session's user, who needs to read and write the key. `Unavailable`: etcd did not answer within the connect
+    /// timeout; the mark may exist or not, and the call may be repeated.
     ///
     /// # Cancellation safety
     ///
-    /// If the call is dropped midway, the mark may stand or not. A lease without keys may stay until it expires.
+    /// If the call is dropped midway, the mark may exist or not. A lease without keys may stay until it expires.
     pub async fn evacuate(&self, order: impl Into<Evacuate>) -> Result<Evacuation> {
         let order = order.into();
         order.check()?;
@@ -69,8 +69,8 @@ impl Session {
         Ok(Evacuation::decode(order.data_center().as_bytes(), &entry))
     }
 
-    /// Lifts the evacuation of a data centre: its candidates keep the places that they have, and age decides as ever.
-    /// Returns what was lifted, or `None` if the data centre was not evacuated.
+    /// Lifts the evacuation of a data centre: its candidates keep their places, and age decides as usual. Returns the
+    /// lifted evacuation, or `None` if the data centre was not evacuated.
     ///
     /// # Errors
     ///
@@ -78,20 +78,20 @@ impl Session {
     ///
     /// # Cancellation safety
     ///
-    /// If the call is dropped midway, the mark may stand or not.
+    /// If the call is dropped midway, the mark may exist or not.
     pub async fn lift(&self, data_center: impl AsRef<str>) -> Result<Option<Evacuation>> {
         let data_center = data_center.as_ref();
         check_data_center(data_center)?;
         let shared = self.shared();
         let key = shared.mark(data_center);
-        // An earlier try may have lifted it though its answer was lost.
+        // An earlier attempt may have lifted it although its answer was lost.
         let seen = Mutex::new(None);
         shared.persist(|| shared.delete_mark(&key, &seen)).await?;
         let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(seen.map(|entry| Evacuation::decode(data_center.as_bytes(), &entry)))
     }
 
-    /// Returns the data centres that are evacuated, in the order of their names, by one linearizable read.
+    /// Returns the evacuated data centres, in the order of their names, by one linearizable read.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Session {
 }
 
 impl SessionShared {
-    /// Orders the candidate to step down, for at least that many seconds. Returns the order's lease, or `None` if the
+    /// Orders the candidate to step down, for at least `seconds`. Returns the order's lease, or `None` if the
     /// candidate's key is gone.
     pub(crate) async fn order_step_down(
         &self,
@@ -143,7 +143,7 @@ impl SessionShared {
         [&self.settings.marks(), data_center.as_bytes()].concat()
     }
 
-    /// Puts the mark in the place of the one that stands, with a lease of its own if it ends by itself.
+    /// Puts the mark in place of the existing one, with a lease of its own if it ends by itself.
     async fn put_mark(
         &self,
         key: &[u8],
@@ -172,7 +172,7 @@ impl SessionShared {
         put.and_then(|_| Err(overtaken()))
     }
 
-    /// Deletes the mark that stands, which is noted in `seen`.
+    /// Deletes the existing mark, which is recorded in `seen`.
     async fn delete_mark(
         &self,
         key: &[u8],
@@ -191,7 +191,7 @@ impl SessionShared {
         Ok(())
     }
 
-    /// Revokes the lease of a mark, if nothing is bound to it any more; otherwise it expires.
+    /// Revokes the lease of a mark if no key is bound to it any more; otherwise the lease expires.
     async fn tidy(&self, lease: i64) {
         if lease == 0 {
             return;
@@ -203,7 +203,7 @@ impl SessionShared {
     }
 }
 
-/// Somebody else changed the mark after it was read.
+/// Makes the error for a mark that another session changed after it was read.
 fn overtaken() -> RequestError {
     RequestError::new(Class::Retry, "the mark was changed at the same time", "")
 }

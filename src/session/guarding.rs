@@ -1,5 +1,5 @@
-//! Starts the task that registers a session with its guard, and keeps a session that requires a guard from standing
-//! without one.
+//! Starts the task that registers a session with its guard, and keeps a session that requires a guard from joining an
+//! election without one.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Guarding {
     pub(super) links: Option<Arc<Links>>,
 }
 
-/// Starts the task, if there is to be a guard.
+/// Starts the task, if the session has a guard.
 pub(super) fn start(
     env: &SharedEnv,
     pool: &Arc<Pool>,
@@ -60,18 +60,19 @@ pub(super) fn start(
 }
 
 impl Handle {
-    /// Waits until a guard that is required has answered.
+    /// Waits until a required guard has answered.
     pub(super) async fn meet_guard(&self) -> Result<()> {
         self.await_guard(|state| matches!(state, GuardState::Ready | GuardState::Guarded { .. }))
             .await
     }
 
-    /// Waits until a guard that is required guards the session's lease, for which it is granted now, so that it would delete
-    /// the keys below `prefix`.
+    /// Grants the session's lease, and waits until a required guard guards it, so that the guard would delete the keys
+    /// below `prefix`.
     ///
     /// # Errors
     ///
-    /// `Unguarded`: it does not within the connect timeout, or the prefix lies outside of the session's namespace.
+    /// `Unguarded`: the guard does not guard the lease within the connect timeout, or the prefix lies outside of the
+    /// session's namespace.
     pub(crate) async fn guarded(&self, prefix: &[u8]) -> Result<()> {
         let shared = &self.shared;
         if !shared.requires_guard() {
@@ -112,7 +113,7 @@ impl Handle {
     }
 }
 
-/// Returns `true` if the guard guards the lease that the session has now, and not only one that it has lost.
+/// Returns `true` if the guard guards the session's present lease, and not only one that it has lost.
 fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
     match (guard, session) {
         (GuardState::Guarded { lease_id }, SessionState::Live(lease)) => {
@@ -123,7 +124,7 @@ fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
 }
 
 impl SessionShared {
-    /// Adds something that must have ended before its guard, if there is one, deletes the session's keys.
+    /// Adds a life that must have ended before the guard, if there is one, deletes the session's keys.
     #[cfg(target_os = "linux")]
     pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
         self.notify_guard(|links| links.add(life))
@@ -139,7 +140,7 @@ impl SessionShared {
         self.notify_guard(|links| links.outlive(number, file))
     }
 
-    /// Has the guard, if there is one, leave the session's keys alone until then, although the process is dead.
+    /// Makes the guard, if there is one, leave the session's keys alone until then, even if the process is dead.
     pub(crate) fn promise(&self, until: Time) -> Result<()> {
         self.notify_guard(|links| links.promise(self.env.now(), until))
     }

@@ -89,7 +89,7 @@ pub(crate) struct SessionShared {
     pub(crate) names: Names,
     pub(crate) local_statuses: LocalStatuses,
     pub(crate) observers: Observers,
-    // The watchdog holds it weakly: with the session gone, nobody is watched.
+    // Kept here, because the watchdog holds it weakly: after the session's end, no deadline is watched.
     _lease_deadlines: Arc<LeaseDeadlines>,
 }
 
@@ -125,7 +125,7 @@ impl Handle {
     /// driver is gone.
     ///
     /// # Cancellation safety
-    /// If it is dropped before it is ready, nothing is sent.
+    /// If the call is dropped before it is ready, nothing is sent.
     pub(crate) async fn call(&self, command: Command) -> Result<()> {
         self.commands.call(&self.shared.room, command).await
     }
@@ -199,9 +199,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or there
-    /// is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`, `PermissionDenied`:
-    /// etcd refused the session's user. `Unguarded`: the guard that the options require cannot be reached, or refuses.
+    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or
+    /// there is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout
+    /// (default 5 s). `Unauthenticated`, `PermissionDenied`: etcd refused the session's user. `Unguarded`: the guard
+    /// that the options require cannot be reached, or refuses.
     ///
     /// # Cancellation safety
     ///
@@ -272,7 +273,7 @@ impl Session {
         let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
         let config = settings.core_config();
-        // Whatever the session's tasks log lies within it.
+        // Log lines of the session's tasks belong to this span.
         let span = tracing::info_span!(
             target: "eldest::session", "session",
             identity = settings.identity, namespace = settings.namespace,
@@ -342,17 +343,17 @@ impl Session {
         self.handle.shared.state.clone()
     }
 
-    /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once, then
-    /// every change.
+    /// Returns a channel with the state of the session's [guard](SessionOptions::guard): the current state at once,
+    /// then every change.
     pub fn guard_state(&self) -> watch::Receiver<GuardState> {
         self.handle.shared.guarding.state.clone()
     }
 
     /// Returns a channel with what the session knows of its endpoints: the current state at once, then every change.
     ///
-    /// It shows the endpoint in use, its round trip, and why the session uses it. A session prefers the endpoint with the
-    /// shortest round trip, or those of [its data center](SessionOptions::data_center). It leaves an endpoint that fails
-    /// at once, and returns when the endpoint is well again, which ends no term and delays no renewal.
+    /// It shows the endpoint in use, its round trip, and why the session uses it. A session prefers the endpoint with
+    /// the shortest round trip, or those of [its data center](SessionOptions::data_center). It leaves an endpoint that
+    /// fails at once, and returns when the endpoint answers again, which ends no term and delays no renewal.
     ///
     /// ```
     /// # #[tokio::main]
@@ -375,8 +376,8 @@ impl Session {
     /// Replaces the session's endpoints, without ending a term.
     ///
     /// The session first makes a linearizable read at each new endpoint. Endpoints that are in both lists keep their
-    /// connections and measurements. Requests to an endpoint that is no longer named move to one of the new list, by a
-    /// connection that is made before. When the call returns, new requests go to the new list. The stream of renewals
+    /// connections and measurements. Requests to an endpoint that is no longer listed move to one of the new list, once
+    /// a connection to that is ready. When the call returns, new requests go to the new list. The stream of renewals
     /// follows with the next renewal, after a third of the TTL at the latest, and the other streams follow at once.
     ///
     /// Endpoints that do not answer are accepted if another one does. Without a change, the call has no effect.
@@ -398,10 +399,10 @@ impl Session {
     ///
     /// After an error, the endpoints are the same as before.
     ///
-    /// `InvalidInput`: an endpoint breaks a rule of [`Session::connect`], is a member of another cluster, or shows an older
-    /// state than the present endpoints; the message names it. `Unavailable`: no endpoint of the new list answered within
-    /// the connect timeout (default 5 s). `Unauthenticated`, `Proxied`, `CertificateRefused`: as for [`Session::connect`],
-    /// if no other endpoint answered. `Closed`: the session was closed.
+    /// `InvalidInput`: an endpoint breaks a rule of [`Session::connect`], is a member of another cluster, or shows an
+    /// older state than the present endpoints; the message names it. `Unavailable`: no endpoint of the new list
+    /// answered within the connect timeout (default 5 s). `Unauthenticated`, `Proxied`, `CertificateRefused`: as for
+    /// [`Session::connect`], if no other endpoint answered. `Closed`: the session was closed.
     ///
     /// # Cancellation safety
     ///
@@ -443,7 +444,7 @@ impl Session {
         let shared = &self.handle.shared;
         let patience = shared.settings.ttl + self.handle.patience();
         match timeout(&*shared.env, patience, done).await {
-            // An error means that the driver is gone, which is what was asked for.
+            // An error means that the driver is gone, so the session is closed.
             Some(_) => Ok(()),
             None => Err(Error::new(
                 ErrorKind::Unavailable,
@@ -464,8 +465,8 @@ impl SessionShared {
         Ok(Roster::new(listed.header.revision, listed.entries).with_as_of(Some(sent)))
     }
 
-    /// Repeats a request while another try may succeed, for as long as connecting may take. Only for requests that may
-    /// be sent twice.
+    /// Repeats a request while another attempt may succeed, for as long as connecting may take. Only for requests that
+    /// may be sent twice.
     pub(crate) async fn persist<T, A>(&self, mut ask: impl FnMut() -> A) -> Result<T>
     where
         A: Future<Output = Result<T, RequestError>>,
@@ -499,7 +500,7 @@ impl SessionShared {
                 return Ok(());
             };
             let error = Error::from_request(&failure);
-            // Without a namespace there is no key that every role may read; being denied one is an answer too.
+            // Without a namespace there is no key that every role may read; a denied read is an answer too.
             if self.settings.is_everywhere() && error.kind() == ErrorKind::PermissionDenied {
                 return Ok(());
             }
@@ -507,7 +508,7 @@ impl SessionShared {
                 error.kind(),
                 ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
             );
-            // Each of them moves on to the next endpoint, which may be a member, or have another certificate.
+            // Each of these attempts moves on to the next endpoint, which may be a member, or have another certificate.
             if matches!(
                 error.kind(),
                 ErrorKind::Proxied | ErrorKind::CertificateRefused

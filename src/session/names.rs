@@ -1,4 +1,5 @@
-//! Records what a session uses, by the prefixes of the keys, and refuses a second use of a prefix and prefixes that nest.
+//! Records the names that a session uses, by the prefixes of their keys, and refuses a second use of a prefix and
+//! prefixes that nest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,8 +20,8 @@ const MEMBERS: &str = "~members/";
 pub(crate) const SCHEDULES: &str = "~schedule/";
 /// The prefix of the checkpoints of partitions.
 pub(crate) const CHECKPOINTS: &str = "~checkpoint/";
-/// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`, and
-/// the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
+/// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`,
+/// and the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
 /// records of schedules, and the checkpoints of partitions.
 pub(super) const OWN_LEVELS: [&str; 8] = [
     "~semaphore",
@@ -33,11 +34,11 @@ pub(super) const OWN_LEVELS: [&str; 8] = [
     "~checkpoint",
 ];
 
-/// The largest capacity, because every change of a permit reaches everybody who holds or awaits one.
+/// The largest capacity, because every change of a permit reaches all sessions that hold or await one.
 pub(crate) const MAX_CAPACITY: usize = 1024;
 
-/// The turns of a session's tasks at a lock. A task that shares the lock takes one of them while it joins etcd's queue, so
-/// that many may join at a time. Any other task takes all of them until its key is gone.
+/// The turns of a session's tasks at a lock. A reader takes one of them while it joins etcd's queue, so that many may
+/// join at a time. Any other task takes all of them until its key is gone.
 pub(crate) const LOCK_TURNS: u32 = 1024;
 
 /// The largest count, because a watch of more keys, and each read of them, would be too large.
@@ -54,8 +55,8 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// Returns the path of the name's keys below the session's namespace. Elections and locks have those of etcd's own
-    /// recipes, which do not distinguish the two.
+    /// Returns the path of the name's keys below the session's namespace. Elections and locks have the paths of etcd's
+    /// own recipes, which do not distinguish the two.
     pub(crate) fn path(self, name: &str) -> String {
         match self {
             Use::Election | Use::Lock => name.to_owned(),
@@ -148,7 +149,7 @@ impl Path {
         }
     }
 
-    /// Returns the prefixes of all keys with that name, or with a name that begins with it.
+    /// Returns the prefixes of all keys with the given name, or with a name that begins with it.
     pub(crate) fn families(name: &str) -> Vec<String> {
         if name.is_empty() {
             return vec![String::new()];
@@ -164,7 +165,7 @@ pub(crate) struct Names {
     /// The prefix of all names.
     namespace: String,
     known: Mutex<Known>,
-    /// For all names without turns, of which a session may have thousands.
+    /// Shared by all names without turns, of which a session may have thousands.
     no_turns: Arc<Semaphore>,
 }
 
@@ -177,7 +178,7 @@ struct Known {
     most: usize,
 }
 
-/// A name, in use while anybody holds the name or its turns.
+/// A name, in use while a handle or a task holds the name or its turns.
 #[derive(Debug)]
 struct Named {
     name: Weak<str>,
@@ -220,7 +221,7 @@ impl Known {
     }
 }
 
-/// The one name, and the turns of the session's tasks, for all of its users.
+/// A name, and the turns of the session's tasks, for all of its users.
 type Registered = (Arc<str>, Arc<Semaphore>);
 
 impl Names {
@@ -311,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_uses_are_forgotten_now_and_then_and_refuse_nothing_before() {
+    fn unused_names_are_forgotten_and_refuse_nothing_before() {
         let names = Names::new(String::new());
         let kept = names.register("kept", Use::Election).unwrap();
         for n in 0..1000 {
             let lock = names.register(&format!("n{n}"), Use::Lock).unwrap();
             drop(lock);
-            // Inside it, and it itself for something else.
+            // Inside the name, and the same name for another use.
             drop(names.register(&format!("n{n}/e"), Use::Election).unwrap());
             drop(names.register(&format!("n{n}"), Use::Election).unwrap());
         }
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_shared_for_as_long_as_somebody_has_one() {
+    fn turns_are_shared_while_a_handle_exists() {
         let names = Names::new(String::new());
         let (name, turns) = names.register("a", Use::Lock).unwrap();
         let turn = Arc::clone(&turns).try_acquire_many_owned(LOCK_TURNS);
@@ -379,7 +380,7 @@ mod tests {
         assert!(again.try_acquire().is_ok());
     }
     #[test]
-    fn an_exact_prefix_is_the_same_place_as_a_name_that_leads_there() {
+    fn exact_prefix_equals_the_name_with_the_same_prefix() {
         let names = Names::new("ns/".into());
         let _lock = names.register("l", Use::Lock).unwrap();
         let message = names.register_at("ns/l").unwrap_err().to_string();

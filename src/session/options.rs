@@ -21,13 +21,13 @@ use eldest_core::{BATCH, Config};
 /// The smallest TTL that a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
 /// The largest TTL. From a longer one on, etcd checkpoints leases, so a lease could expire earlier than its renewal
-/// says.
+/// promises.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// etcd's election timeout by default.
+/// etcd's default election timeout.
 pub(crate) const ETCD_ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest distance for which [`SessionOptions::wan`] finds a TTL.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(4_950);
-/// Beside the round trips that a request takes: the repetition of one lost packet.
+/// The time for one lost packet's repetition, beside the round trips that a request takes.
 pub const LOST_PACKET: Duration = Duration::from_millis(250);
 /// The longest namespace or name, in bytes.
 const MAX_NAME: usize = 512;
@@ -69,8 +69,9 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 ///
 /// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
 /// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
-/// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`, `certificate` and `key`,
-/// and `server_name`. Any other name is an error. Options cannot be serialized, because that would write the password.
+/// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`,
+/// `certificate` and `key`, and `server_name`. Any other name is an error. Options cannot be serialized, because that
+/// would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -80,7 +81,7 @@ pub struct SessionOptions {
     margin: Option<Duration>,
     grace: Option<Duration>,
     request_timeout: Option<Duration>,
-    /// As [`SessionOptions::wan`] was given it.
+    /// The round trip given to [`SessionOptions::wan`].
     round_trip: Option<Duration>,
     connect_timeout: Duration,
     clock_drift_ppm: u32,
@@ -95,8 +96,8 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Makes options for a node with that name, which has 1 to 1024 bytes. Two nodes with the same name are two
-    /// candidates.
+    /// Makes options for a node with the name `identity`, which has 1 to 1024 bytes. Two nodes with the same name are
+    /// two candidates.
     pub fn new(identity: impl Into<String>) -> Self {
         Self {
             identity: identity.into(),
@@ -134,7 +135,7 @@ impl SessionOptions {
         self
     }
 
-    /// Sets how long etcd keeps the keys of a node that vanished: whole seconds from 2 to 300, 10 s by default.
+    /// Sets how long etcd keeps the keys of a crashed node: whole seconds from 2 to 300, 10 s by default.
     ///
     /// After a crash, the next node leads within TTL + 0.5 s of the crashed leader's last renewal, provided that etcd's
     /// own leader does not change. After a change of etcd's leader, etcd extends every lease by a whole TTL and its
@@ -194,8 +195,8 @@ impl SessionOptions {
         self
     }
 
-    /// Names the data center that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center) of
-    /// the same data center, and goes to others only while none of those is well. By default, a session prefers the
+    /// Names the data center that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center)
+    /// of the same data center, and uses others only while none of those answers. By default, a session prefers the
     /// endpoint with the shortest measured round trip.
     ///
     /// At least one endpoint must name its data center. Candidates announce the name, unless they announce [another
@@ -205,16 +206,16 @@ impl SessionOptions {
         self
     }
 
-    /// Replaces the endpoints by the members that etcd lists, while the session lives, so that it follows every replacement of
-    /// a member. By default, a session keeps the endpoints that it was given.
+    /// Replaces the endpoints by the members that etcd lists, while the session lives, so that it follows every
+    /// replacement of a member. By default, a session keeps the endpoints that it was given.
     ///
-    /// The session asks for the list at the start, when a request fails, and every 30 s on average. It uses one client URL of
-    /// each member: one that is an endpoint already, or else the first one that fits. It uses no learner, no `http` URL if an
-    /// endpoint is `https`, no unspecified address, and no loopback address unless all endpoints are. As with
-    /// [`Session::set_endpoints`](crate::Session::set_endpoints), members of another cluster are not used, and a change ends
-    /// no term. An endpoint that stays keeps its data center. New members have none.
+    /// The session reads the list at the start, when a request fails, and every 30 s on average. It uses one client URL
+    /// of each member: one that is an endpoint already, or else the first one that fits. It uses no learner, no `http`
+    /// URL if an endpoint is `https`, no unspecified address, and no loopback address unless all endpoints are. As with
+    /// [`Session::set_endpoints`](crate::Session::set_endpoints), members of another cluster are not used, and a change
+    /// ends no term. An endpoint that stays keeps its data center. New members have none.
     ///
-    /// Every user of etcd may ask for the list. If etcd refuses, the session logs a warning and keeps its endpoints.
+    /// Every user of etcd may read the list. If etcd refuses, the session logs a warning and keeps its endpoints.
     pub fn follow_members(mut self) -> Self {
         self.follow_members = true;
         self
@@ -222,7 +223,8 @@ impl SessionOptions {
 
     /// Sets etcd's user and password. Without credentials, etcd must allow access without authentication.
     ///
-    /// To rotate the password while the session lives, use [`Credentials::from_file`] or [`Credentials::from_provider`].
+    /// To rotate the password while the session lives, use [`Credentials::from_file`] or
+    /// [`Credentials::from_provider`].
     ///
     /// ```
     /// use eldest::{Credentials, SessionOptions};
@@ -236,7 +238,7 @@ impl SessionOptions {
         self
     }
 
-    /// Has another process delete the session's keys as soon as this process has ended, so that after a crash the next
+    /// Lets another process delete the session's keys as soon as this process has ended, so that after a crash the next
     /// candidate leads within milliseconds instead of a TTL. None by default.
     ///
     /// ```
@@ -423,7 +425,7 @@ pub(crate) struct Settings {
     pub(crate) follow_members: bool,
     access: Access,
     pub(crate) guard: Option<Guard>,
-    /// How long after a renewal was due another one may still arrive.
+    /// How late after its due time another renewal may still arrive.
     spare: Duration,
     pub(crate) env: Option<crate::runtime::SharedEnv>,
 }
@@ -492,7 +494,7 @@ impl Settings {
         }
     }
 
-    /// Names are whole keys: there is no namespace of the session's own.
+    /// Returns `true` if names are whole prefixes, because the session has no namespace of its own.
     pub(crate) fn is_everywhere(&self) -> bool {
         matches!(self.namespace.as_str(), "" | "/")
     }
@@ -526,8 +528,8 @@ fn check_namespace(namespace: &str) -> Result<()> {
     check_path("namespace", namespace, rest)
 }
 
-/// Names of elections, locks and semaphores become part of keys: no empty level, so that every prefix ends where its name ends.
-/// What begins with `~` is this crate's own.
+/// Checks a name that becomes part of keys: no level may be empty, so that every prefix ends where its name ends. Names
+/// that begin with `~` are this crate's own.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     check_path("name", name, name)?;
     if name.starts_with('~') {
@@ -538,8 +540,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// An exact prefix was made up by other programs. Refused is what would stand elsewhere than they do, or where this crate
-/// keeps other keys. `namespace` is the session's, with its final `/`.
+/// Checks an exact prefix, which other programs chose. Refuses a prefix that would name other keys than theirs, or keys
+/// that this crate uses otherwise. `namespace` is the session's, with its final `/`.
 pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
     let within = prefix.strip_prefix(namespace);
     let own_level = |level| OWN_LEVELS.contains(&level);

@@ -46,16 +46,16 @@ const CAPACITIES: RangeInclusive<u32> = 1..=1000;
 #[must_use = "an announcement does nothing until it is announced"]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Announcement {
-    /// Empty: the session's.
+    /// The identity; empty for the session's.
     identity: String,
     address: Option<String>,
     data_center: Option<String>,
     metadata: BTreeMap<String, String>,
-    /// `None`: one share.
+    /// The capacity; `None`: one share.
     capacity: Option<u32>,
     spread: bool,
     since_unix_ms: Option<u64>,
-    /// The fencing token of the last term whose beginning the candidate announced, and that moment.
+    /// The fencing token of the last term whose beginning the candidate announced, and the time of that beginning.
     leads: Option<(i64, u64)>,
     /// The exact bytes to write instead of the fields: a plain string, or another format.
     verbatim: Option<Box<[u8]>>,
@@ -88,8 +88,8 @@ impl Announcement {
         self.structured()
     }
 
-    /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to the
-    /// others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; a member that
+    /// Sets how many partitions the candidate takes as a member of [`Partitions`](crate::Partitions), in proportion to
+    /// the others: a member with the capacity 2 takes twice as many as one with 1. It is from 1 to 1000; a member that
     /// announces none has 1. Elections, locks and semaphores ignore it.
     ///
     /// A capacity out of bounds is refused with `InvalidInput` where the announcement is used.
@@ -98,10 +98,10 @@ impl Announcement {
         self.structured()
     }
 
-    /// Asks that data centres own equal numbers of [`Partitions`](crate::Partitions), however many members each has. The members of
-    /// a data centre divide its partitions by their capacities. The wish takes effect while every member announces it and a
-    /// [data centre](Announcement::with_data_center); otherwise data centres do not count. Elections, locks and semaphores
-    /// ignore it.
+    /// Requests that data centres own equal numbers of [`Partitions`](crate::Partitions), however many members each
+    /// has. The members of a data centre divide its partitions by their capacities. The wish takes effect while every
+    /// member announces it and a [data centre](Announcement::with_data_center); otherwise data centres do not count.
+    /// Elections, locks and semaphores ignore it.
     ///
     /// An announcement with the wish and without a data centre, where the session has none either, is refused with
     /// `InvalidInput` where it is used.
@@ -110,14 +110,14 @@ impl Announcement {
         self.structured()
     }
 
-    /// Switches to the JSON form, because it now has more than the string or the bytes that it was made of.
+    /// Switches to the JSON form, because the announcement now has more than the original string or bytes.
     fn structured(mut self) -> Self {
         self.verbatim = None;
         self
     }
 
-    /// Returns the candidate's identity. An empty identity stands for the session's identity, which replaces it when
-    /// the announcement is written to etcd.
+    /// Returns the candidate's identity. When the announcement is written to etcd, the session's identity replaces an
+    /// empty one.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -166,8 +166,8 @@ impl Announcement {
         since.filter(|_| term == token)
     }
 
-    /// Returns the bytes that a session of that identity, in that data centre, writes to etcd. `since` counts from 1970, and
-    /// is added unless the announcement is a plain string.
+    /// Returns the bytes that a session with the given identity and data centre writes to etcd. `since` counts from
+    /// 1970, and is added unless the announcement is a plain string.
     pub(crate) fn encode(
         &self,
         session: (&str, Option<&str>),
@@ -206,7 +206,7 @@ impl Announcement {
         Ok(bytes.into())
     }
 
-    /// Refuses what others would read cut or not at all.
+    /// Refuses fields that others would truncate or ignore.
     fn check_lengths(&self) -> Result<()> {
         for (what, text, most) in [
             ("identity", Some(&self.identity), MAX_IDENTITY),
@@ -223,7 +223,7 @@ impl Announcement {
         Ok(())
     }
 
-    /// The JSON object.
+    /// Returns the JSON object.
     pub(crate) fn written(&self, (session, home): (&str, Option<&str>), now: Duration) -> Vec<u8> {
         let identity = if self.identity.is_empty() {
             session
@@ -258,8 +258,8 @@ impl Announcement {
         Value::Object(object).to_string().into_bytes()
     }
 
-    /// Reads the announcement of any candidate; never fails, because a foreign value is an identity. What is longer or later
-    /// than any of ours may be is cut or left out, so that nobody's announcement is too much for those who show it.
+    /// Reads the announcement of any candidate; never fails, because a foreign value is an identity. A field that is
+    /// longer or later than ours may be is truncated or omitted, so that every announcement can be shown.
     pub(crate) fn decode(value: &[u8]) -> Self {
         let value = value.strip_prefix(LOCK).unwrap_or(value);
         let read = parse(value);
@@ -267,7 +267,7 @@ impl Announcement {
     }
 }
 
-/// The last moment that programs can write as a date: the end of the year 9999, in milliseconds since 1970.
+/// The last moment that programs can format as a date: the end of the year 9999, in milliseconds since 1970.
 const LAST: u64 = 253_402_300_799_999;
 
 /// Reads a moment, if a date can show it.
@@ -275,7 +275,7 @@ pub(super) fn unix_ms(value: Option<&Value>) -> Option<u64> {
     value?.as_u64().filter(|ms| *ms <= LAST)
 }
 
-/// Returns the text, cut to as many bytes.
+/// Returns the text, truncated to `most` bytes.
 pub(super) fn bounded(text: impl Into<String>, most: usize) -> String {
     let mut text = text.into();
     if text.len() > most {
@@ -285,10 +285,10 @@ pub(super) fn bounded(text: impl Into<String>, most: usize) -> String {
     text
 }
 
-/// Where an announcement names the data centre.
+/// The name of the data centre's field.
 const DATA_CENTER: &str = "data_center";
 
-/// The data centre that a candidate announces.
+/// Returns the data centre that a candidate announces.
 pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
     if !mentions(value, DATA_CENTER) {
         return None;
@@ -296,19 +296,20 @@ pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
     Some(parse(value)?.data_center?.into_bytes())
 }
 
-/// Returns `true` if the bytes of that name occur. This costs a hundredth of parsing, and most announcements lack the name.
+/// Returns `true` if the bytes of the name occur. This costs a hundredth of parsing, and most announcements lack the
+/// name.
 fn mentions(value: &[u8], name: &str) -> bool {
     value
         .windows(name.len())
         .any(|part| part == name.as_bytes())
 }
 
-/// Where a leader tells the beginning of its term. The fencing token tells other terms apart, for the value may go with a
-/// later key.
+/// The field in which a leader announces the beginning of its term. It has the fencing token of the term, because the
+/// value may be written to a later key.
 const LEADS: &str = "leads";
 
-/// The announcement of a leader whose term began at `since`, counted from 1970. `None`: it is no object of ours, which is
-/// written as it is, or it would be too large.
+/// Returns the announcement of a leader whose term began at `since`, counted from 1970. `None`: the value is not a JSON
+/// object of ours and stays unchanged, or it would be too large.
 pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[u8]>> {
     let mut object = object(value)?;
     unix_ms(object.get("since_unix_ms"))?;
@@ -319,7 +320,7 @@ pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[
     (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
 }
 
-/// Returns `true` if two values differ at most in what a leader adds once in each term: when the term began.
+/// Returns `true` if two values differ at most in the beginning of a term, which a leader adds once in each term.
 pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     let without = |value| {
         let mut object = object(value)?;
@@ -329,8 +330,8 @@ pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     one == other || without(one).is_some_and(|one| Some(one) == without(other))
 }
 
-/// The announcement of a candidate whose present key was put at `since`, counted from 1970. `None`: it is no object of ours, which
-/// is written as it is.
+/// Returns the announcement of a candidate whose present key was put at `since`, counted from 1970. `None`: the value
+/// is not a JSON object of ours and stays unchanged.
 pub(crate) fn in_queue_since(value: &[u8], since: Duration) -> Option<Arc<[u8]>> {
     let mut object = object(value)?;
     unix_ms(object.get("since_unix_ms"))?;
@@ -347,10 +348,10 @@ fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
     ))
 }
 
-/// The item of a member of partitions that takes none while others do.
+/// The field of a member of partitions that takes none while others do.
 const ASIDE: &str = "evacuated";
 
-/// The announcement of a member whose data centre is evacuated.
+/// Returns the announcement of a member whose data centre is evacuated.
 pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
     let Some(mut object) = object(value) else {
         return value.into();
@@ -359,16 +360,16 @@ pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
     Value::Object(object).to_string().into_bytes().into()
 }
 
-/// The item of a member of partitions that takes more than one share.
+/// The field of a member of partitions that takes more than one share.
 const CAPACITY: &str = "capacity";
 
-/// The item of a member of partitions that wants equal shares for each value of the item that it names.
+/// The field of a member of partitions that wants equal shares for each value of the field that it names.
 const SPREAD: &str = "spread";
 
-/// Returns the share that a member announces. An item that is not written as we write it counts as one share, for everybody.
+/// Returns the share that a member announces. Every node counts a field that is not in our spelling as one share.
 pub(crate) fn share(value: &[u8]) -> Share {
     let named = |name| mentions(value, name);
-    // Most members announce none of them, and need not be parsed.
+    // Most members announce none of these fields, and need not be parsed.
     let says = [ASIDE, CAPACITY, SPREAD].into_iter().any(named);
     let object = says.then(|| object(value)).flatten().unwrap_or_default();
     Share {
@@ -437,7 +438,7 @@ impl From<String> for Announcement {
 }
 
 impl From<Vec<u8>> for Announcement {
-    /// Keeps the bytes unchanged, and reads them as every other node will.
+    /// Keeps the bytes unchanged, and reads them as every other node does.
     fn from(bytes: Vec<u8>) -> Self {
         Self {
             verbatim: Some(bytes.clone().into()),
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_alone_says_since_when_it_stands() {
+    fn an_identity_alone_is_announced_with_its_joining_time() {
         let written = written(&Announcement::new("node-a"));
         let said = r#"{"identity":"node-a","since_unix_ms":1700000000000}"#;
         assert_eq!(String::from_utf8_lossy(&written), said);
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_bytes_are_written_as_they_are_until_more_is_said() {
+    fn strings_and_bytes_are_written_raw_until_fields_are_added() {
         for bytes in [&b""[..], b"node-a", b"\xff\xfe", b"{\"identity\":\"x\"}"] {
             assert_eq!(written(&Announcement::from(bytes.to_vec())), bytes);
         }
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_of_a_foreign_announcement_is_longer_or_later_than_can_be_shown() {
+    fn foreign_announcement_fields_are_bounded_in_length_and_time() {
         let read = |object: Value| Announcement::decode(object.to_string().as_bytes());
         let long = "\u{e9}".repeat(MAX_IDENTITY);
         let foreign = serde_json::json!({
@@ -526,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_tells_when_its_term_began_and_nothing_else_differs() {
+    fn a_leader_announces_when_its_term_began_and_nothing_else_differs() {
         let value = written(&Announcement::new("a").with_metadata("k", "v"));
         let announced = leading(&value, 7, NOW).unwrap();
         let read = Announcement::decode(&announced);
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_that_joins_again_tells_since_when_its_present_key_stands() {
+    fn rejoined_candidate_announces_when_its_present_key_was_created() {
         let value = written(&Announcement::new("a").with_address("a:1"));
         let later = NOW + Duration::from_secs(9);
         let read = Announcement::decode(&in_queue_since(&value, later).unwrap());
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sessions_data_centre_is_announced_unless_another_one_or_a_plain_string_is() {
+    fn session_data_centre_is_announced_unless_overridden() {
         let encoded = |announcement: Announcement| {
             let bytes = announcement.encode(("session", Some("dc1")), NOW).unwrap();
             home(&bytes)
@@ -586,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_set_aside_says_so_and_nothing_else_differs() {
+    fn set_aside_candidate_announces_it_and_nothing_else_differs() {
         let value = written(&Announcement::new("evacuated").with_data_center("dc1"));
         assert!(!share(&value).aside && !share(b"evacuated").aside);
         let aside = set_aside(&value);
@@ -635,7 +636,7 @@ mod tests {
     const EAST: Center = 0x14f5_3031_b5dd_f978;
 
     #[test]
-    fn the_wish_to_spread_counts_with_a_data_centre_and_only_as_we_write_it() {
+    fn spread_needs_a_data_centre_and_our_spelling() {
         let center = |announcement: &Announcement| share(&written(announcement)).center;
         let wish = Announcement::new("a").with_spread_over_data_centers();
         let nowhere = br#"{"identity":"a","spread":"data_center"}"#;
@@ -675,7 +676,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_announced_is_read_back(
+        fn announcement_is_read_back_as_written(
             identity in ".+", address in proptest::option::of(".*"), zone in proptest::option::of(".*"),
         ) {
             let mut announcement = Announcement::new(identity);

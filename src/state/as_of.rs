@@ -26,7 +26,7 @@ impl AsOf {
         Self::new(env.now(), Arc::clone(env))
     }
 
-    /// The same, if it is not earlier.
+    /// Returns the same moment, or `at` if that is later.
     pub(crate) fn not_before(mut self, at: Option<Time>) -> Self {
         self.at = self.at.max(at.unwrap_or_default());
         self
@@ -49,7 +49,7 @@ impl fmt::Debug for AsOf {
     }
 }
 
-/// The time as of which all views of a session that have no gap are complete. One write serves any number of views.
+/// The time up to which all views of a session without a gap are complete. One write serves any number of views.
 #[derive(Default)]
 pub(crate) struct Confirmed(AtomicU64);
 
@@ -64,14 +64,14 @@ impl Confirmed {
     }
 }
 
-/// The time as of which one view is complete, for any thread.
+/// The time up to which one view is complete, for any thread.
 pub(crate) struct Complete {
     all: Arc<Confirmed>,
     own: Mutex<Completeness>,
 }
 
 impl Complete {
-    /// Creates the completeness of a view of which nothing is known yet.
+    /// Creates the completeness of a view that has seen nothing yet.
     pub(crate) fn new(all: Arc<Confirmed>) -> Self {
         let own = Mutex::default();
         Self { all, own }
@@ -81,21 +81,21 @@ impl Complete {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The view is complete as of then, and as of whatever is confirmed from now on.
+    /// Records that the view is complete up to `as_of`, and up to every time that is confirmed from now on.
     pub(crate) fn synced(&self, as_of: Time) {
         let mut own = self.lock();
         own.read(as_of);
         own.synced(self.all.get());
     }
 
-    /// The view may miss changes.
+    /// Records that the view may miss changes.
     pub(crate) fn unsynced(&self) {
         self.lock().unsynced(self.all.get());
     }
 
-    /// `None`: nothing was seen yet.
+    /// Returns the time up to which the view is complete; `None` if it has seen nothing yet.
     pub(crate) fn get(&self) -> Option<Time> {
-        // Locked first: after a gap, what is confirmed of the others is not read.
+        // Locked first: after a gap, the confirmation of the other views does not count.
         let own = self.lock();
         own.as_of(self.all.get())
     }

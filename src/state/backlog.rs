@@ -10,7 +10,7 @@ use super::roster::Roster;
 use crate::error::Result;
 use eldest_core::time::Time;
 
-/// Changes that an onlooker may be behind before it skips to the newest state.
+/// How many changes an onlooker may be behind before it skips to the newest state.
 const BACKLOG: usize = 256;
 
 /// The changes that a reader has not read yet.
@@ -20,10 +20,10 @@ pub(crate) struct Backlog(Mutex<Unread>);
 #[derive(Default)]
 struct Unread {
     items: VecDeque<Result<Roster>>,
-    /// Nothing more comes.
+    /// True if no more changes follow.
     over: bool,
     waker: Option<Waker>,
-    /// The time as of which the backlog is complete. `None`: nobody has begun to fill it.
+    /// The time up to which the backlog is complete; `None` if it is not filled yet.
     complete: Option<Arc<Complete>>,
     /// How many items were read.
     taken: u64,
@@ -40,7 +40,7 @@ impl Unread {
         self.complete.as_ref()?.get()
     }
 
-    /// The next item. The last one is complete as of now: whatever is newer would have to be put here, under this lock,
+    /// Takes the next item. The last item is complete as of now: a newer change would be put here, under this lock,
     /// before it is confirmed.
     fn take(&mut self) -> Option<Result<Roster>> {
         let item = self.items.pop_front()?;
@@ -62,7 +62,7 @@ impl Backlog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins with the newest state, if there is one; `complete` tells how fresh it and all that follow are.
+    /// Begins with the newest state, if there is one; `complete` shows how fresh it and all later states are.
     pub(crate) fn begin(&self, complete: Arc<Complete>, newest: Option<Roster>) {
         let mut unread = self.lock();
         unread.complete = Some(complete);
@@ -72,12 +72,12 @@ impl Backlog {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the time as of which everything is here.
+    /// Returns the time up to which every change is here.
     pub(crate) fn as_of(&self) -> Option<Time> {
         self.lock().as_of()
     }
 
-    /// Returns the time as of which the first `taken` items are complete, if there are no others.
+    /// Returns the time up to which the first `taken` items are complete, if there are no others.
     pub(crate) fn as_of_all(&self, taken: u64) -> Option<Time> {
         let unread = self.lock();
         let all = unread.items.is_empty() && unread.taken == taken;
@@ -103,7 +103,7 @@ impl Backlog {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// The next item; `None` at the end.
+    /// Returns the next item; `None` at the end.
     pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Result<Roster>>> {
         let mut unread = self.lock();
         match unread.take() {

@@ -12,15 +12,15 @@ use eldest_core::kv::Entry;
 
 /// The prefix of the marks' keys within the namespace.
 pub(crate) const EVACUATED: &str = "~evacuated/";
-/// No data centre's name begins with this, for other orders do.
+/// The first character of other orders' names, with which no data centre's name may begin.
 const RESERVED: char = '~';
 /// The longest reason, in bytes.
 pub(crate) const MAX_REASON: usize = 4096;
-/// The times for which an order may stand.
+/// The shortest and the longest time for which an order may last.
 pub const EVACUATION: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(31 * 24 * 60 * 60);
 
-/// An order to evacuate a data centre: its nodes let others lead, and hold back while the order stands.
+/// An order to evacuate a data centre: while it lasts, the nodes of that data centre let others lead.
 ///
 /// [`Session::evacuate`](crate::Session::evacuate) says what it does.
 ///
@@ -43,8 +43,8 @@ pub struct Evacuate {
 }
 
 impl Evacuate {
-    /// Makes an order to evacuate the data centre with that name, until it is lifted. The name has 1 to 512 bytes and does
-    /// not begin with `~`.
+    /// Makes an order to evacuate the data centre with that name, until it is lifted. The name has 1 to 512 bytes and
+    /// does not begin with `~`.
     pub fn new(data_center: impl Into<String>) -> Self {
         Self {
             data_center: data_center.into(),
@@ -61,13 +61,14 @@ impl Evacuate {
         self
     }
 
-    /// Tells people why, in up to 4096 bytes.
+    /// Sets the reason, which is shown to people, in up to 4096 bytes.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// Tells people who gave the order, in up to 4096 bytes. By default, this is the session's identity.
+    /// Sets the author of the order, who is shown to people, in up to 4096 bytes. By default, this is the session's
+    /// identity.
     pub fn by(mut self, by: impl Into<String>) -> Self {
         self.by = Some(by.into());
         self
@@ -77,7 +78,7 @@ impl Evacuate {
         &self.data_center
     }
 
-    /// The time that it lasts, in whole seconds.
+    /// Returns the time for which the order lasts, in whole seconds.
     pub(crate) fn seconds(&self) -> Option<i64> {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         self.lasting.map(seconds)
@@ -102,7 +103,7 @@ impl Evacuate {
         }
     }
 
-    /// The mark, as the session of that identity puts it at that time since 1970.
+    /// Encodes the mark of a session with the given identity, at the given time since 1970.
     pub(crate) fn encode(&self, session: &str, now: Duration) -> Vec<u8> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut object = Map::new();
@@ -132,7 +133,7 @@ impl From<String> for Evacuate {
     }
 }
 
-/// The name of a data centre becomes part of a key.
+/// Checks the name of a data centre, which becomes part of a key.
 pub(crate) fn check_data_center(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_DATA_CENTER {
         return Err(invalid(format!(
@@ -157,7 +158,7 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidInput, message)
 }
 
-/// A data centre that is evacuated, as its mark in etcd says.
+/// An evacuated data centre, read from its mark in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evacuation {
     data_center: String,
@@ -169,7 +170,7 @@ pub struct Evacuation {
 }
 
 impl Evacuation {
-    /// Reads a mark. The key alone counts, so that any value is one.
+    /// Reads a mark. Only the key counts, so any value is accepted.
     pub(crate) fn decode(data_center: &[u8], entry: &Entry) -> Self {
         let value = serde_json::from_slice(&entry.value);
         let value: Value = value.unwrap_or(Value::Null);
@@ -186,8 +187,8 @@ impl Evacuation {
         }
     }
 
-    /// Reads all marks below that prefix, in the order of the data centres' names. A key whose name no data centre may have
-    /// evacuates nothing.
+    /// Reads all marks below the prefix, in the order of the data centres' names. A key whose name no data centre may
+    /// have is ignored.
     pub(crate) fn all<'a>(
         prefix: &[u8],
         entries: impl IntoIterator<Item = &'a Entry>,
@@ -208,29 +209,29 @@ impl Evacuation {
         &self.data_center
     }
 
-    /// Returns who ordered it, if the mark says so.
+    /// Returns the author of the order, if the mark names one.
     pub fn by(&self) -> Option<&str> {
         self.by.as_deref()
     }
 
-    /// Returns why, if the mark says so.
+    /// Returns the reason, if the mark gives one.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Returns when it was ordered, by the wall clock of the node that ordered it.
+    /// Returns when the order was given, by the wall clock of the node that gave it.
     pub fn since(&self) -> Option<SystemTime> {
         time(self.since_unix_ms)
     }
 
-    /// Returns when it ends by itself, by the same clock; `None` if it stands until it is lifted. etcd decides: a change of
-    /// its leader may prolong the evacuation.
+    /// Returns when the evacuation ends by itself, by the same clock; `None` if it lasts until it is lifted. etcd
+    /// decides: a change of its leader may prolong the evacuation.
     pub fn until(&self) -> Option<SystemTime> {
         time(self.until_unix_ms).filter(|_| self.lease != 0)
     }
 }
 
-/// Reads who gave an order to step down.
+/// Reads the author of an order to step down.
 pub(crate) fn author(value: &[u8]) -> String {
     bounded(String::from_utf8_lossy(value), MAX_REASON)
 }
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_tells_who_ordered_it_why_and_until_when() {
+    fn a_mark_names_its_author_reason_and_end() {
         let order = Evacuate::new("eu/1")
             .lasting(Duration::from_secs(7200))
             .reason("new switches");
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn any_key_below_the_prefix_is_a_mark_whatever_its_value() {
+    fn any_key_below_the_prefix_is_a_mark() {
         for value in [&b""[..], b"\xff", b"[]", b"{\"by\":7}"] {
             let mark = Evacuation::decode(b"dc1", &entry(value, 0));
             assert_eq!(
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_mark_says_no_more_than_ours_can() {
+    fn a_foreign_mark_shows_no_longer_fields_than_ours() {
         let value = serde_json::json!({
             "by": "x".repeat(30_000), "reason": "y".repeat(30_000),
             "since_unix_ms": 8_640_000_000_000_001_u64, "until_unix_ms": u64::MAX,
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_mark_can_say_is_refused_with_the_rule() {
+    fn field_that_no_mark_can_hold_is_refused_with_the_rule() {
         let secs = Duration::from_secs;
         for (order, rule) in [
             (Evacuate::new(""), "1 to 512"),

@@ -55,7 +55,7 @@ impl LocalStatus {
 #[derive(Debug, Clone, Default)]
 pub struct LocalState {
     pub(crate) slot: Option<SlotId>,
-    /// `None`: the session has not been a candidate in this election.
+    /// The candidate's status; `None`: the session has not been a candidate in this election.
     pub status: Option<Status>,
     /// The last term that began, which may be over.
     pub held: Option<Held>,
@@ -80,7 +80,7 @@ impl LocalStatusWriter {
         Self { local, slot }
     }
 
-    /// Makes this candidate the one that is reported from now on.
+    /// Makes this candidate the one whose status is reported from now on.
     pub(crate) fn take(&self) {
         self.local.change(|state| {
             state.slot = Some(self.slot);
@@ -98,7 +98,7 @@ impl LocalStatusWriter {
         self.write(|state| state.held = Some(Held { term, id }));
     }
 
-    /// Writes, unless a later candidate has replaced this one.
+    /// Applies the change, unless a later candidate has replaced this one.
     fn write(&self, change: impl FnOnce(&mut LocalState)) {
         self.local.change(|state| {
             let ours = state.slot == Some(self.slot);
@@ -110,18 +110,18 @@ impl LocalStatusWriter {
     }
 }
 
-/// The shared state of all elections that the session has handles of, by their prefixes.
+/// The shared state of all elections of which the session has handles, by their prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct LocalStatuses(Mutex<HashMap<Box<str>, Weak<LocalStatus>>>);
 
 impl LocalStatuses {
-    /// Returns the state that all handles of that election share.
+    /// Returns the state that all handles of the election share.
     pub(crate) fn of(&self, prefix: &str) -> Arc<LocalStatus> {
         let mut local_statuses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(local) = local_statuses.get(prefix).and_then(Weak::upgrade) {
             return local;
         }
-        // Now and then only: ten thousand elections are not to cost ten thousand times ten thousand steps.
+        // Rarely, because ten thousand elections must not cost ten thousand times ten thousand steps.
         if local_statuses.len() == local_statuses.capacity() {
             local_statuses.retain(|_, local| local.strong_count() > 0);
         }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_candidate_on_its_way_out_says_nothing_of_the_next_one() {
+    fn leaving_candidate_does_not_change_the_status_of_the_next_one() {
         let local = Arc::new(LocalStatus::new());
         let [first, second] = [1, 2].map(|slot| LocalStatusWriter::new(Arc::clone(&local), slot));
         first.status(Status::Joining);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_one_election_share_it_for_as_long_as_one_lives() {
+    fn handles_of_one_election_share_its_status_while_one_lives() {
         let local_statuses = LocalStatuses::default();
         let local = local_statuses.of("e");
         assert!(Arc::ptr_eq(&local, &local_statuses.of("e")));

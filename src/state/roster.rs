@@ -13,7 +13,7 @@ use eldest_core::queue::{Queue, is_shared};
 ///
 /// The cost of cloning a roster and of finding its leader does not depend on the number of candidates. The first call
 /// of [`Roster::members`] reads all announcements, in time that grows with their number. Two rosters are equal if they
-/// show the same candidates at the same revision, however [old](Roster::as_of) they are.
+/// show the same candidates at the same revision, whatever their [age](Roster::as_of).
 #[derive(Clone)]
 pub struct Roster {
     inner: Arc<Inner>,
@@ -24,9 +24,9 @@ pub struct Roster {
 
 struct Inner {
     revision: i64,
-    /// Shares unchanged parts with the rosters before and after it.
+    /// The keys; unchanged parts are shared with the rosters before and after.
     entries: Queue,
-    /// Computed at the first request.
+    /// The eldest key, computed at the first request.
     eldest: OnceLock<Option<Member>>,
     members: OnceLock<Box<[Member]>>,
 }
@@ -58,7 +58,7 @@ impl Roster {
         }
     }
 
-    /// Returns the same roster with that time.
+    /// Returns the same roster with the given time.
     pub(crate) fn with_as_of(self, as_of: Option<AsOf>) -> Self {
         Self { as_of, ..self }
     }
@@ -69,14 +69,14 @@ impl Roster {
         self.inner.revision
     }
 
-    /// Returns the moment as of which this roster is complete: it shows every change that etcd had accepted by then.
+    /// Returns the moment up to which this roster is complete: it shows every change that etcd had accepted by then.
     ///
-    /// The moment is fixed when the roster is handed out. For a read, it is the moment before the read was sent. For a
+    /// The moment is fixed when the roster is returned. For a read, it is the moment before the read was sent. For a
     /// roster of an [`Observer`](crate::Observer), it is the moment just before the session sent the latest request
     /// whose answer confirmed that the observer had seen everything.
     ///
     /// The [revision](Roster::revision) does not say this: it belongs to the last change, which may be long ago.
-    /// [`Observer::age`](crate::Observer::age) tells whether the observer that handed it out is still up to date.
+    /// [`Observer::age`](crate::Observer::age) shows whether the observer that returned the roster is still up to date.
     /// `None` means that the roster was not read from etcd; rosters of observers, reads and overviews always have a
     /// moment.
     ///
@@ -130,7 +130,7 @@ impl Roster {
     }
 
     /// Returns the first key of the queue if that key has no lease. Such a key belongs to no live candidate and never
-    /// expires. No node can lead until somebody deletes it, for example with `etcdctl del`.
+    /// expires. No node can lead until an operator deletes it, for example with `etcdctl del`.
     pub fn blocker(&self) -> Option<&Member> {
         let first = self.eldest().filter(|_| !self.unled)?;
         (first.entry.lease == 0).then_some(first)
@@ -245,20 +245,20 @@ impl Member {
         self.entry.lease
     }
 
-    /// Returns since when the candidate is in the queue: when its present key was put, by its own wall clock, if it announced
-    /// that, but never before an older candidate, whose key was there first. So of two candidates, the one with the lower
-    /// rank never looks younger, although clocks differ. [`Announcement::since`] has the announced time.
+    /// Returns when the candidate's present key was put, by the candidate's own wall clock, if it announced that. The
+    /// time is never before that of an older candidate. So of two candidates, the one with the lower rank never appears
+    /// younger, although clocks differ. [`Announcement::since`] has the announced time.
     pub fn since(&self) -> Option<SystemTime> {
         self.since
     }
 
-    /// Returns when this leader's term began, by its own wall clock. `None`: it does not lead, or did not announce
-    /// that.
+    /// Returns when this leader's term began, by its own wall clock. `None`: the member does not lead, or did not
+    /// announce the time.
     ///
-    /// A leader of an election tells it once in each term, in its announcement, with the first renewals that are verified in
-    /// the term: after a third of the [TTL](crate::SessionOptions::ttl), or later in a session with more than 16
-    /// elections. Leaders of other libraries do not, nor do leaders that announce a plain string. The time has no effect on
-    /// the election, and a program that may write the key may write any time up to the year 9999.
+    /// A leader of an election announces the time once in each term, with the first renewals that are verified in the
+    /// term: after a third of the [TTL](crate::SessionOptions::ttl), or later in a session with more than 16 elections.
+    /// Leaders of other libraries do not, nor do leaders that announce a plain string. The time has no effect on the
+    /// election, and a program that may write the key may write any time up to the year 9999.
     pub fn leads_since(&self) -> Option<SystemTime> {
         let leads = self.rank == 1 && self.entry.lease != 0;
         let announced = || self.announcement.leads_since(self.create_revision());
@@ -314,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_older_in_the_queue_than_an_older_candidate() {
+    fn no_candidate_appears_older_than_one_before_it() {
         let said = |ms: u64| format!(r#"{{"identity":"a","since_unix_ms":{ms}}}"#);
-        // The second has lost its key and joined again; the third announces nothing.
+        // The second candidate has lost its key and joined again; the third announces no time.
         let entries = [
             entry("e/1", &said(50), 3, 1),
             entry("e/2", &said(10), 4, 2),

@@ -1,4 +1,4 @@
-//! Writes members, rosters and the session's lease for other programs, in the words of the HTTP API.
+//! Writes members, rosters and the session's lease for other programs, with the names of the HTTP API.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -10,8 +10,8 @@ use super::announcement::Announcement;
 use super::roster::{Member, Roster};
 use super::session_state::LeaseView;
 
-/// `identity`, `address`, `data_center`, `metadata`, `capacity`, `spread` and `since_unix_ms`, as they are written to etcd; what is
-/// not said is left out.
+/// The fields `identity`, `address`, `data_center`, `metadata`, `capacity`, `spread` and `since_unix_ms`, as they are
+/// written to etcd; a field without a value is omitted.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Announcement")]
 struct Said {
@@ -84,7 +84,7 @@ fn since_unix_ms(announcement: &Announcement) -> Option<u64> {
     u64::try_from(since.as_millis()).ok()
 }
 
-/// In hexadecimal; nothing where there is no lease.
+/// Formats a lease id in hexadecimal; `None` if there is no lease.
 fn lease_id(id: i64) -> Option<String> {
     (id != 0).then(|| format!("{id:x}"))
 }
@@ -120,7 +120,7 @@ impl Serialize for Roster {
     }
 }
 
-/// Writes `lease_id` and `lease_left_ms`, as of this moment.
+/// Writes `lease_id` and `lease_left_ms`, at the present moment.
 impl Serialize for LeaseView {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let left = u64::try_from(self.time_left().as_millis()).unwrap_or(u64::MAX);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_is_read_from_what_is_said_of_it() {
+    fn an_announcement_is_deserialized_from_its_fields() {
         let said = json!({"address": "a:1", "metadata": {"zone": "z"}});
         let read: Announcement = from_value(said.clone()).unwrap();
         let built = Announcement::default().with_address("a:1");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_and_its_reasons_have_the_names_of_the_log() {
+    fn status_and_reasons_are_serialized_as_in_the_log() {
         for (status, wanted) in [
             (Status::Idle, json!({"status": "idle"})),
             (

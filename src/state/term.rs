@@ -14,10 +14,10 @@ use crate::runtime::{SharedEnv, Watched};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
-/// The bit of a deadline's word that says that the deadline can no longer be extended.
+/// Set in a deadline's word when the deadline can no longer be extended.
 const FROZEN: u64 = 1 << 63;
 
-/// The deadline of one lease, without a break; every term that began under the lease shares it.
+/// The deadline of one lease while its trust is unbroken; every term that began under the lease shares it.
 ///
 /// The deadline only moves later, and only while it is not frozen. It freezes for good as soon as a check sees that it
 /// has passed, so a check that returned `false` is never followed by one that returns `true`.
@@ -67,7 +67,7 @@ impl LeaseDeadline {
     /// Ends the deadline as [`LeaseDeadline::end`] does, if it has passed by `now`. Returns `false` if it has not,
     /// perhaps because it was just extended.
     fn end_by(&self, now: Time) -> bool {
-        // Looked at and ended in one step: no extension comes between.
+        // The check and the end are one atomic step: no extension can come between them.
         let passed = |word: u64| (word & !FROZEN <= now.as_nanos()).then_some(word | FROZEN);
         let ended = self
             .word
@@ -95,7 +95,7 @@ impl LeaseDeadlines {
         })
     }
 
-    /// Returns the longest time that work may go on after its term ended.
+    /// Returns the longest time for which work may continue after its term ended.
     pub(crate) fn grace(&self) -> Duration {
         self.grace
     }
@@ -135,7 +135,7 @@ impl Watched for LeaseDeadlines {
 
     fn fire(&self, now: Time) {
         if let Some(lease_deadline) = self.present() {
-            // Extended this moment, it names another due time.
+            // An extension in this moment has set another due time, so the deadline does not end.
             lease_deadline.end_by(now.after(self.grace));
         }
     }
@@ -149,7 +149,7 @@ pub(crate) struct TermState {
     pub(crate) election: Arc<str>,
     pub(crate) key: Arc<[u8]>,
     pub(crate) token: i64,
-    /// The term is valid until this time at most, whatever the lease; nanoseconds, only ever lowered.
+    /// The latest time until which the term is valid, whatever the lease; nanoseconds, only ever lowered.
     until: AtomicU64,
     /// The time at which work is dropped; nanoseconds, only ever lowered.
     cutoff: AtomicU64,
@@ -160,7 +160,7 @@ pub(crate) struct TermState {
     guarded: AtomicBool,
     /// True once the term's `Leadership` was handed to a caller.
     taken_up: AtomicBool,
-    /// True if work that the end of the term interrupts is no fault.
+    /// True if interrupted work does not count as a fault, because it has nothing to finish.
     interruptible: AtomicBool,
     /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
@@ -198,7 +198,7 @@ impl TermState {
         })
     }
 
-    /// Keeps the span of the term, if anybody records it.
+    /// Keeps the span of the term, if a subscriber records it.
     pub(crate) fn set_span(&self, span: Option<Box<Span>>) {
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = span;
     }
@@ -226,7 +226,7 @@ impl TermState {
         self.taken_up.store(true, Ordering::Relaxed);
     }
 
-    /// Declares that work that the end of the term interrupts is no fault, for it has nothing to finish.
+    /// Declares that interrupted work does not count as a fault, because it has nothing to finish.
     pub(crate) fn interruptible(&self) {
         self.interruptible.store(true, Ordering::Relaxed);
     }
@@ -262,7 +262,7 @@ impl TermState {
         self.lost.cancel();
     }
 
-    /// Lets the watchdog look again when the term ends, because a watched deadline depends on it.
+    /// Makes the watchdog check again when the term ends, because a watched deadline depends on it.
     pub(crate) fn guard_by_watchdog(&self) {
         self.guarded.store(true, Ordering::Release);
     }
@@ -282,11 +282,11 @@ impl TermState {
 
     pub(crate) fn reason(&self) -> Option<LostReason> {
         let reason = self.reason.get().copied();
-        // The watchdog cancels without waiting for the driver to say why; it has one reason only.
+        // The watchdog cancels without waiting for the driver's reason; it has only one.
         reason.or_else(|| self.is_lost().then_some(LostReason::LeaseExpiring))
     }
 
-    /// Ends validity because the holder gave the term back: its key may be deleted from now on.
+    /// Ends validity because the holder released the term: its key may be deleted from now on.
     pub(crate) fn give_back(&self) {
         self.until.store(0, Ordering::Release);
     }
@@ -313,14 +313,14 @@ impl TermState {
 
     fn is_valid(&self) -> bool {
         loop {
-            // The clock is read last: a pause before it is seen, only one after it is not.
+            // The clock is read last, so that a pause before the reading is seen; only a later pause is not.
             let until = Time::from_nanos(self.until.load(Ordering::Acquire));
             let deadline = self.lease_deadline.deadline();
             let now = self.env.now();
             if now < until.min(deadline) {
                 return true;
             }
-            // Extended while the clock was read, it must not be said to be over: look again.
+            // If the deadline was extended while the clock was read, it has not passed: check again.
             if now < deadline || self.lease_deadline.end_by(now) {
                 return false;
             }
@@ -328,7 +328,7 @@ impl TermState {
     }
 }
 
-/// A view of one term of leadership: it says whether the term is valid, and fences writes.
+/// A view of one term of leadership: it shows whether the term is valid, and fences writes.
 ///
 /// A view is cheap to clone and to pass to everything that acts for the leader. It does not hold the leadership: when
 /// the [`Leadership`](crate::Leadership) ends, all views of its term are invalid.
@@ -339,7 +339,7 @@ impl TermState {
 ///
 /// 1. [`Term::lost`] is cancelled and the deadline is frozen, so that no later renewal extends it.
 /// 2. The work is awaited.
-/// 3. Work that goes on is dropped at the frozen deadline.
+/// 3. Work that continues is dropped at the frozen deadline.
 /// 4. The key is deleted. The deletion is repeated until etcd confirms it.
 ///
 /// [`Election::run`](crate::Election::run) does all of this. In a program that controls each step itself,
@@ -355,9 +355,10 @@ impl TermState {
 /// | the [key](LostReason::KeyDeleted) or [lease](LostReason::LeaseLost) is gone, the key is [overwritten](LostReason::KeyOverwritten), or [etcd is another cluster](LostReason::StoreChanged) | no longer | after the grace period, or at the last deadline if that is earlier |
 /// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership), or its work [fails](LostReason::WorkFailed) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |
 ///
-/// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue again, at
-/// the back. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again. After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a
-/// thread cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
+/// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue
+/// again, at the back. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again.
+/// After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a thread
+/// cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 /// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).
 #[derive(Clone)]
 pub struct Term {
@@ -428,7 +429,7 @@ impl Term {
     /// token it has seen, and refuses lower ones, is safe from old leaders. A new leader writes its token to the
     /// resource first, and only then reads the state.
     ///
-    /// A restored backup of etcd lowers its revisions, so tokens are given out again. A running session that notices a
+    /// A restored backup of etcd lowers its revisions, so tokens are issued again. A running session that notices a
     /// lower revision or raft term, or another cluster id, ends its terms ([`LostReason::StoreChanged`]), logs an error
     /// and joins again. A session that starts afterwards cannot notice. To keep tokens growing, restore with `etcdutl
     /// snapshot restore --bump-revision N --mark-compacted` and an N larger than the number of changes since the

@@ -10,7 +10,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The two ends of a new channel.
+/// Makes the two ends of a new channel.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared(Mutex::new(State {
         waiting: VecDeque::new(),
@@ -21,7 +21,7 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
-/// The last one dropped ends the channel, when what was sent has been taken.
+/// The sending end. When the last one is dropped, the channel ends once its messages are taken.
 pub(crate) struct Sender<T>(Arc<Shared<T>>);
 
 /// The receiving end. Items that it has not taken are dropped with it.
@@ -32,9 +32,9 @@ struct Shared<T>(Mutex<State<T>>);
 struct State<T> {
     waiting: VecDeque<T>,
     senders: usize,
-    /// The receiver is there.
+    /// True while the receiver exists.
     received: bool,
-    /// The waker of the last caller that found nothing.
+    /// The waker of the last caller that found no message.
     waker: Option<Waker>,
 }
 
@@ -45,11 +45,11 @@ impl<T> Shared<T> {
 }
 
 impl<T> Sender<T> {
-    /// With nobody to receive it, it is dropped here and now.
+    /// Sends an item. If the receiver is gone, the item is dropped here at once.
     pub(crate) fn send(&self, item: T) {
         let mut state = self.0.lock();
         if !state.received {
-            // Dropping it may send commands: that is none of the lock's business.
+            // Dropping the item may send commands, which must not happen under the lock.
             drop(state);
             drop(item);
             return;
@@ -79,10 +79,10 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The eldest that waits, or else the next one that comes; `None`: every sender is gone, and nothing is left.
+    /// Waits for the eldest item; `None`: every sender is gone, and no item is left.
     ///
     /// # Cancellation safety
-    /// Nothing is taken out before it is returned.
+    /// An item is taken only when it is returned.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll(context)).await
     }
@@ -95,7 +95,7 @@ impl<T> Receiver<T> {
         if state.senders == 0 {
             return Poll::Ready(None);
         }
-        // A waker is its executor's code, and so is its drop.
+        // A waker, and its drop, run the executor's code.
         let former = state.waker.replace(context.waker().clone());
         drop(state);
         drop(former);
@@ -122,7 +122,7 @@ mod tests {
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Counts how often it was woken.
+    /// Counts its wake-ups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Polls a wait that finds nothing, and gives it up again.
+    /// Polls a wait that finds no message, and abandons it.
     fn wait(receiver: &mut Receiver<u8>) -> Arc<Woken> {
         let woken = Arc::new(Woken::default());
         let waker = waker(Arc::clone(&woken));
@@ -141,7 +141,7 @@ mod tests {
         woken
     }
 
-    /// Looks, when it is dropped, whether its channel is locked.
+    /// Records, when it is dropped, whether its channel is locked.
     struct Dropped {
         of: Arc<Shared<Dropped>>,
         unlocked: Arc<AtomicUsize>,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_taken_in_order_and_then_the_end_is_seen() {
+    fn messages_are_received_in_order_and_then_the_end() {
         let (sender, mut receiver) = channel();
         sender.send(1);
         sender.send(2);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_given_up_takes_nothing_with_it() {
+    fn abandoned_receive_loses_no_message() {
         let (sender, mut receiver) = channel();
         let first = wait(&mut receiver);
         let second = wait(&mut receiver);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_there_goes_with_the_receiver_and_outside_of_the_lock() {
+    fn queued_messages_are_dropped_with_the_receiver_outside_of_the_lock() {
         let (sender, receiver, dropped) = watched();
         sender.send(item(&sender, &dropped));
         sender.send(item(&sender, &dropped));
@@ -216,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_too_late_is_dropped_at_once_and_outside_of_the_lock() {
+    fn message_sent_too_late_is_dropped_at_once_outside_of_the_lock() {
         let (sender, receiver, dropped) = watched();
         drop(receiver);
         sender.send(item(&sender, &dropped));
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
     }
 
-    /// Between the receiver's look and its end there is no gap in which a sender's would be lost.
+    /// No message is lost between the receiver's last check and its end, or a sender's.
     #[test]
-    fn nothing_lies_where_nobody_looks_whichever_end_is_faster() {
+    fn no_message_stays_queued_when_sender_and_receiver_race() {
         for _ in 0..1000 {
             let (sender, receiver, dropped) = watched();
             let sent = item(&sender, &dropped);

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// A state that one side changes and others look at.
+/// A state that one side changes and others read.
 pub(crate) struct LazyWatch<T>(Mutex<Inner<T>>);
 
 struct Inner<T> {
     state: T,
-    /// Made for the first one who watches.
+    /// Made for the first watcher.
     watched: Option<watch::Sender<T>>,
-    /// Nobody will change it any more.
+    /// True when the state will never change again.
     over: bool,
 }
 
@@ -30,7 +30,7 @@ impl<T: Clone> LazyWatch<T> {
         self.lock().state.clone()
     }
 
-    /// Counts what is there as seen; it ends when nobody will change it any more.
+    /// Returns a receiver that counts the present state as seen; it ends when the state will never change again.
     pub(crate) fn watch(&self) -> watch::Receiver<T> {
         let inner = &mut *self.lock();
         if inner.over {
@@ -61,7 +61,7 @@ impl<T: Clone + fmt::Debug> fmt::Debug for LazyWatch<T> {
     }
 }
 
-/// The hand that changes it; with it the telling ends.
+/// The sender, which alone changes the state. When it is dropped, the watch ends.
 pub(crate) struct LazyWatchSender<T>(Arc<LazyWatch<T>>);
 
 impl<T: Clone> LazyWatchSender<T> {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_sender_for_those_who_watch_and_for_those_who_come_later() {
+    fn watch_ends_with_its_sender_for_present_and_later_watchers() {
         let sender = LazyWatchSender::new(1);
         let reader = sender.reader();
         let early = reader.watch();

@@ -1,4 +1,4 @@
-//! Small containers that know nothing of elections.
+//! Small containers that do not depend on elections.
 
 mod channel;
 mod lazy_watch;

@@ -1,11 +1,11 @@
-//! Candidates: waiting, leaving, proclaiming, and standing again after their key was taken away.
+//! Tests candidates: waiting, leaving, proclaiming, and rejoining after their key was removed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, OnPort, Result, SOON, WHILE, elected, in_memory, keys, only_key, options, session, short,
-    soon, stand, stands, status, stays,
+    Key, OnPort, Result, SOON, WHILE, elected, in_memory, join_election, keys, only_key, options,
+    session, short, soon, stands, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
 use eldest_testing::{Proxy, eventually};
@@ -15,14 +15,14 @@ fn behind(ahead: usize) -> Status {
     Status::waiting(ahead)
 }
 
-/// The key whose value names that identity.
+/// Returns the key whose value names that identity.
 async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
     let mut all = keys(client, "eldest/e/").await;
     all.retain(|key| key.is_of(identity));
     all.pop()
 }
 
-/// Waits until that identity stands with a key younger than `created`.
+/// Waits until the identity has a key younger than `created`.
 async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
     Ok(
         eventually(SOON, format!("{identity} stands again"), async || {
@@ -35,13 +35,13 @@ async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
+async fn candidate_status_is_reported_from_joining_to_the_end() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let first = elected(&mut a).await?;
 
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let statuses = c.subscribe();
     assert!(statuses.has_changed()?, "what is there at first is news");
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -68,7 +68,7 @@ async fn a_candidate_tells_where_it_stands_from_joining_to_the_end() -> Result {
     let ended = Status::ended(EndReason::Resigned);
     assert_eq!(*statuses.borrow(), ended);
     soon("the recorder", recording).await?;
-    // A watch channel may skip what was soon over, but never goes back.
+    // A watch channel may skip short states, but never goes back.
     let order = |s: &Status| match s {
         Status::Joining => 0,
         Status::Waiting { ahead, .. } => 4 - ahead,
@@ -103,19 +103,19 @@ async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory() -> Result {
+async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let created = key_of(&mut client, "b").await.expect("b stands").created;
     for _ in 0..100 {
         let waiting = tokio::time::timeout(Duration::from_micros(200), b.elected()).await;
         assert!(waiting.is_err(), "a leads");
     }
     drop(first);
-    // Won while nobody waits for it, and waits dropped in the middle of the victory.
+    // Won while no call awaits it; waits are dropped in the middle of the victory.
     for _ in 0..20 {
         if let Ok(won) = tokio::time::timeout(Duration::ZERO, b.elected()).await {
             assert_eq!(won?.fencing_token(), created);
@@ -133,8 +133,8 @@ async fn a_wait_that_is_dropped_again_and_again_loses_neither_place_nor_victory(
 async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, _first) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, _first) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     soon("leave", b.leave()).await?;
     assert_eq!(key_of(&mut client, "b").await, None);
     let ended = Status::ended(EndReason::Left);
@@ -170,7 +170,7 @@ async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
 async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let error = tokio::time::timeout(WHILE, a.leave()).await;
     assert!(error.is_err(), "the term goes on: {error:?}");
@@ -191,11 +191,11 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
 async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
-    let (_b, _, b) = stand(&etcd, "b").await?;
+    let (_b, _, b) = join_election(&etcd, "b").await?;
     drop(b);
-    // The session lives on, so it is not its closing that removes the key; the TTL is longer than the deadline.
+    // The session lives on, so its closing does not remove the key; the TTL is longer than the deadline.
     Ok(eventually(SOON, "b is gone", async || {
         key_of(&mut client, "b").await.is_none().then_some(())
     })
@@ -203,10 +203,10 @@ async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() -> Result {
+async fn candidate_dropped_with_an_unread_victory_lets_the_next_lead() -> Result {
     let etcd = in_memory();
-    let (_a, _, a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     status(&a, |s| matches!(s, Status::Leading { .. })).await?;
     drop(a);
     assert!(elected(&mut b).await?.is_valid());
@@ -215,10 +215,10 @@ async fn a_candidate_dropped_with_its_victory_not_taken_up_lets_the_next_lead() 
 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
-    // Complaint 4. Behind a leader, for a term that nobody takes up would be given back anyway.
+    // Complaint 4. Behind a leader, because a term that no caller takes would be released anyway.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leads = elected(&mut b).await?;
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -241,12 +241,12 @@ async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
 }
 
 #[tokio::test]
-async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_going() -> Result {
+async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    // So that there is a lease, and the join is all that is under way.
+    // Provides a lease, so that the join is the only request in flight.
     let other = session.election("other")?;
     let _other = soon("campaign", other.campaign()).await?;
     let election = session.election("e")?;
@@ -260,7 +260,7 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
     let orphan = only_key(&mut client, "eldest/e/").await;
     drop(first);
     let mut second = Box::pin(election.campaign());
-    // The second one is on its way before the first one's answer is heard.
+    // The second campaign begins before the answer to the first one is read.
     let early = tokio::time::timeout(WHILE, &mut second).await;
     assert!(early.is_err(), "{early:?}");
     proxy.heal();
@@ -278,10 +278,9 @@ async fn a_campaign_after_one_dropped_midway_never_takes_over_the_key_that_is_go
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_when_it_says_so()
--> Result {
+async fn proclaim_keeps_the_joining_time_of_the_candidate() -> Result {
     let etcd = in_memory();
-    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let announced = async || -> Result<_> {
         let roster = soon("roster", election.roster()).await?;
         let member = roster.members().first().ok_or("nobody")?.clone();
@@ -300,12 +299,12 @@ async fn what_is_proclaimed_says_since_when_the_candidate_stands_and_not_since_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_proclaimed_while_waiting_and_leading_is_kept_after_a_rejoin() -> Result {
+async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let place = key_of(&mut client, "b").await.expect("b stands");
     soon("proclaim", b.proclaim("b2")).await?;
     let key = key_of(&mut client, "b2").await.expect("proclaimed");
@@ -344,7 +343,7 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     // Complaint 2.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let session = etcd.session(short("b")).await?;
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
@@ -364,9 +363,9 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
 async fn the_middle_candidate_leaving_does_not_make_the_third_leader() -> Result {
     // Complaint 9.
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let first = elected(&mut a).await?;
     status(&c, |s| *s == behind(2)).await?;
     soon("leave", b.leave()).await?;
@@ -406,14 +405,14 @@ impl Operator {
     }
 }
 
-/// A waits behind nobody but is no leader's rival: B loses its key while it waits, and stands behind C afterwards.
+/// B waits behind A, which leads: B loses its key while it waits, and rejoins behind C.
 async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let old = key_of(&mut client, "b").await.expect("b stands");
     operator.act(&mut client, &old).await?;
     let new = stands_again(&mut client, "b", old.created).await?;
@@ -434,12 +433,12 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     Ok(())
 }
 
-/// A loses its key while it leads; B leads; A stands again behind B as soon as its work has ended.
+/// A loses its key while it leads; B leads; A rejoins behind B as soon as its work has ended.
 async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason]) -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let first = elected(&mut a).await?;
     let old = key_of(&mut client, "a").await.expect("a stands");
     operator.act(&mut client, &old).await?;
@@ -458,7 +457,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
         let again = elected(&mut a).await?;
         assert!(again.fencing_token() > old.created);
     } else {
-        // Its work has not ended, yet the key is gone: the next one leads, and it does not stand again.
+        // A's work has not ended, yet its key is gone: the next one leads, and A does not rejoin.
         let second = elected(&mut b).await?;
         assert!(second.fencing_token() > first.fencing_token());
         stays(WHILE, "no second key while the work goes on", async || {
@@ -476,33 +475,33 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_key_is_deleted_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::DeletesKey).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::RevokesLease).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_whose_key_is_overwritten_stands_again_at_the_back() -> Result {
+async fn waiting_candidate_whose_key_is_overwritten_rejoins_at_the_back() -> Result {
     loses_its_key_while_waiting(Operator::Overwrites).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_deleted_notices_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     loses_its_key_while_leading(Operator::DeletesKey, &[LostReason::KeyDeleted]).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_is_revoked_notices_and_stands_again_at_the_back() -> Result {
-    // The watch, which sees only that the key is gone, is usually faster than the lease.
+async fn leader_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
+    // The watch, which only shows that the key is gone, is usually faster than the lease.
     let reasons = [LostReason::KeyDeleted, LostReason::LeaseLost];
     loses_its_key_while_leading(Operator::RevokesLease, &reasons).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_key_is_overwritten_notices_and_takes_the_writing_away() -> Result {
+async fn leader_whose_key_is_overwritten_steps_down_and_deletes_it() -> Result {
     loses_its_key_while_leading(Operator::Overwrites, &[LostReason::KeyOverwritten]).await
 }

@@ -1,4 +1,4 @@
-//! Sessions whose random numbers are the same, as those of a machine and its clone may be.
+//! Tests sessions whose random numbers are the same, as those of a machine and its clone may be.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use eldest_testing::{Etcd, eventually};
 
 use crate::common::{Result, SOON, Store, WHILE, elected, in_memory, leases, options, soon, stays};
 
-/// A session whose first `same` random numbers are the same for everybody.
+/// Connects a session whose first `same` random numbers are the same for all.
 async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Session> {
     let left = AtomicUsize::new(same);
     let fewer = |left: usize| left.checked_sub(1);
@@ -26,7 +26,7 @@ async fn session(etcd: &impl Store, identity: &str, same: usize) -> Result<Sessi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Result {
+async fn taken_lease_id_is_left_alone_and_another_is_drawn() -> Result {
     let etcd = in_memory();
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;
@@ -46,7 +46,7 @@ async fn a_lease_of_the_same_id_is_left_alone_and_another_id_is_drawn() -> Resul
 }
 
 #[tokio::test]
-async fn a_session_that_only_draws_a_taken_id_waits_and_ends_no_lease() -> Result {
+async fn session_that_draws_only_taken_ids_waits_and_ends_no_lease() -> Result {
     let etcd = Etcd::start().await?;
     let first = session(&etcd, "first", 1).await?;
     let mut of_first = soon("campaign", first.election("one")?.campaign()).await?;
@@ -63,7 +63,7 @@ async fn a_session_that_only_draws_a_taken_id_waits_and_ends_no_lease() -> Resul
     assert!(leadership.is_valid() && !campaign.is_finished());
     assert_eq!(leases(&mut etcd.client().await).await, 1);
 
-    // The id is free again when the first session has given it back.
+    // The id is free again when the first session has revoked its lease.
     drop(leadership);
     first.close().await?;
     let candidate = soon("campaign", campaign).await??;
@@ -72,5 +72,5 @@ async fn a_session_that_only_draws_a_taken_id_waits_and_ends_no_lease() -> Resul
     Ok(())
 }
 
-/// How often etcd said "lease already exists".
+/// The metric that counts how often etcd returned "lease already exists".
 const REFUSED: &str = "grpc_server_handled_total{grpc_code=\"FailedPrecondition\",grpc_method=\"LeaseGrant\",grpc_service=\"etcdserverpb.Lease\",grpc_type=\"unary\"}";

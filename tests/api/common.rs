@@ -18,19 +18,19 @@ use tokio::time::Instant;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Deadline of whatever must happen; far below the TTL of [`options`].
+/// The deadline of events that must happen; far below the TTL of [`options`].
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// How long something is watched not to happen.
+/// How long a test watches that an event does not happen.
 pub(crate) const WHILE: Duration = Duration::from_millis(300);
 
-/// A TTL so long that nothing a test waits for is an expiry, and no renewal is due within it.
+/// Options with a TTL so long that no test waits for an expiry, and no renewal is due within a test.
 pub(crate) fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity)
         .ttl(Duration::from_secs(60))
         .grace(Duration::from_secs(1))
 }
 
-/// A TTL that a test can wait for, with as much patience for a busy machine as it allows.
+/// Options with a TTL that a test can wait for, and as much patience for a busy machine as that allows.
 pub(crate) fn short(identity: &str) -> SessionOptions {
     SessionOptions::new(identity)
         .ttl(Duration::from_secs(3))
@@ -55,14 +55,14 @@ impl Store for MemoryEtcd {
     }
 }
 
-/// An etcd in the memory of the test, in the time of the test's runtime. Nothing else on the machine can make such a test
-/// fail, and the line that says so keeps `cargo xtask test` from running it once more.
+/// Starts an etcd in the memory of the test, in the time of the test's runtime. No load of the machine can make such a
+/// test fail; the line printed here keeps `cargo xtask test` from repeating it.
 pub(crate) fn in_memory() -> MemoryEtcd {
     println!("this test runs in virtual time");
     MemoryEtcd::start()
 }
 
-/// An etcd in the memory of the test, at a port and in real time: for what a network or a machine does to a session.
+/// An etcd in the memory of the test, at a port and in real time: for effects of a network or a machine on a session.
 pub(crate) struct OnPort {
     etcd: MemoryEtcd,
     endpoint: String,
@@ -98,14 +98,14 @@ pub(crate) async fn session(etcd: &impl Store, identity: &str) -> Result<Session
     Ok(etcd.session(options(identity)).await?)
 }
 
-/// Awaits what must happen.
+/// Awaits an event that must happen.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future)
         .await
         .unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"))
 }
 
-/// Checks, again and again, that something stays as it is.
+/// Checks repeatedly that a condition stays true.
 pub(crate) async fn stays(
     during: Duration,
     what: &str,
@@ -119,8 +119,8 @@ pub(crate) async fn stays(
     .await?)
 }
 
-/// Stands in the election "e" of a new session.
-pub(crate) async fn stand(
+/// Joins the election "e" in a new session.
+pub(crate) async fn join_election(
     etcd: &impl Store,
     identity: &str,
 ) -> Result<(Session, Election, Candidate)> {
@@ -134,7 +134,7 @@ pub(crate) async fn elected(candidate: &mut Candidate) -> Result<Leadership> {
     Ok(soon("elected", candidate.elected()).await?)
 }
 
-/// Waits until the candidate's status is as wanted, and returns it.
+/// Waits for the wanted status of the candidate, and returns it.
 pub(crate) async fn status(
     candidate: &Candidate,
     wanted: impl FnMut(&Status) -> bool,
@@ -144,7 +144,7 @@ pub(crate) async fn status(
     Ok(*status)
 }
 
-/// A key as it stands in etcd.
+/// A key as etcd stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Key {
     pub(crate) path: String,
@@ -161,7 +161,7 @@ impl Key {
     }
 }
 
-/// Everything under a prefix, in order of the keys.
+/// Returns all keys under a prefix, in order of the keys.
 pub(crate) async fn keys(client: &mut Client, prefix: &str) -> Vec<Key> {
     let all = GetOptions::new().with_prefix();
     let answer = client.get(prefix, Some(all)).await.expect("etcd answers");
@@ -174,14 +174,14 @@ pub(crate) async fn keys(client: &mut Client, prefix: &str) -> Vec<Key> {
     keys.collect()
 }
 
-/// The one key under a prefix.
+/// Returns the one key under a prefix.
 pub(crate) async fn only_key(client: &mut Client, prefix: &str) -> Key {
     let keys = keys(client, prefix).await;
     assert_eq!(keys.len(), 1, "{keys:?}");
     keys.into_iter().next().expect("there is one")
 }
 
-/// Returns true if the very key of a term exists, not a later one of that name.
+/// Returns true if exactly the key of a term exists, not a later one of that name.
 pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> bool {
     let answer = client.get(key, None).await.expect("etcd answers");
     answer
@@ -190,7 +190,7 @@ pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> boo
         .is_some_and(|kv| kv.create_revision() == created)
 }
 
-/// Waits until nothing is left under a prefix.
+/// Waits until no key is left under a prefix.
 pub(crate) async fn nothing_under(client: &mut Client, prefix: &str) -> Result {
     Ok(
         eventually(SOON, format!("nothing under {prefix}"), async || {
@@ -200,12 +200,12 @@ pub(crate) async fn nothing_under(client: &mut Client, prefix: &str) -> Result {
     )
 }
 
-/// How many leases etcd has.
+/// Returns the number of leases in etcd.
 pub(crate) async fn leases(client: &mut Client) -> usize {
     client.leases().await.expect("etcd answers").leases().len()
 }
 
-/// A candidate of somebody else's: a key with a lease of its own.
+/// Adds a foreign candidate: a key with a lease of its own.
 pub(crate) async fn foreign(client: &mut Client, key: &str, value: &str) -> Result<i64> {
     let lease = client.lease_grant(60, None).await?.id();
     let with_lease = PutOptions::new().with_lease(lease);
@@ -213,9 +213,9 @@ pub(crate) async fn foreign(client: &mut Client, key: &str, value: &str) -> Resu
     Ok(lease)
 }
 
-/// Dropped, it records whether a key stood while it was being dropped: for the order of work and release.
+/// Records, when it is dropped, whether a key still exists: for the order of work and release.
 ///
-/// It keeps its thread busy for a while, so that a release under way elsewhere would be seen; so the test needs a
+/// The drop keeps its thread busy for a while, so that a release in another thread would be seen. So the test needs a
 /// runtime with several threads.
 pub(crate) struct Probe {
     endpoint: String,
@@ -258,13 +258,13 @@ impl Drop for Probe {
     }
 }
 
-/// etcd's revision.
+/// Returns etcd's revision.
 pub(crate) async fn revision(client: &mut Client) -> Result<i64> {
     let answer = client.get("nothing", None).await?;
     Ok(answer.header().ok_or("a header")?.revision())
 }
 
-/// Waits until so many keys stand under a prefix.
+/// Waits until `length` keys exist under a prefix.
 pub(crate) async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result {
     Ok(
         eventually(SOON, format!("{length} keys under {prefix}"), async || {
@@ -274,7 +274,7 @@ pub(crate) async fn queue_of(client: &mut Client, prefix: &str, length: usize) -
     )
 }
 
-/// Whose keys stand, eldest first.
+/// Returns the identities of the candidates, eldest first.
 pub(crate) fn identities(roster: &Roster) -> Vec<&str> {
     roster.members().iter().map(Member::identity).collect()
 }
@@ -284,7 +284,7 @@ pub(crate) async fn held<T>(waiting: JoinHandle<eldest::Result<T>>) -> Result<T>
     Ok(soon("its turn", waiting).await??)
 }
 
-/// Counts how often it, or what holds it, was dropped.
+/// Counts how often it, or its owner, was dropped.
 pub(crate) struct CountOnDrop(pub(crate) Arc<AtomicUsize>);
 
 impl Drop for CountOnDrop {
@@ -293,7 +293,7 @@ impl Drop for CountOnDrop {
     }
 }
 
-/// A run in a task of its own, which hands out the term of every call of its work.
+/// A run in a separate task, which hands out the term of every call of its work.
 pub(crate) struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) terms: mpsc::UnboundedReceiver<Term>,
@@ -318,7 +318,7 @@ impl Running {
         Self::on(&Handle::current(), runner, work)
     }
 
-    /// On another runtime than the test's.
+    /// Runs on another runtime than the test's.
     pub(crate) fn on<W, WF>(runtime: &Handle, runner: Runner<'static>, mut work: W) -> Self
     where
         W: FnMut(Leadership) -> WF + Send + 'static,
@@ -359,15 +359,15 @@ impl Running {
         ended.map(drop)
     }
 
-    /// Ends it and waits for it.
+    /// Stops the run and waits for it.
     pub(crate) async fn stop(self) -> Result {
         self.shutdown.cancel();
         Ok(self.end().await?)
     }
 }
 
-/// A thread with a runtime of its own, for work that blocks: a blocked thread may keep back whatever else waits for it,
-/// and how much of the session's own tasks that is, is chance.
+/// A thread with a runtime of its own, for work that blocks: a blocked thread may delay other tasks, and which tasks of
+/// the session these are is chance.
 pub(crate) struct Thread(Option<Runtime>);
 
 impl Thread {
@@ -395,7 +395,7 @@ pub(crate) async fn until_lost(leadership: Leadership) -> Result {
     Ok(())
 }
 
-/// Waits until those nodes, and nobody else, stand in the election "e", in that order.
+/// Waits until exactly those nodes are in the election "e", in that order.
 pub(crate) async fn queue(election: &Election, names: &[&str]) -> Result {
     Ok(
         eventually(SOON, format!("the queue is {names:?}"), async || {

@@ -8,7 +8,7 @@ use etcd_client::{Client, Permission};
 
 const PASSWORD: &str = "canary-51c8";
 
-/// An etcd on which `me` may read and write below `ours/billing/` only, and may ask whether etcd answers.
+/// Starts an etcd on which `me` may read and write below `ours/billing/` only, and may check whether etcd answers.
 async fn guarded() -> Result<Etcd, BoxError> {
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client: Client = etcd.client().await;
@@ -27,7 +27,7 @@ async fn guarded() -> Result<Etcd, BoxError> {
 }
 
 #[tokio::test]
-async fn an_onlooker_without_permission_gets_it_as_an_item_of_the_stream() -> Result<(), BoxError> {
+async fn onlooker_without_permission_gets_the_error_as_a_stream_item() -> Result<(), BoxError> {
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
         .namespace("ours")
@@ -67,7 +67,7 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
         let error = next(&mut refused).await?.ok_or("ended")?.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     }
-    // The allowed ones go on, on the streams that they had.
+    // The permitted ones continue, on their existing streams.
     leadership.resign().await?;
     assert!(next(&mut changes).await?.ok_or("ended")??.is_vacant());
     let streams = etcd.metric(opened).await - before;

@@ -1,19 +1,18 @@
-//! Elections: what stands in etcd, who leads, and what everybody sees.
+//! Tests elections: their keys in etcd, the leader, and the views of all nodes.
 
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    Result, WHILE, elected, foreign, in_memory, keys, leases, nothing_under, only_key, options,
-    session, soon, stand, status, stays,
+    Result, WHILE, elected, foreign, in_memory, join_election, keys, leases, nothing_under,
+    only_key, options, session, soon, status, stays,
 };
 use eldest::{Announcement, ErrorKind, Status};
 
 #[tokio::test(start_paused = true)]
-async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_who_stands_since_when()
--> Result {
+async fn candidate_key_is_prefix_and_hex_lease_and_its_value_the_announcement() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_session, election, mut candidate) = stand(&etcd, "node-a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "node-a").await?;
     let key = only_key(&mut client, "eldest/").await;
     assert_eq!(key.path, format!("{}{:x}", election.prefix(), key.lease));
     assert!(
@@ -28,11 +27,11 @@ async fn a_candidates_key_is_the_prefix_and_the_lease_in_hex_and_its_value_says_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_running_leads_and_everybody_sees_the_same_order() -> Result {
+async fn eldest_candidate_leads_and_all_nodes_see_the_same_order() -> Result {
     let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
-        nodes.push(stand(&etcd, identity).await?);
+        nodes.push(join_election(&etcd, identity).await?);
     }
     let onlooker = session(&etcd, "onlooker").await?;
     for eldest in 0..3 {
@@ -105,7 +104,7 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "eldest/e/694d", "go-node").await?;
-    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let leader = election.leader().await?.expect("the foreigner");
     assert_eq!((leader.identity(), leader.lease_id()), ("go-node", lease));
     let waits = status(&candidate, |s| matches!(s, Status::Waiting { .. })).await?;
@@ -116,12 +115,12 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_it_goes() -> Result
+async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Result
 {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     client.put("eldest/e/stuck", "who?", None).await?;
-    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let roster = election.roster().await?;
     let blocker = roster.blocker().expect("the key without lease");
     assert_eq!(
@@ -144,7 +143,7 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
     .await?;
     client.delete("eldest/e/stuck", None).await?;
     let leadership = elected(&mut candidate).await?;
-    // Behind a leader it blocks nobody yet.
+    // Behind a leader, the key blocks no candidate yet.
     client.put("eldest/e/stuck", "who?", None).await?;
     let roster = election.roster().await?;
     assert!(roster.blocker().is_none() && leadership.is_valid());
@@ -154,7 +153,7 @@ async fn a_key_without_lease_that_sits_first_is_reported_and_nobody_leads_until_
 
 #[tokio::test(start_paused = true)]
 async fn deeper_keys_and_longer_names_never_count() -> Result {
-    // Complaint 8 for the names.
+    // Complaint 8, for names.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     for key in [
@@ -166,11 +165,11 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
     ] {
         client.put(key, "not a candidate", None).await?;
     }
-    let (_session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     assert_eq!(election.roster().await?.members().len(), 1);
-    // Nor when the watch tells of them.
-    let (_other, _, mut second) = stand(&etcd, "b").await?;
+    // The same holds for events of the watch.
+    let (_other, _, mut second) = join_election(&etcd, "b").await?;
     let place = Status::waiting(1);
     status(&second, |s| *s == place).await?;
     client.put("eldest/e/x/z", "still none", None).await?;
@@ -181,7 +180,7 @@ async fn deeper_keys_and_longer_names_never_count() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_an_empty_namespace_the_election_is_shared_with_programs_that_know_none() -> Result {
+async fn empty_namespace_shares_the_election_with_programs_without_one() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let lease = foreign(&mut client, "svc/leader/1a2b", "go-node").await?;
@@ -213,7 +212,7 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
     assert_eq!(leases(&mut client).await, 0);
 
     let largest = "x".repeat(32 * 1024);
-    let (_session, _, mut candidate) = stand(&etcd, "b").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "b").await?;
     candidate.proclaim(largest.as_str()).await?;
     let error = candidate
         .proclaim(big.as_str())
@@ -228,10 +227,10 @@ async fn too_large_an_announcement_is_refused_with_nothing_left_in_etcd() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Result {
+async fn a_session_joins_an_election_once_and_again_after_leaving() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (session, election, mut candidate) = join_election(&etcd, "a").await?;
     let refused = async |what: &str| {
         let error = soon("campaign", election.campaign()).await.expect_err(what);
         assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
@@ -248,7 +247,7 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
     refused("a term lives on without its candidate").await;
     soon("resign", leadership.resign()).await?;
 
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leads = elected(&mut b).await?;
     let mut last = 0;
     for _ in 0..3 {
@@ -273,11 +272,11 @@ async fn a_session_stands_once_in_an_election_and_again_after_leaving() -> Resul
 
 #[tokio::test(start_paused = true)]
 async fn fencing_tokens_only_grow_over_twenty_hand_overs() -> Result {
-    // I2. Three nodes pass it around; each rejoins behind the others.
+    // I2. Three nodes hand over in turn; each rejoins behind the others.
     let etcd = in_memory();
     let mut nodes = Vec::new();
     for identity in ["a", "b", "c"] {
-        nodes.push(stand(&etcd, identity).await?);
+        nodes.push(join_election(&etcd, identity).await?);
     }
     let mut last = 0;
     for turn in 0..20 {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, keys, nothing_under,
-    session, short, soon, stand, stands, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, join_election, keys,
+    nothing_under, session, short, soon, stands, status, stays, until_lost,
 };
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, Leadership, LostReason, Status};
@@ -15,7 +15,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-/// Work that ignores its token; counts the futures of it that are dropped.
+/// Makes work that ignores its token; counts how many of its futures are dropped.
 fn never_ends(
     dropped: &Arc<AtomicUsize>,
 ) -> impl FnMut(Leadership) -> BoxFuture<'static, Result> + use<> {
@@ -31,7 +31,7 @@ fn never_ends(
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_shutdown_the_work_is_notified_then_awaited_and_only_then_the_key_goes() -> Result {
+async fn shutdown_notifies_and_awaits_the_work_before_the_key_goes() -> Result {
     // Complaint 16.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -73,7 +73,7 @@ async fn on_shutdown_the_work_is_notified_then_awaited_and_only_then_the_key_goe
 async fn shutdown_while_waiting_leaves_the_queue() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let _leads = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
     let election = b.election("e")?;
@@ -95,7 +95,7 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_key_goes() -> Result
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Result
 {
     // Complaint 18.
     let etcd = in_memory();
@@ -131,7 +131,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline_and_the_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> Result {
+async fn work_that_ignores_its_lost_key_is_dropped_and_called_again() -> Result {
     // Complaint 18.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -147,7 +147,7 @@ async fn work_that_ignores_the_loss_of_its_key_is_dropped_and_called_again() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_releases_the_key_and_goes_on() -> Result {
+async fn a_panic_releases_the_key_and_unwinds_through_the_run() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -216,7 +216,7 @@ async fn resigning_inside_the_work_ends_the_run() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_ended() -> Result {
+async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -244,7 +244,7 @@ async fn a_leadership_dropped_inside_the_work_keeps_the_key_until_the_work_has_e
 #[tokio::test(start_paused = true)]
 async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
     let etcd = in_memory();
-    let (_a, election, candidate) = stand(&etcd, "a").await?;
+    let (_a, election, candidate) = join_election(&etcd, "a").await?;
     let run = election.run(CancellationToken::new(), until_lost);
     let error = soon("run", run).await.expect_err("it stands already");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);

@@ -1,9 +1,10 @@
-//! Leaderships: validity, fencing, and every way in which a term ends.
+//! Tests leaderships: validity, fencing, and every way in which a term ends.
 
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, only_key, options, short, soon, stand, stands, status,
+    OnPort, Result, SOON, elected, in_memory, join_election, only_key, options, short, soon, stands,
+    status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -39,9 +40,9 @@ async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_a_returned_token_harms_nobody() -> Result {
+async fn cancelling_a_returned_token_ends_no_term() -> Result {
     let etcd = in_memory();
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
     let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
@@ -56,7 +57,7 @@ async fn cancelling_a_returned_token_harms_nobody() -> Result {
 #[tokio::test(start_paused = true)]
 async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
     let etcd = in_memory();
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
     let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
@@ -68,14 +69,14 @@ async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_cut_off_is_notified_a_grace_period_before_its_validity_ends() -> Result {
+async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], short("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     proxy.hold();
     soon("the token", leadership.lost().cancelled()).await;
     let left = leadership.valid_until().time_left();
@@ -114,7 +115,7 @@ async fn a_leader_cut_off_is_notified_a_grace_period_before_its_validity_ends() 
 async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     assert!(leadership.fencing_token() > 0);
     let put = |value: &str| {
@@ -126,7 +127,7 @@ async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
     assert!(client.txn(put("1")).await?.succeeded());
     client.delete(leadership.key(), None).await?;
     assert!(!client.txn(put("2")).await?.succeeded());
-    // Somebody recreates the key: it is another one.
+    // A foreign client recreates the key: it is another key.
     client.put(leadership.key(), "a", None).await?;
     assert!(!client.txn(put("3")).await?.succeeded());
     assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
@@ -137,7 +138,7 @@ async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
 async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resigning() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let outcome = leadership.txn([Op::put("x", "1"), Op::get("x")]).await?;
     assert_eq!(outcome.results().len(), 2);
@@ -158,14 +159,14 @@ async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resi
 }
 
 #[tokio::test]
-async fn a_fenced_transaction_is_refused_when_the_key_went_behind_our_back() -> Result {
+async fn fenced_transaction_is_refused_when_the_key_was_deleted_by_others() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
-    // The watch must not tell before the transaction arrives.
+    // The watch must not report the deletion before the transaction arrives.
     proxy.hold_responses();
     client.delete(leadership.key(), None).await?;
     assert!(leadership.is_valid(), "we do not know yet");
@@ -212,9 +213,9 @@ async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_etcd_refuses_of_itself_is_not_said_to_be_a_lost_guard() -> Result {
+async fn etcds_own_refusal_is_not_reported_as_lost_leadership() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let twice = [Op::put("x", "1"), Op::put("x", "2")];
     let error = leadership.txn(twice).await.expect_err("the same key twice");
@@ -230,7 +231,7 @@ async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
     // Complaint 5.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     soon("resign", leadership.resign()).await?;
     assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
@@ -273,8 +274,8 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
 #[tokio::test(start_paused = true)]
 async fn a_dropped_leadership_is_released_at_once() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
     drop(leadership);
@@ -288,8 +289,8 @@ async fn a_dropped_leadership_is_released_at_once() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let work = tokio::spawn(async move {
         assert!(!leadership.is_valid(), "on purpose");
@@ -304,11 +305,11 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
     Ok(())
 }
 
-/// Closes A's session, lets its work wind up, and looks at a view of the term when B leads.
+/// Closes A's session, lets its work finish, and checks a view of the term when B leads.
 async fn closes_beside_a_view(with_task: bool) -> Result {
     let etcd = in_memory();
-    let (session, _, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (session, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
     if with_task {
@@ -333,22 +334,22 @@ async fn closes_beside_a_view(with_task: bool) -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_says_that_a_term_is_over_when_its_key_may_go() -> Result {
+async fn view_shows_the_term_over_when_its_key_may_go() -> Result {
     closes_beside_a_view(false).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_view_says_that_a_term_is_over_when_its_tasks_have_ended_and_its_key_may_go() -> Result {
+async fn view_shows_the_term_over_once_its_tasks_have_ended() -> Result {
     closes_beside_a_view(true).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
+async fn winding_up_term_is_over_at_once_when_its_key_goes() -> Result {
     // Complaint 13.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     for revoked in [false, true] {
-        let (session, _, mut a) = stand(&etcd, "a").await?;
+        let (session, _, mut a) = join_election(&etcd, "a").await?;
         let leadership = elected(&mut a).await?;
         let closing = tokio::spawn(async move { session.close().await });
         soon("the token", leadership.lost().cancelled()).await;
@@ -359,7 +360,7 @@ async fn a_term_that_winds_up_is_over_at_once_when_its_key_goes() -> Result {
         } else {
             client.delete(leadership.key(), None).await?;
         }
-        let (_b, _, mut b) = stand(&etcd, "b").await?;
+        let (_b, _, mut b) = join_election(&etcd, "b").await?;
         let successor = elected(&mut b).await?;
         eventually(SOON, "the old term is over", async || {
             (!leadership.is_valid()).then_some(())

@@ -1,4 +1,4 @@
-//! Evacuated data centres on a real etcd: who lets whom lead, and what stands of an order.
+//! Tests evacuated data centres on a real etcd: which nodes let others lead, and which keys an order leaves.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -23,8 +23,8 @@ async fn connect(etcd: &impl Store, identity: &str, data_center: &str) -> Result
     Ok(etcd.session(options).await?)
 }
 
-/// Stands in the election "e", in that data centre.
-async fn stand(
+/// Joins the election "e", in that data centre.
+async fn join_election(
     etcd: &impl Store,
     identity: &str,
     data_center: &str,
@@ -36,11 +36,11 @@ async fn stand(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others() -> Result {
+async fn evacuated_leader_gives_way_after_its_work_and_rejoins_at_the_back() -> Result {
     let etcd = in_memory();
-    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
-    let (_b, _, b) = stand(&etcd, "b", "dc1").await?;
-    let (ops, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a", "dc1").await?;
+    let (_b, _, b) = join_election(&etcd, "b", "dc1").await?;
+    let (ops, _, mut c) = join_election(&etcd, "c", "dc2").await?;
     let first = elected(&mut a).await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
     soon("the loss", first.lost().cancelled()).await;
@@ -52,7 +52,7 @@ async fn a_leader_gives_way_when_its_work_has_ended_and_stands_behind_the_others
     queue(&election, &["c", "b", "a"]).await?;
     assert!(matches!(b.status(), Status::Waiting { .. }));
 
-    // Lifted, the order moves nobody back.
+    // Lifting the order moves no candidate back.
     assert!(ops.lift("dc1").await?.is_some());
     stays(WHILE, "the leader leads", async || second.is_valid()).await?;
     soon("step down", second.step_down()).await?;
@@ -64,17 +64,17 @@ async fn a_leader_of_an_evacuated_centre_leads_until_a_candidate_joins_elsewhere
     let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     soon("evacuate", ops.evacuate("dc1")).await?;
-    let (_a, election, mut a) = stand(&etcd, "a", "dc1").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a", "dc1").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc1").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc1").await?;
     stays(WHILE, "it leads", async || first.is_valid()).await?;
-    let (_c, _, mut c) = stand(&etcd, "c", "dc2").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c", "dc2").await?;
     soon("the loss", first.lost().cancelled()).await;
     queue(&election, &["a", "c", "b"]).await?;
     drop(first);
     let second = elected(&mut c).await?;
     queue(&election, &["c", "b", "a"]).await?;
-    // Nobody elsewhere is left.
+    // No candidate elsewhere is left.
     drop((second, c));
     soon("one of the others", election.observe_leader_of(&["a", "b"])).await
 }
@@ -84,7 +84,7 @@ trait Leads {
 }
 
 impl Leads for Election {
-    /// Waits until one of these leads.
+    /// Waits until one of the identities leads.
     async fn observe_leader_of(&self, identities: &[&str]) -> Result {
         Ok(eventually(SOON, "one of them leads", async || {
             let leader = self.leader().await.ok()??;
@@ -171,7 +171,7 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
     let election = ops.election("e")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
     let first = elected(&mut candidate).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc2").await?;
     for data_center in ["dc1", "null"] {
         soon("evacuate", ops.evacuate(data_center)).await?;
     }
@@ -179,7 +179,7 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
 }
 
 #[tokio::test]
-async fn an_order_says_who_gave_it_why_and_until_when_and_ends_by_itself() -> Result {
+async fn order_names_its_author_reason_and_end_and_expires() -> Result {
     let etcd = OnPort::start().await?;
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
@@ -257,12 +257,12 @@ async fn orders_that_are_given_and_lifted_at_once_leave_one_or_none() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mark_that_anybody_puts_counts_whatever_its_value() -> Result {
+async fn a_mark_of_any_author_and_value_counts() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (a, _, mut leader) = stand(&etcd, "a", "dc1").await?;
+    let (a, _, mut leader) = join_election(&etcd, "a", "dc1").await?;
     let first = elected(&mut leader).await?;
-    let (_b, _, _b1) = stand(&etcd, "b", "dc2").await?;
+    let (_b, _, _b1) = join_election(&etcd, "b", "dc2").await?;
     let put = client.put(format!("{MARKS}dc1"), "by hand", None::<PutOptions>);
     put.await?;
     soon("the loss", first.lost().cancelled()).await;

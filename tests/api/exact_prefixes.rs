@@ -1,4 +1,4 @@
-//! Elections at the exact prefixes that other programs gave them.
+//! Tests elections at the exact prefixes that other programs chose.
 
 use eldest::{ErrorKind, Status};
 
@@ -61,7 +61,7 @@ async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_be_mixed_is_refused_with_its_name_and_the_rule() -> Result {
+async fn exact_prefix_that_would_mix_names_is_refused_with_the_rule() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let _in_use = (a.lock("l")?, a.election("x/y")?);

@@ -1,10 +1,10 @@
-//! Work that returns an error: what others hear of it, and whether the node stands again.
+//! Tests work that returns an error: what others learn of it, and whether the node rejoins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Result, SOON, elected, in_memory, nothing_under, session, soon, stand};
+use crate::common::{Result, SOON, elected, in_memory, join_election, nothing_under, session, soon};
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, LostReason, OnError, Status, Term};
 use eldest_testing::eventually;
@@ -22,7 +22,7 @@ fn has_failed(status: &Status) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
+async fn node_whose_work_fails_leaves_and_its_status_says_why() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -35,7 +35,7 @@ async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
             Err::<(), _>(Broken(1))
         }
     });
-    // A program may drop the handle, and never look at what the work returned.
+    // A program may drop the handle, and never read the result of the work.
     let failed = soon("the end", status.wait_for(has_failed)).await?;
     assert!(has_failed(&failed) && has_failed(&election.status()));
     drop(failed);
@@ -50,7 +50,7 @@ async fn by_default_the_node_leaves_and_its_status_says_why() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_in_the_pause_after_a_failure_is_the_reason_of_the_end() -> Result {
+async fn shutdown_in_the_pause_after_a_failure_is_the_end_reason() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let election = a.election("e")?;
@@ -108,7 +108,7 @@ async fn a_node_that_rejoins_waits_a_growing_pause_and_another_leads_meanwhile()
         assert_eq!(term.lost_reason(), Some(LostReason::WorkFailed));
     }
     // Another node leads during the pause, and the failed one waits behind it.
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let between = elected(&mut of_b).await?;
     eventually(SOON, "it stands behind", async || {
         let roster = a.election("e").ok()?.roster().await.ok()?;
@@ -133,7 +133,7 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
             let _ = failures.send(());
             async { Err::<(), _>(Broken(1)) }
         }));
-        // So often that the pause is longer than all that follows.
+        // Fails so often that the pause is longer than the rest of the test.
         for _ in 0..7 {
             soon("a failure", failed.recv()).await.expect("it leads");
         }
@@ -151,9 +151,9 @@ async fn a_node_in_its_pause_can_be_stopped_and_can_resign() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_fails_leaves_or_stands_again_as_a_leader_does() -> Result {
+async fn a_follower_that_fails_leaves_or_rejoins_as_a_leader_does() -> Result {
     let etcd = in_memory();
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let leads = elected(&mut of_b).await?;
     for on_error in [OnError::Leave, OnError::Rejoin] {
         let a = session(&etcd, "a").await?;

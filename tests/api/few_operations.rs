@@ -1,4 +1,4 @@
-//! An etcd that takes few operations in a transaction: everything works, in more transactions.
+//! Tests an etcd that accepts few operations in a transaction: everything works, in more transactions.
 
 use std::time::Duration;
 
@@ -65,13 +65,13 @@ async fn any_limit_from_three_upwards_is_enough() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_key_is_noticed_within_a_ttl_though_watches_tell_nothing() -> Result {
+async fn a_deleted_key_is_noticed_within_a_ttl_without_watch_events() -> Result {
     for most in [3, 10, 63, 128] {
         let etcd = in_memory();
         let session = session_with(&etcd, most).await?;
         let leaderships = leads(&session, 70).await?;
         etcd.stall_watches(true);
-        // Waits until the session has noticed that.
+        // Waits until the session has noticed the lower limit.
         tokio::time::sleep(Duration::from_secs(6)).await;
         let last = leaderships.last().expect("70 lead");
         assert!(etcd.delete(last.key()).await?);

@@ -1,12 +1,12 @@
-//! Tests follower's work: it learns the leader, ends before the leader's work begins, and begins again after it.
+//! Tests a follower's work: it learns the leader, ends before the leader's work begins, and begins again after it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory, keys,
-    options, queue, session, short, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory,
+    join_election, keys, options, queue, session, short, soon, stays, until_lost,
 };
 use eldest::{
     Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Member, Observer,
@@ -14,10 +14,10 @@ use eldest::{
 use eldest_testing::eventually;
 use tokio::sync::mpsc;
 
-/// The TTL of a session here.
+/// The TTL of the sessions in this file.
 const TTL: Duration = Duration::from_secs(60);
 
-/// The tasks at work now, the most at once, and those that are done.
+/// The numbers of tasks at work now, of the most at once, and of those that are done.
 #[derive(Clone, Default)]
 struct AtWork {
     now: Arc<AtomicUsize>,
@@ -58,11 +58,11 @@ fn failure(text: &'static str) -> BoxError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> Result {
-    // Complaint: work of the two roles overlapped, for the old was asked to stop and not awaited.
+async fn a_node_follows_leads_and_follows_again_but_never_both() -> Result {
+    // Complaint: work of the two roles overlapped, because the old work was asked to stop and not awaited.
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let at_work = AtWork::default();
@@ -110,8 +110,8 @@ async fn a_node_follows_then_leads_then_follows_again_and_never_does_both() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_learns_who_leads_and_how_to_reach_it_and_each_change() -> Result {
-    // Complaint: a wrong leader was reported, and nothing when there was none.
+async fn follower_learns_the_leader_its_address_and_each_change() -> Result {
+    // Complaint: a wrong leader was reported, and no change when there was none.
     let etcd = in_memory();
     let at = |name: &str, address: &str| Announcement::new(name).with_address(address);
     let with = |name: &str, address: &str| options(name).announcement(at(name, address));
@@ -152,9 +152,9 @@ async fn a_follower_learns_who_leads_and_how_to_reach_it_and_each_change() -> Re
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
-    // Complaint: a node led, and nobody worked.
+    // Complaint: a node led, and did no work.
     let etcd = in_memory();
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -185,7 +185,7 @@ async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -
 async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Result {
     // Complaint: a stalled leader kept renewing, for three quarters of an hour.
     let etcd = OnPort::start().await?;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = etcd.session(short("a")).await?;
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
@@ -194,7 +194,7 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
         let blocked = Arc::clone(&blocked);
         async move {
             f.stopped().cancelled().await;
-            // Returns at once, for ever, once the other side is gone.
+            // Once the sender is gone, returns at once.
             let _ = blocked.lock().expect("no panic").recv();
             Result::Ok(())
         }
@@ -215,10 +215,10 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> Result {
+async fn failed_follower_ends_the_run_once_its_key_is_gone() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     for panics in [false, true] {
@@ -249,10 +249,10 @@ async fn a_follower_that_fails_or_panics_ends_the_run_once_its_key_is_gone() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -> Result {
+async fn finished_follower_is_not_called_again_before_the_node_has_led() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let other = elected(&mut b).await?;
     let a = session(&etcd, "a").await?;
     let calls = Arc::new(AtomicUsize::new(0));
@@ -264,7 +264,7 @@ async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -
                 return Ok(());
             }
             f.stopped().cancelled().await;
-            // After it was asked to stop, an error ends nothing.
+            // After the request to stop, an error ends nothing.
             Err(failure("too late"))
         }
     });
@@ -285,7 +285,7 @@ async fn a_follower_that_is_done_is_not_called_again_before_the_node_has_led() -
 #[tokio::test(start_paused = true)]
 async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result {
     let etcd = in_memory();
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut b).await?;
     for closes in [false, true] {
         let a = session(&etcd, "a").await?;
@@ -315,7 +315,7 @@ async fn shutdown_and_the_end_of_the_session_end_the_follower_first() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Result {
+async fn term_lost_before_the_follower_has_ended_calls_no_work() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -336,7 +336,7 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     let own = keys(&mut client, "eldest/").await.remove(0);
     let first = a.election("e")?.term().ok_or("it leads")?;
     client.delete(own.path, None).await?;
-    // Another observer may see the deletion before the candidate does; the token is the candidate's own word.
+    // Another observer may see the deletion before the candidate does; the token shows the candidate's own view.
     soon("lost", first.lost().cancelled()).await;
     finish.cancel();
     let term = running.term().await;
@@ -345,7 +345,7 @@ async fn a_term_that_is_lost_before_the_follower_has_ended_calls_no_work() -> Re
     running.stop().await
 }
 
-/// Waits until the leader has announced since when it leads.
+/// Waits until the leader has announced when its term began.
 async fn read_leads_since(changes: &mut Observer) -> Result<SystemTime> {
     loop {
         let roster = changes.next().await.ok_or("the stream ended")??;
@@ -355,11 +355,11 @@ async fn read_leads_since(changes: &mut Observer) -> Result<SystemTime> {
     }
 }
 
-/// By a node that comes later, in two terms of one candidate.
+/// A node that comes later reads the announcement, in two terms of one candidate.
 #[tokio::test(start_paused = true)]
-async fn leader_tells_once_in_each_term_when_it_began() -> Result {
+async fn leader_announces_once_a_term_when_it_began() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_a, _, mut candidate) = join_election(&etcd, "a").await?;
     let mut before = None;
     for _ in 0..2 {
         let leadership = elected(&mut candidate).await?;
@@ -369,14 +369,14 @@ async fn leader_tells_once_in_each_term_when_it_began() -> Result {
         assert_eq!(first.leads_since(), None, "not before a renewal");
         let mut changes = late.election("e")?.observe().await?;
         let since = tokio::time::timeout(TTL, read_leads_since(&mut changes)).await??;
-        // The term began before a renewal, by the leader's clock, which goes on by a TTL in each term.
+        // The term began before a renewal, by the leader's clock, which advances by a TTL in each term.
         if let Some(before) = before {
             assert!(since >= before + TTL, "{since:?}");
         }
-        // Nobody else is a candidate: it leads for as long as its present key stands.
+        // There is no other candidate: it leads for as long as its present key exists.
         assert_eq!(first.since(), Some(since));
         before = Some(since);
-        // Announced by its holder meanwhile, it is kept.
+        // An announcement that its holder replaced meanwhile is kept.
         leadership.proclaim("plain").await?;
         assert_eq!(leader().await.ok_or("a leader")?.leads_since(), None);
         let other = Announcement::new("a").with_address("a:1");

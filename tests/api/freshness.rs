@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Result, SOON, Store, in_memory, options, session, short, soon, stand};
+use crate::common::{Result, SOON, Store, in_memory, join_election, options, session, short, soon};
 use eldest::{Observer, Roster, Session};
 use eldest_testing::{Etcd, eventually};
 
@@ -19,7 +19,7 @@ fn age(roster: &Roster) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards() -> Result {
+async fn observer_view_ages_while_etcd_is_silent_and_is_fresh_afterwards() -> Result {
     let etcd = in_memory();
     let onlooker = etcd.session(short("onlooker")).await?;
     let mut observer = onlooker.election("e")?.observe().await?;
@@ -40,7 +40,7 @@ async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards
     }
     let still = roster.as_of().expect("it was read").since_boot();
     assert_eq!(fixed, still, "what was handed out keeps its time");
-    // Two TTLs for each pause, less what "young" allows between the two.
+    // Two TTLs for each pause, less the age that counts as young between the two.
     assert!(age(&roster) > 3 * TTL);
     onlooker.close().await?;
     let closed = observer.age().expect("it was confirmed");
@@ -51,7 +51,7 @@ async fn observer_grows_older_while_etcd_does_not_answer_and_is_young_afterwards
 }
 
 #[tokio::test(start_paused = true)]
-async fn newest_roster_of_a_quiet_election_is_handed_out_as_fresh_as_it_is() -> Result {
+async fn quiet_elections_newest_roster_is_returned_with_its_freshness() -> Result {
     let etcd = in_memory();
     let onlooker = etcd.session(short("onlooker")).await?;
     let election = onlooker.election("e")?;
@@ -79,9 +79,9 @@ async fn observer_that_has_seen_nothing_has_no_age() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_read_is_as_old_as_its_read() -> Result {
+async fn roster_is_as_old_as_its_read() -> Result {
     let etcd = in_memory();
-    let (_a, election, _candidate) = stand(&etcd, "a").await?;
+    let (_a, election, _candidate) = join_election(&etcd, "a").await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let begun = tokio::time::Instant::now();
     let roster = election.roster().await?;
@@ -104,7 +104,7 @@ async fn what_is_read_is_as_old_as_its_read() -> Result {
 }
 
 #[tokio::test]
-async fn hundred_elections_cost_no_more_probes_than_one() -> Result {
+async fn hundred_elections_need_no_more_probes_than_one() -> Result {
     let etcd = Etcd::start().await?;
     let onlooker = etcd.session(short("onlooker")).await?;
     let mut observers = Vec::new();

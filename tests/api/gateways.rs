@@ -1,4 +1,4 @@
-//! etcd's gRPC proxy is refused, however it is configured.
+//! Tests that etcd's gRPC proxy is refused, in every configuration.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use eldest_testing::Etcd;
 use crate::common::{Result, elected, leases, options, soon, stays};
 use eldest_fixtures::grpc_proxy::GrpcProxy;
 
-/// The ways in which it may show itself, or hide.
+/// The ways in which the proxy may reveal itself, or hide.
 const WAYS: [&[&str]; 4] = [
     &[],
-    // Its member list is then etcd's own.
+    // Its member list is then that of etcd.
     &["--advertise-client-url="],
     &[
         "--advertise-client-url=127.0.0.1:1",
@@ -38,7 +38,7 @@ async fn a_session_refuses_the_proxy_and_names_the_remedy() -> Result {
 }
 
 #[tokio::test]
-async fn a_session_passes_the_proxy_by_if_a_member_is_named_too() -> Result {
+async fn a_session_avoids_the_proxy_if_a_member_is_named_too() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = GrpcProxy::start(&etcd.address(), &[])?;
     let endpoints = [proxy.endpoint(), etcd.endpoint()];

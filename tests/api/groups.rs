@@ -1,4 +1,4 @@
-//! Groups: nodes that are announced and lead nothing.
+//! Tests groups: nodes that are announced, without a leader.
 
 use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
@@ -20,7 +20,7 @@ async fn join(etcd: &impl Store, identity: &str) -> Result<(Session, Group, Grou
     Ok((session, group, membership))
 }
 
-/// The next state in which exactly these are there.
+/// Returns the next state that has exactly these members.
 async fn there(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     loop {
         let roster = soon("a change", observer.next())
@@ -64,7 +64,7 @@ async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
     drop(second);
     there(&mut observer, &[]).await?;
     nothing_under(&mut client, PREFIX).await?;
-    // Again, and gone with the session.
+    // The member joins again, and leaves with the session.
     let again = soon("join", group.join()).await?;
     soon("close", a.close()).await?;
     assert_eq!(keys(&mut client, PREFIX).await, []);
@@ -73,7 +73,7 @@ async fn members_are_announced_listed_and_watched_until_they_leave() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
+async fn new_announcement_of_a_member_stays_after_a_rejoin() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -102,7 +102,7 @@ async fn what_a_member_announces_is_replaced_and_stays_replaced() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_lease_was_revoked_stands_again_by_itself() -> Result {
+async fn member_whose_lease_was_revoked_rejoins_by_itself() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, group, member) = join(&etcd, "a").await?;
@@ -135,7 +135,7 @@ async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() -> Result {
+async fn a_session_is_a_member_once_and_may_also_be_a_candidate() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, group, _member) = join(&etcd, "a").await?;
@@ -148,7 +148,7 @@ async fn a_session_is_a_member_once_and_may_stand_in_an_election_of_that_name() 
     for name in ["", "/a", "a/", "~a"] {
         assert!(a.group(name).is_err(), "{name}");
     }
-    // A key of somebody else's without a lease is in nobody's way.
+    // A foreign key without a lease blocks no member.
     client.put(format!("{PREFIX}stray"), "stray", None).await?;
     let b = session(&etcd, "b").await?;
     let other = soon("join", b.group("workers")?.join()).await?;
@@ -175,7 +175,7 @@ async fn an_overview_shows_groups_without_a_leader() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_join_that_is_given_up_leaves_nothing() -> Result {
+async fn an_abandoned_join_leaves_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;

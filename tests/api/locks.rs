@@ -1,4 +1,4 @@
-//! Locks: the queue between and within sessions, giving up, and how a lock is lost.
+//! Tests locks: the queue between and within sessions, abandoned waits, and how a lock is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
 
-/// The lock "l" of a new session.
+/// Makes the lock "l" of a new session.
 async fn lock(etcd: &impl Store, identity: &str) -> Result<(Session, Lock)> {
     let session = session(etcd, identity).await?;
     let lock = session.lock("l")?;
@@ -26,7 +26,7 @@ async fn acquire(lock: &Lock) -> Result<LockGuard> {
     Ok(soon("the lock", lock.acquire()).await?)
 }
 
-/// A task that waits for the lock.
+/// Starts a task that waits for the lock.
 fn waiting(lock: &Lock) -> JoinHandle<eldest::Result<LockGuard>> {
     let lock = lock.clone();
     tokio::spawn(async move { lock.acquire().await })
@@ -65,7 +65,7 @@ async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_refused_where_candidates_of_an_election_stand_in_another_session() -> Result {
+async fn a_lock_is_refused_where_another_session_has_election_candidates() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -110,13 +110,13 @@ async fn a_key_is_that_of_etcds_own_recipe() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_of_one_session_queue_in_it_and_do_not_starve_the_others() -> Result {
+async fn tasks_of_one_session_queue_locally_and_starve_no_other() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, ours) = lock(&etcd, "a").await?;
     let (_b, theirs) = lock(&etcd, "b").await?;
     let guard = acquire(&ours).await?;
-    // Asked first, within our session; but a session has one place in etcd's queue at a time.
+    // Requested first within our session; but a session has one place in etcd's queue at a time.
     let second = waiting(&ours);
     tokio::task::yield_now().await;
     let third = waiting(&ours);
@@ -175,7 +175,7 @@ async fn many_tasks_of_many_sessions_never_overlap() -> Result {
 }
 
 #[tokio::test]
-async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> Result {
+async fn a_wait_watches_three_keys_and_a_release_wakes_two_waiters() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let watchers = "etcd_debugging_mvcc_watcher_total";
@@ -189,7 +189,8 @@ async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> R
         queue_of(&mut client, PREFIX, number + 1).await?;
         sessions.push(session);
     }
-    // The holder watches its own key, the second that one and the one before, everybody else two before.
+    // The holder watches its own key, the second one that key and its own, all others their own key and the two before
+    // it.
     eventually(SOON, "twenty-one watched keys", async || {
         (etcd.metric(watchers).await as i64 == 21).then_some(())
     })
@@ -197,16 +198,16 @@ async fn waiting_costs_three_watched_keys_and_a_release_wakes_two_waiters() -> R
     let before = etcd.metric(events).await;
     drop(guards.pop());
     guards.push(held(waiters.remove(0)).await?);
-    // The deletion reached the session itself and the next two: not the other five.
+    // The deletion reached the session itself and the next two, but not the other five.
     let seen = etcd.metric(events).await - before;
     assert!(seen <= 3.0, "{seen} events for one release");
     Ok(())
 }
 
-// ---- giving up
+// ---- abandoned waits
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_wait_leaves_no_key_and_gives_the_place_to_the_next() -> Result {
+async fn dropped_wait_leaves_no_key_and_frees_its_place() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
@@ -217,7 +218,7 @@ async fn dropping_the_wait_leaves_no_key_and_gives_the_place_to_the_next() -> Re
     given_up.abort();
     queue_of(&mut client, PREFIX, 1).await?;
     assert!(stands(&mut client, guard.key(), guard.fencing_token()).await);
-    // One that waits within the session has no key to leave, and does not keep the turn.
+    // A wait within the session has no key to delete, and does not keep the turn.
     let local = waiting(&first);
     tokio::task::yield_now().await;
     local.abort();
@@ -244,7 +245,7 @@ async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
         drop(guard);
     }
     nothing_under(&mut client, PREFIX).await?;
-    // Nobody was left with a turn that nobody gives back.
+    // No task was left with a turn that it never returns.
     drop(acquire(&first).await?);
     drop(acquire(&second).await?);
     Ok(())
@@ -277,7 +278,7 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
     proxy.hold();
     let waited = lock.acquire_timeout(WHILE);
     assert!(soon("the end of the wait", waited).await?.is_none());
-    // Another lock: the key of the first may stand still, and its turn with it.
+    // Another lock: the key of the first may still exist, and its turn with it.
     assert!(soon("an answer", lock.try_acquire()).await?.is_none());
     let other = session.lock("m")?;
     let tried = soon("an answer", other.try_acquire()).await;
@@ -291,13 +292,13 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
 // ---- trying
 
 #[tokio::test]
-async fn trying_is_one_transaction_that_writes_only_if_nobody_stands() -> Result {
+async fn trying_is_one_transaction_that_writes_only_if_the_lock_is_free() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let (_b, second) = lock(&etcd, "b").await?;
     let txns = "grpc_server_handled_total{grpc_method=\"Txn\"}";
-    // The lease and the connections are there.
+    // The lease and the connections exist.
     drop(acquire(&first).await?);
     drop(acquire(&second).await?);
     nothing_under(&mut client, PREFIX).await?;
@@ -330,7 +331,7 @@ async fn trying_is_one_transaction_that_writes_only_if_nobody_stands() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_released_is_free_for_the_next_try() -> Result {
+async fn released_lock_is_free_for_the_next_try() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, lock) = lock(&etcd, "a").await?;
     for _ in 0..300 {
@@ -382,7 +383,7 @@ async fn dropping_a_guard_or_a_panic_releases_the_lock_at_once() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result {
+async fn a_lock_is_lost_with_its_lease_and_its_release_is_harmless() -> Result {
     // Complaints 1, 3 and 6.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -404,7 +405,7 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_harms_nobody() -> Result 
     let new = held(waiter).await?;
     assert!(new.fencing_token() > old.fencing_token());
 
-    // The old holder may not write any more, and nobody of its session takes its place before it has let go.
+    // The old holder may no longer write, and no task of its session takes its place before it has dropped its guard.
     let refused = old.txn([Op::put("x", "old")]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LeadershipLost);
     let guard = Compare::create_revision(old.key(), CompareOp::Equal, old.fencing_token());
@@ -470,7 +471,7 @@ async fn a_waiter_that_loses_its_key_joins_again_at_the_back() -> Result {
 // ---- with the rest of the session
 
 #[tokio::test(start_paused = true)]
-async fn a_session_holds_locks_and_leads_under_one_lease_and_close_releases_all() -> Result {
+async fn locks_and_leadership_share_one_lease_and_close_releases_all() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, lock) = lock(&etcd, "a").await?;
@@ -526,7 +527,7 @@ async fn names_that_would_mix_queues_are_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_refusal_of_etcd_is_returned_and_leaves_the_turn_to_the_next() -> Result {
+async fn etcds_refusal_is_returned_and_passes_the_turn_to_the_next() -> Result {
     let etcd = Etcd::builder()
         .arg("--quota-backend-bytes=16777216")
         .start()
@@ -554,10 +555,10 @@ async fn a_refusal_of_etcd_is_returned_and_leaves_the_turn_to_the_next() -> Resu
     Ok(())
 }
 
-/// The wait for a guard has a limit of its own, so no caller hears that etcd did not answer.
+/// The wait for a guard has a time limit of its own, so no caller receives the error that etcd did not answer.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_guard_that_is_required_and_missing_is_named_to_every_caller() -> Result {
+async fn missing_required_guard_is_named_to_every_caller() -> Result {
     let etcd = OnPort::start().await?;
     let guarded = options("a")
         .request_timeout(Duration::from_millis(250))

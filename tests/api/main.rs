@@ -1,5 +1,6 @@
-//! The promises of docs/guarantees.md and of the crate's documentation, one test each: on an etcd in memory and under a
-//! paused clock; at a port and in real time, if the network or the machine is part of it; on a real etcd, if etcd is.
+//! Tests the guarantees of docs/guarantees.md and of the crate's documentation, one by one. A test uses an etcd in
+//! memory and a paused clock. It uses a port and real time if the network or the machine is part of the guarantee, and
+//! a real etcd if etcd is.
 #![allow(clippy::disallowed_methods)] // tests run in real time, or in tokio's
 
 mod candidates;

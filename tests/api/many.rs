@@ -1,4 +1,5 @@
-//! Many elections of one session: what they cost together, and that one does not spoil what it shares with the others.
+//! Tests many elections of one session: their common cost, and that a failing one does not spoil the requests that it
+//! shares.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::Client;
 use futures::future::try_join_all;
 
-/// Joins in one transaction.
+/// The number of joins in one transaction.
 const IN_ONE: usize = 64;
 
 async fn transactions(etcd: &Etcd) -> usize {
@@ -19,7 +20,7 @@ async fn transactions(etcd: &Etcd) -> usize {
     etcd.metric(txn).await as usize
 }
 
-/// Leads all of them, all asked for at once.
+/// Leads all elections, which are joined at once.
 async fn lead(session: &Session, n: usize) -> Result<Vec<(Candidate, Leadership)>> {
     let one = async |number: usize| -> Result<_> {
         let mut candidate = session
@@ -38,7 +39,7 @@ async fn resign(led: &[(Candidate, Leadership)]) -> Result {
     Ok(())
 }
 
-/// So that there is a lease, and joins are all that is asked for.
+/// Provides a lease, so that joins are the only requests.
 async fn leased(session: &Session) -> Result<Candidate> {
     Ok(soon("campaign", session.election("first")?.campaign()).await?)
 }
@@ -49,7 +50,7 @@ async fn a_thousand_elections_are_joined_and_resigned_by_few_transactions() -> R
     let etcd = Etcd::start().await?;
     let session = session(&etcd, "a").await?;
     let first = leased(&session).await?;
-    // The joins in `N / IN_ONE` transactions, and 16 that were sent before there was anything to share with.
+    // The joins in `N / IN_ONE` transactions, and 16 that were sent before others could share them.
     let few = N / IN_ONE + 16;
     let before = transactions(&etcd).await;
     let led = lead(&session, N).await?;
@@ -101,7 +102,7 @@ async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
     Ok(())
 }
 
-/// A join is under way and unanswered; the next one does not wait for that, nor for the end of its time.
+/// A join is in flight and unanswered; the next one waits neither for its answer nor for its timeout.
 #[tokio::test]
 async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
     const UNANSWERED: Duration = Duration::from_secs(10);
@@ -139,9 +140,9 @@ async fn paths(client: &mut Client, prefix: &str) -> BTreeSet<String> {
     keys.into_iter().map(|key| key.path).collect()
 }
 
-/// The answer to several joins in one transaction is lost; half of those who asked have given up meanwhile.
+/// The answer to several joins in one transaction is lost; half of the callers have dropped their calls meanwhile.
 #[tokio::test]
-async fn joins_whose_shared_answer_is_lost_leave_their_own_keys_and_no_orphan() -> Result {
+async fn joins_with_a_lost_shared_answer_leave_no_orphan() -> Result {
     const N: usize = 20;
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;

@@ -1,6 +1,6 @@
-//! Observers: the current state first, then every change, whatever happens on the way.
+//! Tests observers: they see the current state first, then every change, despite interruptions.
 
-use crate::common::{Result, SOON, elected, in_memory, keys, options, session, soon, stand};
+use crate::common::{Result, SOON, elected, in_memory, join_election, keys, options, session, soon};
 use eldest::{LeaderChange, Observer, Roster, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, CompactionOptions, PutOptions, Txn, TxnOp};
@@ -19,7 +19,7 @@ fn who(roster: &Roster) -> Vec<&str> {
         .collect()
 }
 
-/// Reads on until the roster is as wanted; revisions must rise all the while.
+/// Reads until the roster is as wanted; revisions must rise with each roster.
 async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
     let mut last = 0;
     loop {
@@ -41,10 +41,10 @@ async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
     let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
     let mut changes = onlooker.election("e")?.leader_changes().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    // Neither of these is a change of the leader.
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    // Neither of these changes is a change of the leader.
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     soon("proclaim", first.proclaim("a2")).await?;
     soon("resign", first.resign()).await?;
     let second = elected(&mut b).await?;
@@ -98,7 +98,7 @@ async fn a_change_between_leaders_of_one_revision_is_reported() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_current_state_comes_first_then_every_change_in_order_and_vacancy_aloud() -> Result {
+async fn observer_gets_the_current_state_then_each_change_and_vacancy() -> Result {
     // Complaints 7 and 21.
     let etcd = in_memory();
     let onlooker = session(&etcd, "onlooker").await?;
@@ -106,9 +106,9 @@ async fn the_current_state_comes_first_then_every_change_in_order_and_vacancy_al
     let vacant = next(&mut early).await?;
     assert!(vacant.is_vacant() && vacant.leader().is_none());
 
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let mut late = election.observe().await?;
     assert_eq!(who(&next(&mut late).await?), ["a", "b"]);
     soon("proclaim", b.proclaim("b2")).await?;
@@ -139,7 +139,7 @@ async fn many_observers_see_the_same() -> Result {
     // Complaint 21.
     let etcd = Etcd::start().await?;
     let onlooker = session(&etcd, "onlooker").await?;
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let mut observers = Vec::new();
     for _ in 0..50 {
         observers.push(onlooker.election("e")?.observe().await?);
@@ -148,12 +148,12 @@ async fn many_observers_see_the_same() -> Result {
     for observer in &mut observers {
         assert_eq!(who(&next(observer).await?), ["a"]);
     }
-    // Each session watches once for all its observers, and the candidate's once for it and once for orders.
+    // Each session has one watch for all its observers, and the candidate's session one for it and one for orders.
     let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
     assert!((watchers - 4.0).abs() < 0.5, "{watchers}");
     let first = elected(&mut a).await?;
     soon("resign", first.resign()).await?;
-    let (_b, _, _candidate) = stand(&etcd, "b").await?;
+    let (_b, _, _candidate) = join_election(&etcd, "b").await?;
     for observer in &mut observers {
         assert!(next(observer).await?.is_vacant());
         assert_eq!(who(&next(observer).await?), ["b"]);
@@ -162,7 +162,7 @@ async fn many_observers_see_the_same() -> Result {
 }
 
 #[tokio::test]
-async fn observer_that_comes_and_goes_again_and_again_opens_one_stream() -> Result {
+async fn observer_that_comes_and_goes_repeatedly_opens_one_stream() -> Result {
     let etcd = Etcd::start().await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let opened = r#"grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"}"#;
@@ -171,10 +171,10 @@ async fn observer_that_comes_and_goes_again_and_again_opens_one_stream() -> Resu
         let mut observer = onlooker.election("e")?.observe().await?;
         assert!(next(&mut observer).await?.is_vacant());
     }
-    // A busy machine may take longer than a view lingers, once or twice.
+    // A busy machine may once or twice take longer than a view lingers.
     let streams = etcd.metric(opened).await - before;
     assert!((0.5..5.0).contains(&streams), "{streams}");
-    // In the end nothing is watched.
+    // In the end no key is watched.
     eventually(SOON, "nothing is watched", async || {
         let watchers = etcd.metric("etcd_debugging_mvcc_watcher_total").await;
         (watchers < 0.5).then_some(())
@@ -200,7 +200,7 @@ async fn an_observer_sees_a_blocker_and_nothing_of_other_elections() -> Result {
     Ok(())
 }
 
-/// Puts and deletes some keys that have nothing to do with it, and forgets all of it.
+/// Puts and deletes some foreign keys, and compacts their history.
 async fn compact(client: &mut Client) -> Result {
     for number in 0..20 {
         client.put("noise", number.to_string(), None).await?;
@@ -213,35 +213,35 @@ async fn compact(client: &mut Client) -> Result {
 }
 
 #[tokio::test]
-async fn an_observer_survives_changes_and_a_compaction_that_it_could_not_see() -> Result {
+async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let proxy = Proxy::start(etcd.address()).await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let onlooker = Session::connect([proxy.endpoint()], options("onlooker")).await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     assert_eq!(who(&next(&mut observer).await?), ["a"]);
     proxy.cut();
-    let (_b, _, _b_candidate) = stand(&etcd, "b").await?;
+    let (_b, _, _b_candidate) = join_election(&etcd, "b").await?;
     soon("resign", first.resign()).await?;
-    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    let (_c, _, _c_candidate) = join_election(&etcd, "c").await?;
     compact(&mut client).await?;
     proxy.heal();
     let roster = until(&mut observer, &["b", "c"]).await?;
     assert_eq!(roster.leader().expect("b").identity(), "b");
-    // And it goes on.
-    let (_d, _, _d_candidate) = stand(&etcd, "d").await?;
+    // The observer continues.
+    let (_d, _, _d_candidate) = join_election(&etcd, "d").await?;
     assert_eq!(who(&next(&mut observer).await?), ["b", "c", "d"]);
     Ok(())
 }
 
 #[tokio::test]
-async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_etcd() -> Result {
+async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     let mut etcd = Etcd::start().await?;
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let onlooker = session(&etcd, "onlooker").await?;
     let mut observer = onlooker.election("e")?.observe().await?;
     let mut own = election.observe().await?;
@@ -252,7 +252,7 @@ async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_
     assert!(first.is_valid(), "the lease has time left");
     let mut client = etcd.client().await;
     assert_eq!(keys(&mut client, "eldest/e/").await.len(), 2);
-    let (_c, _, _c_candidate) = stand(&etcd, "c").await?;
+    let (_c, _, _c_candidate) = join_election(&etcd, "c").await?;
     for observer in [&mut observer, &mut own] {
         until(observer, &["a", "b", "c"]).await?;
     }
@@ -266,7 +266,7 @@ async fn observers_candidates_and_leaders_survive_a_compaction_and_a_restart_of_
     Ok(())
 }
 
-/// More than an observer may be behind.
+/// More changes than an observer may be behind.
 const CHANGES: usize = 400;
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +288,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
         who(&next(&mut keen).await?) != [&*newest]
     } {}
     assert!(seen <= CHANGES);
-    // The slow observer saw nothing yet; everything it missed is there, but for the oldest.
+    // The slow observer has read nothing yet; all missed changes are available, except the oldest.
     let mut items = 0;
     eventually(SOON, "the newest state", async || {
         let roster = lagging.next().await?.ok()?;
@@ -302,7 +302,7 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_the_close_of_its_session_overtakes_ends() -> Result {
+async fn an_observer_ends_when_its_session_closes() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let mut observer = session.election("e")?.observe().await?;

@@ -1,4 +1,5 @@
-//! Orders to step down: the leader that is meant obeys, nobody stops leading for nobody, and nothing is left of an order.
+//! Tests orders to step down: the addressed leader obeys, no leader stops without a successor, and an order leaves no
+//! key.
 
 use std::time::Duration;
 
@@ -14,8 +15,11 @@ use crate::common::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Stands in the election "e", with work that ends with its term.
-async fn stand(etcd: &impl Store, identity: &str) -> Result<(Session, Election, RunHandle<()>)> {
+/// Joins the election "e", with work that ends with its term.
+async fn join_election(
+    etcd: &impl Store,
+    identity: &str,
+) -> Result<(Session, Election, RunHandle<()>)> {
     let session = session(etcd, identity).await?;
     let election = session.election("e")?;
     let run = election.spawn(CancellationToken::new(), async |leadership| {
@@ -31,11 +35,11 @@ async fn stand(etcd: &impl Store, identity: &str) -> Result<(Session, Election, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leader_steps_down_for_anybody_and_nothing_is_left_of_the_order() -> Result {
+async fn the_leader_steps_down_on_any_order_and_the_order_is_removed() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, of_a, _run_a) = stand(&etcd, "a").await?;
-    let (_b, _, _run_b) = stand(&etcd, "b").await?;
+    let (_a, of_a, _run_a) = join_election(&etcd, "a").await?;
+    let (_b, _, _run_b) = join_election(&etcd, "b").await?;
     let ops = session(&etcd, "ops").await?.election("e")?;
     let before = leases(&mut client).await;
     let first = of_a.term().expect("a term");
@@ -56,7 +60,7 @@ async fn the_leader_steps_down_for_anybody_and_nothing_is_left_of_the_order() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_cannot_be_obeyed_fails_with_the_reason_and_changes_nothing() -> Result {
+async fn impossible_order_fails_with_the_reason_and_changes_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session_of_ops = session(&etcd, "ops").await?;
@@ -68,7 +72,7 @@ async fn an_order_that_cannot_be_obeyed_fails_with_the_reason_and_changes_nothin
         assert!(error.to_string().contains(part), "{part}: {error}");
     };
     refused(StepDown::new(), "nobody leads").await;
-    let (_a, of_a, _run_a) = stand(&etcd, "a").await?;
+    let (_a, of_a, _run_a) = join_election(&etcd, "a").await?;
     refused(
         StepDown::new(),
         "nobody else could: no other candidate stands",
@@ -113,7 +117,7 @@ async fn an_order_that_is_not_obeyed_in_time_is_withdrawn() -> Result {
     let lease = client.lease_grant(60, None).await?.id();
     let under = PutOptions::new().with_lease(lease);
     client.put("eldest/e/foreign", "go", Some(under)).await?;
-    let (_b, _, _run_b) = stand(&etcd, "b").await?;
+    let (_b, _, _run_b) = join_election(&etcd, "b").await?;
     let ops = session(&etcd, "ops").await?.election("e")?;
     let before = leases(&mut client).await;
     let order = StepDown::new().within(SECOND);
@@ -137,7 +141,7 @@ async fn a_leader_that_is_ordered_to_step_down_may_resign_instead() -> Result {
     let election = session_of_a.election("e")?;
     let mut candidate = soon("campaign", election.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
-    let (_b, _, _run_b) = stand(&etcd, "b").await?;
+    let (_b, _, _run_b) = join_election(&etcd, "b").await?;
     let ops = session(&etcd, "ops").await?.election("e")?;
     let (ordered, resigned) = tokio::join!(ops.order_step_down(StepDown::new()), async {
         leadership.lost().cancelled().await;

@@ -1,4 +1,4 @@
-//! Handles that are used by a thread outside of every tokio runtime.
+//! Tests handles that a thread outside of every tokio runtime uses.
 
 use std::future::ready;
 
@@ -7,7 +7,7 @@ use eldest::{BoxError, Op, Session};
 use eldest_testing::{Etcd, MemoryEtcd};
 use tokio::runtime::Builder;
 
-/// Uses each kind of handle. Whatever waits does so on this thread.
+/// Uses each kind of handle. Every wait happens on this thread.
 async fn uses(session: &Session) -> Result {
     let election = session.election("e")?;
     let mut changes = election.observe().await?;
@@ -59,7 +59,7 @@ fn handles_work_outside_of_a_runtime() -> Result {
 }
 
 #[test]
-fn handles_whose_runtime_is_gone_say_so_outside_of_a_runtime() -> Result {
+fn handles_of_a_gone_runtime_return_an_error_outside_of_a_runtime() -> Result {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

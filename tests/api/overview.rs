@@ -1,4 +1,4 @@
-//! Everything that stands below a namespace, and what is left of leases.
+//! Tests the overview of all keys below a namespace, and the remaining time of leases.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::common::{OnPort, Result, SOON, in_memory, options, session, soon};
 use crate::common::{elected, keys};
 
 #[tokio::test(start_paused = true)]
-async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result {
+async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
@@ -61,7 +61,7 @@ async fn an_overview_tells_elections_semaphores_and_partitions_apart() -> Result
     Ok(())
 }
 
-/// More than a page of keys, and one more is put between the pages' ranges: all is of one revision.
+/// More than a page of keys; another key is put between the reads of two pages. All keys are of one revision.
 #[tokio::test(start_paused = true)]
 async fn a_large_namespace_is_read_whole_at_one_revision() -> Result {
     let etcd = in_memory();
@@ -134,16 +134,16 @@ async fn the_rest_of_a_lease_is_reported_until_it_is_gone() -> Result {
     Ok(())
 }
 
-/// The connection breaks at the first question, and the second is answered.
+/// The connection breaks during the first request, and the second is answered.
 #[tokio::test]
-async fn a_question_is_asked_again_until_connecting_would_have_failed() -> Result {
+async fn an_overview_is_retried_after_a_broken_connection() -> Result {
     let etcd = OnPort::start().await?;
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let a = session(&etcd, "a").await?;
     let _candidate = a.election("e")?.campaign().await?;
     let onlooker = options("onlooker").connect_timeout(SOON);
     let onlooker = Session::connect([proxy.endpoint()], onlooker).await?;
-    // The first question is under way when its connection breaks.
+    // The first request is in flight when its connection breaks.
     proxy.hold_requests();
     let asked = tokio::spawn({
         let onlooker = onlooker.clone();
@@ -172,7 +172,7 @@ async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
     let seen = onlooker.election("e")?.leader().await?.ok_or("a leader")?;
     assert!(evict(&onlooker, &seen).await?);
     soon("the loss", leadership.lost().cancelled()).await;
-    drop(leadership); // then it stands again
+    drop(leadership); // then it rejoins
     let again = async || {
         let leader = onlooker.election("e").ok()?.leader().await.ok()??;
         (leader.create_revision() > seen.create_revision()).then_some(leader)

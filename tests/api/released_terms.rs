@@ -17,7 +17,7 @@ async fn session(etcd: &MemoryEtcd) -> Result<Session> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Result {
+async fn no_view_of_a_term_is_valid_after_its_run_returned() -> Result {
     let etcd = in_memory();
     let session = session(&etcd).await?;
     let election = session.election("jobs")?;
@@ -44,7 +44,7 @@ async fn once_a_shut_down_run_has_returned_no_view_of_its_term_is_valid() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_valid() -> Result {
+async fn no_view_of_a_dropped_leadership_of_a_closing_session_is_valid() -> Result {
     let etcd = in_memory();
     let session = session(&etcd).await?;
     let mut candidate = session.election("jobs")?.campaign().await?;
@@ -63,7 +63,7 @@ async fn once_the_leadership_of_a_closing_session_is_dropped_no_view_of_it_is_va
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_dropped_at_the_deadline_though_its_lost_term_is_still_held() -> Result {
+async fn a_task_of_a_lost_term_is_dropped_at_the_deadline() -> Result {
     let etcd = in_memory();
     let options = SessionOptions::new("node").ttl(Duration::from_secs(3));
     let session = etcd.session(options).await?;

@@ -8,13 +8,13 @@ use eldest::{
 };
 use eldest_testing::{Etcd, eventually};
 
-/// Requests that etcd has handled.
+/// The numbers of requests that etcd has handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Requests {
     range: u64,
     txn: u64,
     grant: u64,
-    /// Puts, deletes, leases and all else that answers once.
+    /// Puts, deletes, lease requests and all others with a single answer.
     other: u64,
     /// Messages on the keepalive streams.
     renewals: u64,
@@ -52,7 +52,7 @@ impl Requests {
             range: now.range - before.range,
             txn: now.txn - before.txn,
             grant: now.grant - before.grant,
-            // The counts are taken one after the other: a read in between is no other request, but looked like one.
+            // The counts are read one after the other, so a read in between would look like another request.
             other: now.other.saturating_sub(before.other),
             renewals: now.renewals - before.renewals,
         }
@@ -67,7 +67,7 @@ const NONE: Requests = Requests {
     renewals: 0,
 };
 
-/// No renewal is due for 100 s.
+/// Options under which no renewal is due for 100 s.
 fn quiet(identity: &str) -> SessionOptions {
     SessionOptions::new(identity).ttl(Duration::from_secs(300))
 }
@@ -84,8 +84,8 @@ async fn watchers(etcd: &Etcd, count: u64) -> Result {
     .await?)
 }
 
-/// Joins with the first candidate of a session. Waits until `watching` watchers stand, one of them the session's for orders,
-/// which it reads once.
+/// Joins with the first candidate of a session. Waits until etcd has `watching` watches, one of them the session's for
+/// orders, which it reads once.
 async fn first_joins(etcd: &Etcd, election: &Election, watching: u64) -> Result<Candidate> {
     let before = Requests::count(etcd).await;
     let candidate = soon("campaign", election.campaign()).await?;
@@ -97,19 +97,19 @@ async fn first_joins(etcd: &Etcd, election: &Election, watching: u64) -> Result<
     Ok(candidate)
 }
 
-/// Waits until the candidate knows that it waits.
+/// Waits until the candidate has the status waiting.
 async fn waits(candidate: &Candidate, ahead: usize) -> Result {
     let wanted = Status::waiting(ahead);
     soon("status", candidate.subscribe().wait_for(|s| *s == wanted)).await?;
     Ok(())
 }
 
-/// Waits until the requests have arrived. Nothing more comes afterwards.
+/// Waits until the requests have arrived. No others follow.
 async fn costs(etcd: &Etcd, before: Requests, cost: Requests) -> Result {
     costs_one_of(etcd, before, &[cost]).await
 }
 
-/// As [`costs`], where what is sent depends on the order in which answers come.
+/// Checks as [`costs`] does, if the requests depend on the order of answers.
 async fn costs_one_of(etcd: &Etcd, before: Requests, costs: &[Requests]) -> Result {
     let mut sent = NONE;
     let met = eventually(SOON, "the requests", async || {
@@ -118,7 +118,7 @@ async fn costs_one_of(etcd: &Etcd, before: Requests, costs: &[Requests]) -> Resu
     });
     let met = met.await;
     assert!(met.is_ok(), "{sent:?} is none of {costs:?}");
-    // Counts never fall, so one look at the end sees all that came.
+    // Counts never fall, so one check at the end sees all requests.
     tokio::time::sleep(WHILE).await;
     let sent = Requests::since(etcd, before).await;
     assert!(costs.contains(&sent), "{sent:?} is none of {costs:?}");
@@ -164,7 +164,7 @@ async fn promotion_after_a_resignation_costs_no_request() -> Result {
         let leadership = elected(candidate).await?;
         let before = Requests::count(&etcd).await;
         soon("resign", leadership.resign()).await?;
-        // The delete is the leader's; the next one in the queue needs nothing.
+        // The delete is the leader's; the next one in the queue sends no request.
         costs(&etcd, before, Requests { txn: 1, ..NONE }).await?;
         assert!(index < 3);
     }
@@ -205,14 +205,14 @@ async fn promotion_after_an_expiry_costs_no_request() -> Result {
 }
 
 #[tokio::test]
-async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result {
+async fn follower_of_its_predecessor_reads_the_queue_before_its_turn() -> Result {
     let etcd = Etcd::start().await?;
     let mut nodes = Vec::new();
     let mut standing = 0;
     for (ahead, identity) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let session = quiet_session(&etcd, identity).await?;
         let election = session.election("e")?.watch_scope(WatchScope::Predecessor);
-        // The orders, its own key, its predecessor's, and the one's before that.
+        // A candidate watches the orders, its own key, its predecessor's and the key before that.
         standing += ahead.min(2) as u64 + 2;
         let candidate = first_joins(&etcd, &election, standing).await?;
         nodes.push((session, candidate));
@@ -223,8 +223,8 @@ async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result 
     let first = elected(a).await?;
     waits(d, 3).await?;
 
-    // C's predecessor was not the last of the older ones: one read, and C waits behind A alone. D, two behind, reads too:
-    // its turn may be near.
+    // C's predecessor was not the last of the older ones: one read, and C waits behind A alone. D, two places behind,
+    // reads too, because its turn may be near.
     let before = Requests::count(&etcd).await;
     soon("leave", b.leave()).await?;
     waits(c, 1).await?;
@@ -239,13 +239,13 @@ async fn who_follows_its_predecessor_has_read_before_its_turn_comes() -> Result 
     )
     .await?;
 
-    // C's predecessor was the last of the older ones: no read. D heard of it too, and knows that C alone is left.
+    // C's predecessor was the last of the older ones: no read. D saw the event too, and knows that only C is left.
     let before = Requests::count(&etcd).await;
     soon("resign", first.resign()).await?;
     let third = elected(c).await?;
     costs(&etcd, before, Requests { txn: 1, ..NONE }).await?;
 
-    // D knew of three older ones, but that was long ago.
+    // D knew three older ones, but that is outdated.
     let before = Requests::count(&etcd).await;
     soon("resign", third.resign()).await?;
     let fourth = elected(d).await?;
@@ -265,9 +265,9 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
             let leadership = elected(&mut candidate).await?;
             held.push((candidate, leadership));
         }
-        // The orders have a watch too.
+        // The orders have a watch as well.
         watchers(&etcd, elections as u64 + 1).await?;
-        // Each term costs one put besides, a few of them with each renewal.
+        // Each term costs one more put; each renewal sends a few of them.
         eventually(SOON, "each term is announced", async || {
             let overview = session.overview("").await.ok()?;
             let leaders = overview
@@ -289,7 +289,7 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
             (sent.renewals >= 4).then_some(sent)
         })
         .await?;
-        // Each renewal is verified by one read; the counts are taken one after the other.
+        // Each renewal is verified by one read; the counts are read one after the other.
         assert!(
             sent.range.abs_diff(sent.renewals) <= 1,
             "{sent:?} with {elections}"
@@ -301,7 +301,7 @@ async fn renewing_costs_the_same_with_one_election_and_with_fifty() -> Result {
 }
 
 #[tokio::test]
-async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_nothing() -> Result {
+async fn evacuations_cost_a_session_one_watch_and_two_reads() -> Result {
     let etcd = Etcd::start().await?;
     let at = Announcement::default().with_data_center("dc1");
     let session = Session::connect([etcd.endpoint()], quiet("a").announcement(at)).await?;
@@ -313,8 +313,8 @@ async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_noth
             let mut candidate = soon("campaign", election.campaign()).await?;
             let leadership = elected(&mut candidate).await?;
             held.push((candidate, leadership));
-            // The marks have a watch too. A leader that joined first need not wait for its own watch; if the next election
-            // joins before etcd has created that watch, the leader reads its prefix once more.
+            // The marks have a watch as well. A leader that joined first need not wait for its own watch; if the next
+            // election joins before etcd has created that watch, the leader reads its prefix once more.
             watchers(&etcd, held.len() as u64 + 1).await?;
         }
         let elections = elections as u64;
@@ -344,7 +344,7 @@ async fn evacuations_cost_a_session_one_watch_and_two_reads_and_an_election_noth
 }
 
 #[tokio::test]
-async fn a_hand_over_is_fast_even_when_the_successor_joined_just_before() -> Result {
+async fn a_hand_over_is_fast_even_to_a_new_successor() -> Result {
     // A watch that begins in the past waits for etcd's loop of 100 ms.
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;

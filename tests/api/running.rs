@@ -1,4 +1,4 @@
-//! `Election::run`: work while leading, in every order of things that can end it.
+//! Tests `Election::run`: work while leading, under every order of the events that can end it.
 
 use std::fmt;
 use std::future::pending;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{
-    Result, Running, SOON, WHILE, elected, in_memory, keys, session, soon, stand, stands, stays,
-    until_lost,
+    Result, Running, SOON, WHILE, elected, in_memory, join_election, keys, session, soon, stands,
+    stays, until_lost,
 };
 use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
 use eldest_testing::eventually;
@@ -29,7 +29,7 @@ impl std::error::Error for Broken {}
 #[tokio::test(start_paused = true)]
 async fn work_runs_while_leading_and_never_while_waiting() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
     let mut running = Running::start(&b.election("e")?, until_lost);
@@ -63,7 +63,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
     });
     soon("run", run).await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
-    // And it may run again.
+    // The node may run again.
     let run = election.run(CancellationToken::new(), async |_leadership| {
         Ok::<_, eldest::BoxError>(())
     });
@@ -72,7 +72,7 @@ async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_fails_ends_the_run_with_its_own_error_after_the_release() -> Result {
+async fn failed_work_ends_the_run_with_its_error_after_the_release() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -99,7 +99,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
     let election = session.election("e")?;
     let token = soon("run", election.run(pending::<()>(), work)).await?;
     assert_eq!(token, election.term().map(|term| term.fencing_token()));
-    // So is that of work which ended because it was asked to, or after it resigned.
+    // So is the value of work that ended because its token was cancelled, or after it resigned.
     let shutdown = CancellationToken::new();
     let stopped = election.run(shutdown.clone(), async |leadership| {
         shutdown.cancel();
@@ -112,8 +112,8 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
         Ok::<_, BoxError>("resigned")
     });
     assert_eq!(soon("run", resigned).await?, Some("resigned"));
-    // With no work under way there is none.
-    let (_other, _, mut elder) = stand(&etcd, "b").await?;
+    // Without running work there is no value.
+    let (_other, _, mut elder) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut elder).await?;
     let shutdown = CancellationToken::new();
     shutdown.cancel();
@@ -122,7 +122,7 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closure_may_change_what_it_captured_in_a_task_of_its_own() -> Result {
+async fn a_closure_may_change_its_captures_in_its_own_task() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
@@ -166,7 +166,7 @@ async fn a_future_that_completes_shuts_the_run_down() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Result {
+async fn resigning_from_outside_ends_leading_and_waiting_runs() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
@@ -206,7 +206,7 @@ async fn resigning_from_outside_ends_a_run_that_leads_and_one_that_waits() -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again() -> Result {
+async fn stepping_down_from_outside_passes_the_lead_and_rejoins() -> Result {
     let etcd = in_memory();
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let (first, second) = (a.election("e")?, b.election("e")?);
@@ -228,7 +228,7 @@ async fn stepping_down_from_outside_lets_the_next_eldest_lead_and_stands_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_leader_in_the_grace_period_though_the_term_is_valid() -> Result {
+async fn no_node_is_leader_in_the_grace_period_of_a_valid_term() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     let election = session.election("e")?;
@@ -299,7 +299,7 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_turn() -> Result {
+async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
     // Complaint 17.
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -310,7 +310,7 @@ async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_t
         let failing = calls % 2 == 0;
         async move {
             leadership.lost().cancelled().await;
-            // Neither ends the run: the term was over.
+            // Neither result ends the run, because the term was over.
             if failing {
                 Err(Broken(1).into())
             } else {
@@ -333,14 +333,14 @@ async fn work_that_returns_after_its_term_was_lost_is_called_again_at_its_next_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_leader_stands_again_behind_those_who_waited() -> Result {
+async fn former_leader_rejoins_behind_the_waiting_candidates() -> Result {
     // Complaint 17.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, until_lost);
     let first = running.term().await;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
     client.delete(first.key(), None).await?;
     let second = elected(&mut b).await?;
     eventually(SOON, "a stands again", async || {
@@ -369,7 +369,7 @@ async fn two_calls_of_work_never_overlap() -> Result {
         async move {
             highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             leadership.lost().cancelled().await;
-            // Winds up for longer than a rejoin takes.
+            // Takes longer to finish than a rejoin.
             for _ in 0..50 {
                 client.get("something to wait for", None).await?;
             }

@@ -1,4 +1,5 @@
-//! `Election::every`: which due times are run, by whom and how often, across hand-overs at the worst moments.
+//! Tests `Election::every`: which due times are run, on which node and how often, across hand-overs at the worst
+//! moments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,7 @@ impl Wall {
         wall
     }
 
-    /// One minute past that hour.
+    /// Sets the clock to one minute past that hour.
     fn set(&self, hour: u64) {
         let time = HOUR * u32::try_from(hour).expect("soon after 1970") + Duration::from_secs(60);
         let ms = u64::try_from(time.as_millis()).expect("soon after 1970");
@@ -48,14 +49,14 @@ impl Wall {
     }
 }
 
-/// A due time whose work began: the hour since 1970.
+/// A due time whose work began, as the hour since 1970.
 struct Began {
     hour: u64,
     repeated: bool,
     term: Term,
 }
 
-/// A node with an hourly schedule. Its work ends when the test lets it.
+/// A node with an hourly schedule. Its work ends when the test permits it.
 struct Node {
     proxy: Proxy,
     shutdown: CancellationToken,
@@ -103,8 +104,8 @@ impl Node {
         })
     }
 
-    /// Sets the wall clock to that hour, and to later ones while none is run: on a busy machine, a node that begins to lead
-    /// only then may skip what was due.
+    /// Sets the wall clock to that hour, and to later ones until one is run: on a busy machine, a node that begins to
+    /// lead only then may skip a due time.
     async fn begins_from(&mut self, wall: &Wall, first: u64) -> Result<Began> {
         for hour in first..first + 10 {
             wall.set(hour);
@@ -129,7 +130,7 @@ impl Node {
     }
 
     async fn runs_nothing(&mut self) -> Result {
-        // Longer than between two looks at the wall clock.
+        // Longer than the time between two readings of the wall clock.
         let begins = &mut self.begins;
         stays(4 * WHILE, "nothing is run", async || begins.is_empty()).await
     }
@@ -141,7 +142,7 @@ impl Node {
     }
 }
 
-/// Waits until the record says that.
+/// Waits until the record has that hour and progress.
 async fn recorded(client: &mut Client, hour: u64, progress: &str) -> Result {
     let wanted = format!("{hour} {progress}");
     eventually(SOON, format!("the record is {wanted}"), async || {
@@ -151,7 +152,7 @@ async fn recorded(client: &mut Client, hour: u64, progress: &str) -> Result {
     Ok(())
 }
 
-/// The hour and the progress in the record.
+/// Returns the hour and the progress in the record.
 async fn record(client: &mut Client) -> Option<String> {
     let key = keys(client, RECORD).await.pop()?;
     let value: serde_json::Value = serde_json::from_str(&key.value).ok()?;
@@ -159,7 +160,7 @@ async fn record(client: &mut Client) -> Option<String> {
     Some(format!("{hour} {}", value["progress"].as_str()?))
 }
 
-/// Two nodes, of which the first leads, at hour 100.
+/// Starts two nodes, of which the first leads, at hour 100.
 async fn two(
     etcd: &OnPort,
     rules: impl Fn(Every<'static>) -> Every<'static>,
@@ -175,7 +176,7 @@ async fn two(
     Ok((wall, client, a, b))
 }
 
-/// The successor repeats the interrupted hour 101 if that is asked for, and runs the next one.
+/// The successor repeats the interrupted hour 101 if the delivery rule requires it, and runs the next one.
 async fn succeeds(b: &mut Node, wall: &Wall, delivery: Delivery) -> Result {
     if delivery == Delivery::AtLeastOnce {
         assert_eq!(b.begins().await, (101, true));
@@ -190,7 +191,7 @@ async fn succeeds(b: &mut Node, wall: &Wall, delivery: Delivery) -> Result {
 const BOTH: [Delivery; 2] = [Delivery::AtMostOnce, Delivery::AtLeastOnce];
 
 #[tokio::test]
-async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes() -> Result {
+async fn leader_runs_a_due_time_once_and_its_record_outlives_the_nodes() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client, mut a, mut b) = two(&etcd, |every| every).await?;
     wall.set(101);
@@ -212,13 +213,13 @@ async fn a_due_time_is_run_by_the_leader_once_and_the_record_outlives_the_nodes(
 }
 
 #[tokio::test]
-async fn an_interrupted_run_is_given_up_or_repeated_as_the_delivery_says() -> Result {
+async fn an_interrupted_run_is_abandoned_or_repeated_by_the_delivery_rule() -> Result {
     for delivery in BOTH {
         let etcd = OnPort::start().await?;
         let (wall, _, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         wall.set(101);
         assert_eq!(a.begins().await, (101, false));
-        // The leader dies within the work.
+        // The leader dies during the work.
         a.proxy.cut();
         succeeds(&mut b, &wall, delivery).await?;
         assert!(a.begins.is_empty());
@@ -234,7 +235,7 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
         let (wall, mut client, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         wall.set(101);
         assert_eq!(a.begins().await, (101, false));
-        // Between the end of the work and the record.
+        // The leader dies between the end of the work and the record.
         a.proxy.hold();
         a.end();
         succeeds(&mut b, &wall, delivery).await?;
@@ -252,7 +253,7 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_that_does_not_learn_that_it_recorded_the_beginning_runs_nothing() -> Result {
+async fn leader_without_confirmation_of_its_record_runs_nothing() -> Result {
     for delivery in BOTH {
         let etcd = OnPort::start().await?;
         let (wall, mut client, a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
@@ -269,7 +270,7 @@ async fn a_leader_that_does_not_learn_that_it_recorded_the_beginning_runs_nothin
 }
 
 #[tokio::test]
-async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says() -> Result {
+async fn due_times_during_an_outage_are_caught_up_by_the_rule() -> Result {
     for (rule, caught_up) in [
         (CatchUp::Skip, &[][..]),
         (CatchUp::Latest, &[2]),
@@ -303,8 +304,7 @@ async fn due_times_that_pass_while_etcd_is_away_are_caught_up_as_the_rule_says()
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward_catches_up()
--> Result {
+async fn wall_clock_jump_back_repeats_nothing_and_jump_forward_catches_up() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;
@@ -331,7 +331,7 @@ async fn a_wall_clock_that_jumps_back_repeats_nothing_and_one_that_jumps_forward
 }
 
 #[tokio::test]
-async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced() -> Result {
+async fn a_record_changed_by_others_is_adopted_and_not_replaced() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let mut a = Node::start(&etcd, "a", &wall, |every| every).await?;
@@ -348,7 +348,7 @@ async fn a_record_that_changed_behind_its_leader_is_taken_over_and_not_replaced(
 }
 
 #[tokio::test]
-async fn work_that_is_asked_to_stop_has_not_finished_its_due_time() -> Result {
+async fn work_stopped_early_has_not_finished_its_due_time() -> Result {
     let etcd = OnPort::start().await?;
     let rules = |every: Every<'static>| every.delivery(Delivery::AtLeastOnce);
     let (wall, _, mut a, mut b) = two(&etcd, rules).await?;
@@ -365,7 +365,7 @@ async fn work_that_is_asked_to_stop_has_not_finished_its_due_time() -> Result {
 }
 
 #[tokio::test]
-async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it() -> Result {
+async fn failed_work_ends_the_run_and_another_node_repeats_it() -> Result {
     let etcd = OnPort::start().await?;
     let (wall, mut client) = (Wall::at(100), etcd.client().await);
     let options = short("a").env(Arc::new(wall.env()));
@@ -387,7 +387,7 @@ async fn work_that_fails_ends_the_run_with_its_error_and_another_node_repeats_it
 }
 
 #[tokio::test]
-async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() -> Result {
+async fn waiting_for_a_due_time_is_no_stall_but_silent_work_is() -> Result {
     let etcd = OnPort::start().await?;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;
     let limit = Duration::from_millis(800);
@@ -407,7 +407,7 @@ async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() ->
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(every.run(shutdown.clone(), work));
     let mut last: Option<Term> = None;
-    // Every other due time has work that hangs, and the term ends. The one after it begins in another term.
+    // In every second due time the work hangs, and the term ends. The next due time begins in another term.
     loop {
         let term = soon("a due time begins", begins.recv()).await;
         let term = term.ok_or("it runs")?;
@@ -424,7 +424,7 @@ async fn a_leader_that_waits_for_a_due_time_does_not_stall_and_its_work_may() ->
 }
 
 #[tokio::test]
-async fn what_no_schedule_can_be_is_refused_with_the_rule_and_leaves_nothing() -> Result {
+async fn invalid_schedule_is_refused_with_the_rule_and_leaves_nothing() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let session = Session::connect([etcd.endpoint()], short("a")).await?;

@@ -1,4 +1,4 @@
-//! Semaphores: several hold at once, never more than there are permits, and all agree on how many.
+//! Tests semaphores: several sessions hold permits at once, never more than there are, and all agree on the capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/~semaphore/s/";
 
-/// The semaphore "s" of a new session.
+/// Makes the semaphore "s" of a new session.
 async fn semaphore(etcd: &impl Store, name: &str, capacity: usize) -> Result<(Session, Semaphore)> {
     let session = session(etcd, name).await?;
     let semaphore = session.semaphore("s", capacity)?;
@@ -31,7 +31,7 @@ fn waiting(semaphore: &Semaphore) -> JoinHandle<eldest::Result<Permit>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
+async fn permits_are_granted_in_the_order_of_asking_up_to_the_capacity() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
@@ -49,7 +49,7 @@ async fn as_many_hold_as_there_are_permits_in_the_order_of_asking() -> Result {
         !third.is_finished() && !fourth.is_finished()
     })
     .await?;
-    // Whichever permit is given back, the next eldest gets one.
+    // Whichever permit is released, the next eldest gets it.
     soon("release", second.release()).await?;
     let third = held(third).await?;
     assert!(first.is_valid() && third.is_valid() && !fourth.is_finished());
@@ -84,7 +84,7 @@ async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result {
+async fn another_capacity_is_refused_while_the_first_is_used() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, two) = semaphore(&etcd, "a", 2).await?;
@@ -110,7 +110,7 @@ async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result 
         soon("close", session.close()).await?;
     }
     assert!(permit.is_valid());
-    // Within one session at the door.
+    // Within one session, another capacity is refused without a request.
     let (session, _other) = semaphore(&etcd, "c", 5).await?;
     let error = session.semaphore("s", 4).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CapacityMismatch, "{error}");
@@ -122,7 +122,7 @@ async fn another_capacity_is_refused_for_as_long_as_somebody_stands() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_capacity_out_of_bounds_or_an_odd_name_is_refused_at_the_door() -> Result {
+async fn out_of_bounds_capacity_or_invalid_name_is_refused() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     for capacity in [0, 1025] {
@@ -150,7 +150,7 @@ async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
         .expect("both are free");
     let second = soon("answer", b.try_acquire()).await?.expect("one is free");
     let (_c, c) = semaphore(&etcd, "c", 2).await?;
-    // The session's lease is there.
+    // The session's lease exists.
     let waited = c.acquire_timeout(WHILE);
     assert!(soon("timeout", waited).await?.is_none());
     queue_of(&mut client, PREFIX, 2).await?;
@@ -167,7 +167,7 @@ async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_do_more_hold_than_there_are_permits() -> Result {
+async fn never_more_holders_than_permits() -> Result {
     const CAPACITY: usize = 3;
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
@@ -218,7 +218,7 @@ async fn never_do_more_hold_than_there_are_permits() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Result {
+async fn lost_permit_goes_to_the_next_and_the_others_are_kept() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
@@ -240,7 +240,7 @@ async fn a_permit_that_is_lost_goes_to_the_next_and_the_others_are_kept() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
+async fn an_abandoned_waiter_frees_its_place_and_its_turn() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
@@ -250,7 +250,7 @@ async fn a_waiter_given_up_frees_its_place_and_its_turn() -> Result {
     queue_of(&mut client, PREFIX, 4).await?;
     let local = waiting(&b);
     one.abort();
-    // The turn of the one that gave up is the next task's, behind the other.
+    // The turn of the abandoned wait goes to the next task, behind the other.
     eventually(SOON, "one key less, and a new one", async || {
         let roster = b.roster().await.ok()?;
         let numbers = roster.members().iter().filter(|m| m.identity() == "b");
@@ -281,7 +281,7 @@ async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_an_error_if_another_capacity_took_over_while_its_key_was_lost() -> Result {
+async fn rejoining_waiter_gets_an_error_if_the_capacity_changed() -> Result {
     let etcd = OnPort::start().await?;
     let mut client = etcd.client().await;
     let (_a, a) = semaphore(&etcd, "a", 2).await?;
@@ -306,7 +306,7 @@ async fn a_waiter_gets_an_error_if_another_capacity_took_over_while_its_key_was_
     queue_of(&mut client, PREFIX, 1).await
 }
 
-/// The lease of the youngest key.
+/// Returns the lease of the youngest key.
 async fn youngest_lease(client: &mut Client) -> Result<i64> {
     let keys = keys(client, PREFIX).await;
     let youngest = keys.iter().max_by_key(|key| key.created);

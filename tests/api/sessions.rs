@@ -1,10 +1,10 @@
-//! Sessions: connecting, options, one lease, states, and how they end.
+//! Tests sessions: connecting, options, the one lease, states, and how they end.
 
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, elected, in_memory, keys, leases, nothing_under, options,
-    session, short, soon, stand, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, keys, leases,
+    nothing_under, options, session, short, soon, stands, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
@@ -15,7 +15,7 @@ use futures::StreamExt;
 // ---- connecting
 
 #[tokio::test]
-async fn an_etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
+async fn etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
     let mut etcd = Etcd::start().await?;
     etcd.kill();
     let patience = Duration::from_millis(400);
@@ -64,7 +64,7 @@ async fn a_lazy_session_waits_for_etcd_and_works_once_it_comes() -> Result {
 }
 
 #[tokio::test]
-async fn options_that_cannot_work_are_refused_at_the_door() -> Result {
+async fn options_that_cannot_work_are_refused_on_connecting() -> Result {
     let refused = [
         (SessionOptions::new(""), "identity"),
         (options("a").ttl(Duration::from_secs(1)), "ttl"),
@@ -135,7 +135,7 @@ async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result 
         let refused = refusal(own, &endpoints).expect(named);
         assert!(refused.contains(named), "{refused}");
     }
-    // A data center without a member of its own is no mistake, nor is a member in an unnamed one.
+    // A data center without a member of its own is allowed, and so is a member without a data center.
     assert_eq!(refusal("asia", &[(one, "eu"), (other, "")]), None);
     assert_eq!(refusal("eu", &[(one, "eu"), (one, "eu")]), None);
     Ok(())
@@ -167,7 +167,7 @@ async fn a_session_shows_its_identity_and_namespace() -> Result {
 }
 
 #[tokio::test]
-async fn names_that_nest_are_refused_for_as_long_as_the_other_is_in_use() -> Result {
+async fn nested_names_are_refused_while_the_other_is_in_use() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
     let outer = session.election("a")?;
     let same = session.election("a")?;
@@ -235,7 +235,7 @@ async fn onlookers_hold_no_lease() -> Result {
 }
 
 #[tokio::test]
-async fn a_session_goes_from_connecting_over_ready_and_live_to_closed() -> Result {
+async fn session_state_goes_from_connecting_to_closed() -> Result {
     let etcd = OnPort::start().await?;
     let session = Session::connect_lazy([etcd.endpoint()], options("a"))?;
     let mut state = session.state();
@@ -281,9 +281,9 @@ async fn a_session_that_connected_is_ready() -> Result {
 async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_other, _, mut leader) = stand(&etcd, "other").await?;
+    let (_other, _, mut leader) = join_election(&etcd, "other").await?;
     let _leads = elected(&mut leader).await?;
-    let (session, election, mut waiting) = stand(&etcd, "a").await?;
+    let (session, election, mut waiting) = join_election(&etcd, "a").await?;
     let mine = session.election("mine")?;
     let mut leading = soon("campaign", mine.campaign()).await?;
     drop(elected(&mut leading).await?);
@@ -327,7 +327,7 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
 async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let closing = tokio::spawn({
         let session = session.clone();
@@ -353,7 +353,7 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
 async fn dropping_the_last_handle_closes_the_session_in_the_background() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (session, election, mut candidate) = stand(&etcd, "a").await?;
+    let (session, election, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let mut state = session.state();
     drop((session, election, candidate));
@@ -412,7 +412,7 @@ async fn when_the_runtime_goes_tokens_are_cancelled_and_keys_expire() -> Result 
 }
 
 #[tokio::test]
-async fn a_session_that_closes_while_etcd_is_away_says_so_and_goes_on_trying() -> Result {
+async fn close_without_etcd_returns_an_error_and_retries() -> Result {
     let mut etcd = Etcd::start().await?;
     let session = etcd.session(short("a")).await?;
     let candidate = soon("campaign", session.election("e")?.campaign()).await?;

@@ -1,4 +1,4 @@
-//! Locks with readers and writers: readers share, writers exclude all, and the longest-waiting is first.
+//! Tests locks with readers and writers: readers share, writers exclude all, and the longest-waiting is first.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
 
-/// The lock "l" of a new session, for writers.
+/// Makes the lock "l" of a new session, for writers.
 async fn lock(etcd: &impl Store, identity: &str) -> Result<(Session, Lock)> {
     let session = session(etcd, identity).await?;
     let lock = session.lock("l")?;
@@ -36,7 +36,7 @@ async fn waits(waiter: &JoinHandle<eldest::Result<LockGuard>>, what: &str) -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_waits() -> Result {
+async fn readers_share_and_wait_behind_a_waiting_writer() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
@@ -66,13 +66,13 @@ async fn readers_share_writers_exclude_all_and_a_reader_behind_a_waiting_writer_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_tasks_of_a_session_share_and_exclude_one_another_in_the_same_order() -> Result {
+async fn tasks_of_one_session_share_and_exclude_in_the_same_order() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, lock) = lock(&etcd, "a").await?;
     let readers = lock.shared();
     let (one, two) = (acquire(&readers).await?, acquire(&readers).await?);
-    // Nothing of the session holds the writer back from etcd's queue.
+    // The session's other tasks do not keep the writer from etcd's queue.
     let writer = waiting(&lock);
     queue_of(&mut client, PREFIX, 3).await?;
     let reader = waiting(&readers);
@@ -115,7 +115,7 @@ async fn a_program_that_knows_of_no_readers_is_a_writer() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_to_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() -> Result
+async fn try_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() -> Result
 {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -137,7 +137,7 @@ async fn an_attempt_to_share_succeeds_beside_readers_and_writes_nothing_behind_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result {
+async fn a_reader_without_its_key_is_fenced_and_the_others_continue() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
@@ -160,7 +160,7 @@ async fn a_reader_that_loses_its_key_is_fenced_and_the_others_go_on() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_roster_and_an_overview_show_who_shares_and_who_holds() -> Result {
+async fn a_roster_and_an_overview_show_readers_and_writers() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, first) = lock(&etcd, "a").await?;

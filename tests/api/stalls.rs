@@ -7,16 +7,16 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, keys, options,
-    queue, session, soon, stand, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, join_election,
+    keys, options, queue, session, soon, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
 use eldest_testing::eventually;
 use tokio::task::JoinHandle;
 
-/// So short that silence is noticed at once.
+/// A limit so short that silence is noticed at once.
 const SHORT: Duration = Duration::from_millis(300);
-/// So long that a beat every few milliseconds comes in time on the busiest machine.
+/// A limit so long that a heartbeat every few milliseconds is in time on the busiest machine.
 const LONG: Duration = Duration::from_secs(3);
 const OFTEN: Duration = Duration::from_millis(20);
 
@@ -64,7 +64,7 @@ impl Health {
     }
 }
 
-/// Beats until it is dropped.
+/// Sends heartbeats until it is dropped.
 struct Beats(JoinHandle<()>);
 
 impl Beats {
@@ -94,7 +94,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
     let own = lease(&a);
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     soon("it stalls", term.lost().cancelled()).await;
     assert!(begun.elapsed() >= SHORT);
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
@@ -104,7 +104,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     );
     let next = elected(&mut b).await?;
     assert!(next.fencing_token() > term.fencing_token());
-    // Its work has ended, so it stands again, by the same lease.
+    // Its work has ended, so it rejoins, under the same lease.
     queue(&election, &["b", "a"]).await?;
     assert!(own.is_some() && lease(&a) == own);
     drop(next);
@@ -112,7 +112,7 @@ async fn silent_work_loses_its_term_although_the_lease_is_healthy() -> Result {
     running.stop().await
 }
 
-/// Delays the thread that wakes it.
+/// A waker that delays the thread that wakes it.
 struct SlowToWake;
 
 impl Wake for SlowToWake {
@@ -122,7 +122,7 @@ impl Wake for SlowToWake {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ends_the_moment_its_token_is_cancelled_has_not_resigned() -> Result {
+async fn work_that_ends_on_cancellation_has_not_resigned() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
@@ -161,7 +161,7 @@ async fn work_that_beats_keeps_its_term() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
-    // Complaint: work goes on after the loss.
+    // Complaint: work continues after the loss.
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -175,7 +175,7 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
         }
     });
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
     assert!(!term.is_valid());
@@ -186,14 +186,13 @@ async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
     queue(&election, &["b", "a"]).await?;
     drop(next);
     running.term().await;
-    // Shut down, it would be awaited until its deadline.
+    // A shutdown would await the run until its deadline.
     running.task.abort();
     Ok(())
 }
 
 #[tokio::test]
-async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it_has_ended()
--> Result {
+async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended() -> Result {
     // Complaints: a stalled leader kept renewing; the old work ran beside the new.
     let etcd = OnPort::start().await?;
     let a = session(&etcd, "a").await?;
@@ -202,12 +201,12 @@ async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it
     let thread = Thread::start()?;
     let runner = a.election("e")?.runner().stall_timeout(SHORT);
     let mut running = Running::on(thread.handle(), runner, move |leadership| {
-        // Returns at once, for ever, once the other side is gone.
+        // Once the sender is gone, returns at once.
         let _ = blocked.lock().expect("no panic").recv();
         until_lost(leadership)
     });
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
     assert!(!term.is_valid(), "only this holds it back");
@@ -224,8 +223,8 @@ async fn work_that_blocks_its_thread_loses_the_key_and_stands_again_only_when_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> Result {
-    // Complaint: a leader in bad health could not cede.
+async fn an_unhealthy_leader_gives_way_and_rejoins_when_it_is_healthy() -> Result {
+    // Complaint: an unhealthy leader could not give way.
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let health = Health::new(true);
@@ -235,7 +234,7 @@ async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> 
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
     stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     health.set(false);
     // A few errors do no harm.
     health.is_asked(3).await?;
@@ -255,7 +254,7 @@ async fn an_unhealthy_leader_gives_way_and_stands_again_when_it_is_healthy() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result {
+async fn hanging_health_check_counts_as_ill_and_is_called_again() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let hangs = Arc::new(AtomicBool::new(false));
@@ -274,7 +273,7 @@ async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result 
         });
     let mut running = Running::with(runner, until_lost);
     let term = running.term().await;
-    let (_b, election, mut b) = stand(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     hangs.store(true, Ordering::SeqCst);
     let next = elected(&mut b).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
@@ -287,8 +286,7 @@ async fn a_health_check_that_hangs_counts_as_ill_and_is_asked_again() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be_shut_down()
--> Result {
+async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
@@ -320,7 +318,7 @@ async fn a_node_that_is_ill_does_not_begin_to_stand_follows_meanwhile_and_can_be
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> Result {
+async fn heartbeat_and_health_do_not_replace_each_other() -> Result {
     let etcd = in_memory();
     for (beats, well) in [(true, false), (false, true)] {
         let a = session(&etcd, "a").await?;
@@ -342,7 +340,7 @@ async fn a_heartbeat_does_not_stand_for_health_nor_health_for_a_heartbeat() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_announced_outlives_a_stall() -> Result {
+async fn announcement_survives_a_stall() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = etcd.session(options("a")).await?;
@@ -368,7 +366,7 @@ async fn what_is_announced_outlives_a_stall() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn durations_that_make_no_sense_are_refused_at_the_door_with_name_and_rule() -> Result {
+async fn invalid_durations_are_refused_with_name_and_rule() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;

@@ -1,22 +1,22 @@
-//! Stepping down: the next eldest leads, and the node stands again behind all who wait.
+//! Tests stepping down: the next eldest leads, and the node rejoins behind all waiting candidates.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Probe, Result, Running, WHILE, elected, in_memory, keys, options, queue, session, soon,
-    stand, stands, stays, until_lost,
+    OnPort, Probe, Result, Running, WHILE, elected, in_memory, join_election, keys, options, queue,
+    session, soon, stands, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::{Etcd, Proxy};
 
 #[tokio::test(start_paused = true)]
-async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
-    // Complaint: no way to hand over without leaving, or to a node that is not next.
+async fn stepping_down_rejoins_at_the_back_and_the_next_eldest_leads() -> Result {
+    // Complaint: leadership could be handed over only by leaving, and only to the next node.
     let etcd = in_memory();
-    let (_a, election, mut a) = stand(&etcd, "a").await?;
-    let (_b, _, mut b) = stand(&etcd, "b").await?;
-    let (_c, _, mut c) = stand(&etcd, "c").await?;
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
     let first = elected(&mut a).await?;
     soon("step down", first.step_down()).await?;
     assert!(!first.is_valid() && first.lost().is_cancelled());
@@ -32,10 +32,10 @@ async fn who_steps_down_goes_to_the_back_and_the_next_eldest_leads() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Result {
+async fn step_down_returns_once_the_key_is_gone_and_is_repeatable() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     soon("step down", first.step_down()).await?;
     let (key, created) = (first.key().to_vec(), first.fencing_token());
@@ -53,7 +53,7 @@ async fn when_it_returns_the_key_is_gone_and_doing_it_again_does_no_harm() -> Re
 async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
     // Complaint: the lock was released while work still ran.
     let etcd = Etcd::start().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let probe = Probe::new(&etcd.endpoint(), first.key(), &seen);
@@ -68,15 +68,15 @@ async fn tasks_of_the_term_end_before_the_key_goes() -> Result {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_is_reported_retried_and_not_forgotten() -> Result {
-    // Complaint: a failed resignation forgot that it led.
+async fn a_failed_release_is_reported_and_retried() -> Result {
+    // Complaint: after a failed resignation, the session forgot that it led.
     let etcd = OnPort::start().await?;
     let (_b, election, mut b) = {
         let proxy = Proxy::start(etcd.endpoint()).await?;
         let a = Session::connect([proxy.endpoint()], options("a")).await?;
         let mut candidate = soon("campaign", a.election("e")?.campaign()).await?;
         let first = elected(&mut candidate).await?;
-        let b = stand(&etcd, "b").await?;
+        let b = join_election(&etcd, "b").await?;
         proxy.cut();
         let error = soon("step down", first.step_down())
             .await
@@ -96,7 +96,7 @@ async fn a_release_that_fails_is_reported_retried_and_not_forgotten() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ended() -> Result {
+async fn run_rejoins_when_work_that_stepped_down_has_ended() -> Result {
     let etcd = in_memory();
     let patient = options("a").grace(Duration::from_secs(10));
     let a = etcd.session(patient).await?;
@@ -113,7 +113,7 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
             }
             leadership.step_down().await?;
             let _ = stepped.send(());
-            // The work said that it was done, and takes a little longer all the same.
+            // The work reported that it was done, and then takes a little longer.
             finished.cancelled().await;
             Ok(())
         }
@@ -130,7 +130,7 @@ async fn a_run_whose_work_steps_down_goes_on_and_stands_again_when_that_has_ende
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> Result {
+async fn run_shut_down_after_a_step_down_ends_at_once() -> Result {
     let etcd = in_memory();
     let a = session(&etcd, "a").await?;
     let mut running = Running::start(&a.election("e")?, async |leadership| {
@@ -139,7 +139,7 @@ async fn a_run_that_is_shut_down_after_its_work_stepped_down_ends_at_once() -> R
     });
     let term = running.term().await;
     soon("it steps down", term.lost().cancelled()).await;
-    let (_b, election, _candidate) = stand(&etcd, "b").await?;
+    let (_b, election, _candidate) = join_election(&etcd, "b").await?;
     queue(&election, &["b"]).await?;
     running.stop().await?;
     queue(&election, &["b"]).await

@@ -1,4 +1,4 @@
-//! Tests a suspended machine: the clock has gone on, the runtime's timers have not.
+//! Tests a suspended machine: the clock has advanced, and the runtime's timers have not.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,20 +10,20 @@ use eldest::{CancellationToken, LostReason, Session, Status};
 use eldest_testing::eventually;
 use futures::FutureExt;
 
-/// How often the clock is looked at by what does not depend on the runtime's timers on a real machine.
+/// How often tasks that do not depend on the runtime's timers read the clock, on a real machine.
 const LOOK: Duration = Duration::from_millis(1);
 /// Longer than any lease.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Longer than a test may take: by the runtime's timers alone, nothing that has such a limit would ever happen.
+/// A TTL longer than a test may take: by the runtime's timers alone, no such limit would ever be reached.
 const TTL: Duration = Duration::from_secs(240);
 
-/// A watched object, and the time for which it was fired.
+/// A watched object, and the due time for which it was fired.
 type Watch = (Weak<dyn Watched>, Option<Time>);
 
-/// The machine's time. Suspends are made up: the clock jumps, and the runtime's timers do not.
+/// The machine's time. Suspends are simulated: the clock jumps, and the runtime's timers do not.
 struct Suspending {
     begun: Instant,
-    /// Nanoseconds for which the machine was suspended.
+    /// How long the machine was suspended, in nanoseconds.
     asleep: AtomicU64,
     watched: Mutex<Vec<Watch>>,
 }
@@ -60,7 +60,7 @@ impl Suspending {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stands for the watchdog's thread.
+    /// Replaces the watchdog's thread.
     fn fire_due(&self) {
         let now = self.now();
         let mut due_now = Vec::new();
@@ -81,7 +81,7 @@ impl Suspending {
     }
 }
 
-/// A session's view of the machine.
+/// Makes a session's view of the machine.
 fn view(machine: &Arc<Suspending>) -> Scripted {
     let (clock, timer, watchdog) = (machine.clone(), machine.clone(), machine.clone());
     Scripted {
@@ -99,7 +99,7 @@ fn view(machine: &Arc<Suspending>) -> Scripted {
     }
 }
 
-/// A session on a machine that can be suspended.
+/// Connects a session on a machine that can be suspended.
 async fn session(etcd: &OnPort) -> Result<(Arc<Suspending>, Session)> {
     let machine = Suspending::new();
     let options = options("a").ttl(TTL).grace(Duration::from_secs(60));
@@ -182,7 +182,7 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
     let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;
-    // Somebody else leads.
+    // Another node leads.
     let (_other, other) = self::session(&etcd).await?;
     let mut candidate = soon("campaign", other.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -207,9 +207,9 @@ async fn a_follower_s_work_is_dropped_after_a_suspend() -> Result {
     run.stop().await
 }
 
-/// Callers may act for a grace period more; by the runtime's timer, the key would stay for as long again.
+/// Callers may act for one more grace period; with the runtime's timer, the key would stay for that long again.
 #[tokio::test]
-async fn a_node_that_leads_on_behalf_of_callers_gives_its_key_back_after_a_suspend() -> Result {
+async fn node_that_leads_for_its_callers_releases_its_key_after_a_suspend() -> Result {
     let etcd = OnPort::start().await?;
     let (machine, session) = session(&etcd).await?;
     let election = session.election("e")?;

@@ -1,12 +1,12 @@
-//! Tasks of a term: the key waits for them, and none begins when another node may lead.
+//! Tests tasks of a term: the key waits for them, and none begins when another node may lead.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, elected, in_memory, nothing_under, options, soon, stand,
-    stands, stays,
+    Probe, Result, SOON, Store, WHILE, elected, in_memory, join_election, nothing_under, options,
+    soon, stands, stays,
 };
 use eldest::{ErrorKind, Leadership, LostReason};
 use eldest_testing::{Etcd, eventually};
@@ -88,7 +88,7 @@ async fn tasks_that_ignore_the_token_are_dropped_at_the_frozen_deadline() -> Res
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Result {
     let etcd = Etcd::start().await?;
-    let (_a, _, mut a) = stand(&etcd, "a").await?;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let probe = Probe::new(&etcd.endpoint(), leadership.key(), &seen);
@@ -112,7 +112,7 @@ async fn tasks_are_dropped_before_the_key_goes_when_the_holder_panics() -> Resul
     Ok(())
 }
 
-/// Asks for a task of a term that has ended. The task says so if it is ever polled.
+/// Spawns a task in a term that has ended. The task fails the test if it is ever polled.
 async fn takes_no_task(leadership: &Leadership, how: &str) {
     let (polled, dropped) = oneshot::channel();
     let task = async move {
@@ -127,8 +127,8 @@ async fn takes_no_task(leadership: &Leadership, how: &str) {
 #[tokio::test(start_paused = true)]
 async fn no_task_begins_on_a_term_that_has_ended() -> Result {
     let etcd = in_memory();
-    let (a, election, mut of_a) = stand(&etcd, "a").await?;
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (a, election, mut of_a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
 
     let stepped_down = elected(&mut of_a).await?;
     stepped_down.step_down().await?;
@@ -160,11 +160,11 @@ async fn no_task_begins_on_a_term_that_has_ended() -> Result {
     Ok(soon("close", closing).await??)
 }
 
-/// A task asked for at any moment of a resignation either ends before the key goes, or never begins.
+/// A task spawned at any moment of a resignation either ends before the key goes, or never begins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_races_the_resignation_is_awaited_or_refused() -> Result {
+async fn task_spawned_during_the_resignation_is_awaited_or_refused() -> Result {
     let etcd = eldest_testing::MemoryEtcd::start();
-    let (_a, election, _) = stand(&etcd, "a").await?;
+    let (_a, election, _) = join_election(&etcd, "a").await?;
     let (mut awaited, mut refused) = (0, 0);
     for _ in 0..100 {
         election.resign().await?;
@@ -201,8 +201,8 @@ async fn a_task_that_races_the_resignation_is_awaited_or_refused() -> Result {
 async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result {
     let etcd = in_memory();
     for dropped in [false, true] {
-        let (_a, election, mut of_a) = stand(&etcd, "a").await?;
-        let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+        let (_a, election, mut of_a) = join_election(&etcd, "a").await?;
+        let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
         let leadership = elected(&mut of_a).await?;
         let (term, lost) = (leadership.term(), leadership.lost());
         let (begins_to_stop, stopping) = oneshot::channel();
@@ -239,7 +239,7 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_never_stops_holds_the_key_until_the_deadline() -> Result {
     let etcd = in_memory();
-    let (_a, election, mut of_a) = stand(&etcd, "a").await?;
+    let (_a, election, mut of_a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut of_a).await?;
     let term = leadership.term();
     let holding = tokio::spawn(leadership.hold_until_stopped(std::future::pending()));
@@ -257,8 +257,8 @@ async fn a_service_that_never_stops_holds_the_key_until_the_deadline() -> Result
 #[tokio::test(start_paused = true)]
 async fn a_service_that_stops_by_itself_steps_down() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut of_a) = stand(&etcd, "a").await?;
-    let (_b, _, mut of_b) = stand(&etcd, "b").await?;
+    let (_a, _, mut of_a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut of_a).await?;
     let term = leadership.term();
     soon("the release", leadership.hold_until_stopped(async {})).await?;

@@ -1,14 +1,15 @@
-//! Fenced transactions: what each operation does, what etcd answers, and that conditions within them hold or not.
+//! Tests fenced transactions: the effect of each operation, etcd's answers, and conditions within them that hold or
+//! not.
 
 use eldest::{Comparison, Condition, Op, OpResult};
 
-use crate::common::{Result, elected, in_memory, stand};
+use crate::common::{Result, elected, in_memory, join_election};
 
 #[tokio::test(start_paused = true)]
-async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
+async fn each_operation_is_applied_and_its_outcome_returned() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let lease = client.lease_grant(60, None).await?.id();
 
@@ -52,9 +53,9 @@ async fn each_operation_does_what_it_says_and_the_outcome_tells() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
+async fn a_condition_compares_etcds_state_with_its_operand() -> Result {
     let etcd = in_memory();
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let first = leadership.txn([Op::put("k", "1")]).await?.revision();
     let last = leadership.txn([Op::put("k", "2")]).await?.revision();
@@ -100,9 +101,9 @@ async fn a_condition_compares_what_etcd_has_with_what_it_names() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Result {
+async fn write_with_a_condition_on_its_base_is_not_applied_twice() -> Result {
     let etcd = in_memory();
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let read = leadership
         .txn([Op::put("count", "41"), Op::get("count")])
@@ -125,12 +126,12 @@ async fn a_write_that_compares_what_it_builds_upon_is_not_applied_twice() -> Res
 
 #[cfg(feature = "etcd-client")]
 #[tokio::test(start_paused = true)]
-async fn with_the_feature_fences_and_operations_convert_for_a_client_of_one_s_own() -> Result {
+async fn fences_and_operations_convert_for_another_client() -> Result {
     use etcd_client::{Txn, TxnOp};
 
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let (_session, _, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, _, mut candidate) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut candidate).await?;
     let txn = || {
         let absent = Condition::version("k", Comparison::Equal, 0);

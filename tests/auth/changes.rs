@@ -55,7 +55,7 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     guarded.nothing_is_left().await
 }
 
-/// `me` has led and is about to find out that it may not any more: it stops first, then `other` leads.
+/// Checks that `me`, which has led and is about to lose a permission, stops first, and that `other` leads then.
 async fn succeeded(leadership: &Leadership, younger: &mut Candidate) -> Result<Leadership> {
     let second = timeout(LONG, younger.elected()).await??;
     assert!(!leadership.is_valid(), "two leaders at a time");
@@ -65,7 +65,7 @@ async fn succeeded(leadership: &Leadership, younger: &mut Candidate) -> Result<L
     Ok(second)
 }
 
-/// Checks that the log says why nothing is renewed.
+/// Checks that the log gives the reason for the missing renewals.
 fn check_reason(logs: &Logs, class: &str) {
     let why = [("identity", "me"), ("class", class)];
     let failed = logs.of("eldest::session", "renewal failed", &why);
@@ -82,7 +82,7 @@ async fn behind(candidate: &Candidate) -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Result {
+async fn leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
@@ -101,7 +101,7 @@ async fn a_leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Res
 }
 
 #[tokio::test]
-async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> Result {
+async fn leader_that_may_no_longer_write_stops_before_another_leads() -> Result {
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
     let (other, mut younger) = guarded.waiting("other").await?;
@@ -111,7 +111,7 @@ async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> 
         .await?;
     let read = Permission::read("ns/").with_prefix();
     root.role_grant_permission("writer", read).await?;
-    // Versions of etcd differ in whether they still renew its lease; either way never two lead.
+    // Versions of etcd differ in whether they still renew its lease; in either case two never lead.
     let put = Op::put("ns/state", "1");
     let refused = leadership.txn([put]).await.expect_err("it may not write");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
@@ -130,7 +130,7 @@ async fn a_leader_that_may_no_longer_write_stops_before_the_next_one_leads() -> 
 }
 
 #[tokio::test]
-async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() -> Result {
+async fn changed_password_ends_the_term_and_the_old_one_returns_the_node() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, elder, leadership) = guarded.leading("me").await?;
@@ -153,9 +153,9 @@ async fn a_changed_password_ends_the_term_and_changed_back_the_node_returns() ->
     guarded.nothing_is_left().await
 }
 
-/// The leader leaves right after a role was added, by which etcd takes no older token any more.
+/// The leader resigns right after a role was added, after which etcd accepts no older token.
 #[tokio::test]
-async fn nobody_leaves_because_its_token_is_older_than_the_roles() -> Result {
+async fn token_older_than_the_roles_costs_no_candidacy() -> Result {
     let folder = tempfile::tempdir()?;
     let key = folder.path().join("key");
     std::fs::write(&key, "the key by which tokens are signed")?;
@@ -171,7 +171,7 @@ async fn nobody_leaves_because_its_token_is_older_than_the_roles() -> Result {
     guarded.root.role_add("unrelated").await?;
     leadership.resign().await?;
     let second = timeout(LONG, younger.elected()).await??;
-    // The first requests of their kinds since.
+    // The first requests of their kinds since the role was added.
     let held = timeout(LONG, lock.acquire()).await??;
     other.election("jobs")?.roster().await?;
     let third = me.election("jobs")?.campaign().await?;
@@ -185,13 +185,13 @@ async fn nobody_leaves_because_its_token_is_older_than_the_roles() -> Result {
     second.resign().await?;
     me.close().await?;
     other.close().await?;
-    // Its token is too old as well.
+    // Root's token is too old as well.
     let root = ConnectOptions::new().with_user("root", PASSWORD);
     guarded.root = Client::connect([guarded.etcd.endpoint()], Some(root)).await?;
     guarded.nothing_is_left().await
 }
 
-/// While a password is rotated, what begins later than the session waits as well.
+/// While a password is rotated, new requests of the session wait as well.
 #[tokio::test]
 async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Result {
     let (logs, _guard) = Logs::capture();
@@ -237,7 +237,7 @@ async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Res
 }
 
 #[tokio::test]
-async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enabled_again() -> Result
+async fn leader_survives_authentication_being_disabled_and_enabled_again() -> Result
 {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&["--auth-token=simple"]).await?;
@@ -253,7 +253,7 @@ async fn a_leader_goes_on_while_authentication_is_disabled_and_when_it_is_enable
     };
     guarded.root.auth_disable().await?;
     renewed_for(TTL).await?;
-    // A node that starts now.
+    // A node that starts only now.
     let late = guarded.session("me").await?;
     late.lock("beside")?.acquire().await?.release().await?;
     let without = [("user", "me")];

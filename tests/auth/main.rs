@@ -1,4 +1,4 @@
-//! An etcd with users: which permissions suffice, what their absence looks like, and that passwords stay secret.
+//! Tests an etcd with users: which permissions suffice, the errors without them, and that passwords stay secret.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 #[path = "../capture/mod.rs"]
@@ -23,13 +23,13 @@ const TTL: Duration = Duration::from_secs(8);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Found nowhere else, so that it can be searched for.
+/// A text that occurs nowhere else, so that a test can search for it.
 const PASSWORD: &str = "canary-5e1d0f";
 const OTHER_PASSWORD: &str = "canary-77ab3c";
 const CANARY: &str = "canary";
 
 /// An etcd on which `me` and `other` may read and write below `ns/`, and `onlooker` may read there; with a client of
-/// its root.
+/// the user root.
 struct Guarded {
     etcd: Etcd,
     root: Client,
@@ -37,7 +37,7 @@ struct Guarded {
 
 impl Guarded {
     async fn start(args: &[&str]) -> Result<Self> {
-        // The cheapest hash: it is not what is tested.
+        // The cheapest hash, because hashing is not under test.
         let mut builder = Etcd::builder().arg("--bcrypt-cost=4");
         for arg in args {
             builder = builder.arg(*arg);
@@ -80,7 +80,7 @@ impl Guarded {
         Session::connect([self.etcd.endpoint()], Self::options(user, PASSWORD)).await
     }
 
-    /// Its session, candidate and leadership; `other` stands behind it.
+    /// Returns the session, candidate and leadership of the user; `other` waits behind it.
     async fn leading(&self, user: &str) -> Result<(Session, Candidate, Leadership)> {
         let session = self.session(user).await?;
         let mut candidate = session.election("jobs")?.campaign().await?;
@@ -94,7 +94,7 @@ impl Guarded {
         Ok((session, candidate))
     }
 
-    /// Checks that etcd holds no key and no lease of anybody.
+    /// Checks that etcd holds no key and no lease.
     async fn nothing_is_left(&mut self) -> Result {
         let all = GetOptions::new().with_all_keys().with_keys_only();
         let keys = self.root.get("", Some(all)).await?;

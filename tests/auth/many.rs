@@ -12,7 +12,7 @@ use crate::capture::Logs;
 const ELECTIONS: usize = 3000;
 
 #[tokio::test]
-async fn thousands_of_elections_of_a_user_come_up_and_the_lease_is_never_lost() -> Result {
+async fn thousands_of_elections_of_a_user_join_without_losing_the_lease() -> Result {
     let (logs, _guard) = Logs::capture();
     let guarded = Guarded::start(&[]).await?;
     let options = SessionOptions::new("me").namespace("ns");

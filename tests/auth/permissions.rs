@@ -34,14 +34,14 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     assert!(value.contains("10.0.0.1:80"), "{value}");
     assert_eq!(roster.members()[1].identity(), "the other");
 
-    // Renewals and their verification.
+    // Renewals and their verification need no further permission.
     let valid_until = leadership.valid_until().since_boot();
     eventually(LONG, "renewed", async || {
         (leadership.valid_until().since_boot() > valid_until).then_some(())
     })
     .await?;
 
-    // A lost key, and the way back.
+    // A lost key, and the rejoin.
     guarded.root.delete(leadership.key(), None).await?;
     timeout(LONG, leadership.lost().cancelled()).await?;
     drop(leadership);
@@ -50,7 +50,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
     let third = timeout(LONG, elder.elected()).await??;
     third.resign().await?;
 
-    // Conditions on a whole prefix are reads of it.
+    // Conditions on a whole prefix need permission to read it.
     let (lock, semaphore) = (me.lock("l")?, me.semaphore("s", 2)?);
     let guard = timeout(LONG, lock.try_acquire()).await??.ok_or("free")?;
     let permit = timeout(LONG, semaphore.acquire()).await??;
@@ -83,7 +83,7 @@ async fn read_and_write_below_the_namespace_suffices_for_everything() -> Result 
 }
 
 #[tokio::test]
-async fn who_may_only_read_looks_on_and_is_refused_as_a_candidate() -> Result {
+async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
@@ -143,7 +143,7 @@ async fn a_wrong_password_or_namespace_is_reported_on_connecting() -> Result {
         .expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
 
-    // A lazy session learns of it at its first request.
+    // A lazy session receives the error at its first request.
     let lazy = Session::connect_lazy([&endpoint], Guarded::options("me", OTHER_PASSWORD))?;
     let election = lazy.election("jobs")?;
     let campaign = timeout(LONG, election.campaign()).await?;
@@ -155,10 +155,10 @@ async fn a_wrong_password_or_namespace_is_reported_on_connecting() -> Result {
     guarded.nothing_is_left().await
 }
 
-/// Complaint: a token that expired during a blocking campaign ended it.
-/// Joins share transactions, and etcd refuses such a one as a whole.
+/// Complaint: a token that expired during a blocking campaign ended the campaign. Joins share transactions, and etcd
+/// refuses a transaction as a whole.
 #[tokio::test]
-async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it() -> Result {
+async fn forbidden_election_spoils_none_that_is_joined_beside_it() -> Result {
     const N: usize = 20;
     const BAD: usize = 7;
     let mut guarded = Guarded::start(&[]).await?;
@@ -170,7 +170,7 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
         let below = Permission::new(PermissionType::Readwrite, below).with_prefix();
         guarded.root.role_grant_permission("some", below).await?;
     }
-    // The session reads this key to learn that etcd answers.
+    // The session reads this key to check that etcd answers.
     let probe = Permission::new(PermissionType::Read, "ns/~").with_prefix();
     guarded.root.role_grant_permission("some", probe).await?;
     let session = guarded.session("some").await?;
@@ -179,7 +179,7 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
         let leadership = candidate.elected().await?;
         Ok((candidate, leadership))
     };
-    // So that there is a lease, and all others are asked for at once.
+    // Provides a lease, so that all other joins are sent at once.
     let mut leaders = vec![timeout(LONG, lead(0)).await??];
     let all = futures::future::join_all((1..N).map(lead));
     for (number, result) in (1..N).zip(timeout(LONG, all).await?) {
@@ -202,9 +202,9 @@ async fn one_election_that_is_not_permitted_spoils_none_that_is_joined_beside_it
     guarded.nothing_is_left().await
 }
 
-/// Newer versions ask for more than older ones; what is reported is what is then allowed.
+/// Newer versions check more permissions than older ones; the report must match what is then allowed.
 #[tokio::test]
-async fn operators_learn_what_a_user_may_do_without_its_being_done() -> Result {
+async fn operators_check_permissions_without_side_effects() -> Result {
     use eldest::operator::{Endpoint, Permissions, evict};
     let mut guarded = Guarded::start(&[]).await?;
     let (me, mut candidate, leadership) = guarded.leading("me").await?;
@@ -239,7 +239,7 @@ async fn operators_learn_what_a_user_may_do_without_its_being_done() -> Result {
     guarded.nothing_is_left().await
 }
 
-/// A check costs etcd 60 ms and more of a processor.
+/// A password check costs etcd 60 ms and more of a processor.
 #[tokio::test]
 async fn endpoints_are_measured_without_a_check_of_the_password() -> Result {
     let guarded = Guarded::start(&[]).await?;

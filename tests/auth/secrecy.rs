@@ -1,4 +1,4 @@
-//! Passwords stay secret.
+//! Tests that passwords stay secret.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{CANARY, Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result, TTL};
 use crate::capture::Logs;
 
-/// Sessions that do not come to be, for four reasons.
+/// Returns the errors of sessions that cannot connect, for four reasons.
 async fn refused(guarded: &Guarded) -> Vec<eldest::Error> {
     let endpoint = guarded.etcd.endpoint();
     let mut errors = Vec::new();
@@ -27,11 +27,11 @@ async fn refused(guarded: &Guarded) -> Vec<eldest::Error> {
 }
 
 #[tokio::test]
-async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
+async fn password_is_in_no_log_line_error_or_debug_output() -> Result {
     let (logs, _guard) = Logs::capture();
     #[cfg(feature = "metrics")]
     let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
-    // Tokens that expire, so that it is sent again and again.
+    // Tokens expire, so that the password is sent again and again.
     let guarded = Guarded::start(&["--auth-token-ttl=1"]).await?;
     let endpoint = guarded.etcd.endpoint();
     let options = Guarded::options("me", PASSWORD);
@@ -84,7 +84,7 @@ async fn a_password_is_in_no_log_line_no_error_and_no_debug_output() -> Result {
     let leak = shown.iter().find(|text| text.contains(CANARY));
     assert_eq!(leak, None, "leaked secret");
     assert!(!logs.contain(CANARY), "leaked secret: in the log");
-    // The log would show the secret: the library below us logs what it sends, and so do we.
+    // The log would show the secret: the lower libraries log their requests, and so does this one.
     let lines = logs.lines();
     assert!(lines.iter().any(|line| line.level == tracing::Level::TRACE));
     assert!(logs.contain("lease granted"));

@@ -1,4 +1,4 @@
-//! Everything that is logged, by whatever crate and at whatever level, kept for a test to look at.
+//! Captures all log lines, of every crate and level, for a test to check.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,20 +15,20 @@ use tracing_subscriber::registry::LookupSpan;
 /// One event, or the attributes of a span.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// Stable, for those of ours.
+    /// The target, which is stable for our lines.
     pub(crate) target: String,
-    /// How loud.
+    /// The level.
     pub(crate) level: Level,
     /// The message of the event.
     pub(crate) message: String,
-    /// Everything else that was said.
+    /// All other fields.
     pub(crate) fields: BTreeMap<String, String>,
-    /// The spans it lies in, outermost first.
+    /// The spans around the line, outermost first.
     pub(crate) within: Vec<&'static str>,
 }
 
 impl Line {
-    /// A field that must be there.
+    /// Returns a field that must exist.
     #[track_caller]
     pub(crate) fn field(&self, name: &str) -> &str {
         let field = self.fields.get(name);
@@ -77,18 +77,18 @@ impl Visit for Line {
     }
 }
 
-/// The log of this thread since [`Logs::capture`]; tests run each on one thread.
+/// The log of this thread since [`Logs::capture`]; each test runs on one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Logs {
     lines: Arc<Mutex<Vec<Line>>>,
-    /// The spans that have ended, in that order.
+    /// The spans that have ended, in order of their ends.
     ended: Arc<Mutex<Vec<Line>>>,
 }
 
 impl Logs {
-    /// Begins; ends when the guard is dropped.
+    /// Starts to capture, until the guard is dropped.
     pub(crate) fn capture() -> (Self, DefaultGuard) {
-        // Where nobody listens, `tracing` may remember of a line that nobody ever will, for all threads.
+        // Without a subscriber, `tracing` may remember for all threads that a line has no listener.
         static LISTENING: Once = Once::new();
         LISTENING.call_once(|| {
             let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
@@ -98,7 +98,7 @@ impl Logs {
         (logs, tracing::subscriber::set_default(subscriber))
     }
 
-    /// All lines so far.
+    /// Returns all lines so far.
     pub(crate) fn lines(&self) -> Vec<Line> {
         self.lock().clone()
     }
@@ -108,21 +108,21 @@ impl Logs {
         self.lock().clear();
     }
 
-    /// The spans of that name that have ended, with all their fields.
+    /// Returns the ended spans with that name, with all their fields.
     pub(crate) fn ended(&self, span: &str) -> Vec<Line> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let of_that_name = ended.iter().filter(|line| line.message == span);
         of_that_name.cloned().collect()
     }
 
-    /// The lines of ours with this target and message that say these fields.
+    /// Returns our lines with this target and message that have these fields.
     pub(crate) fn of(&self, target: &str, message: &str, fields: &[(&str, &str)]) -> Vec<Line> {
         let lines = self.lock();
         let is_wanted = |l: &&Line| l.target == target && l.message == message && l.says(fields);
         lines.iter().filter(is_wanted).cloned().collect()
     }
 
-    /// The one line that [`Logs::of`] finds.
+    /// Returns the one line that [`Logs::of`] finds.
     #[track_caller]
     pub(crate) fn one(&self, target: &str, message: &str, fields: &[(&str, &str)]) -> Line {
         let mut found = self.of(target, message, fields);
@@ -134,7 +134,7 @@ impl Logs {
         found.remove(0)
     }
 
-    /// Every transition of ours that was logged, as (target, level, message, names of its fields).
+    /// Returns every kind of line that we logged, as (target, level, message, names of its fields).
     pub(crate) fn kinds(&self) -> BTreeSet<(String, String, String, Vec<String>)> {
         let ours = |line: &Line| line.target.starts_with("eldest::");
         let lines = self.lines().into_iter().filter(ours);
@@ -162,7 +162,7 @@ impl Logs {
 }
 
 impl Debug for Logs {
-    /// Ours only; the rest is for searching.
+    /// Writes our lines only; the others are for searching.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         for line in self.lines() {
@@ -213,7 +213,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logs {
         {
             values.record(line);
         }
-        // For those who search all that was said.
+        // For searches in all recorded text.
         if let Some(span) = context.span(id) {
             self.push(Line::of(span.metadata(), |line| {
                 "recorded".clone_into(&mut line.target);

@@ -1,4 +1,4 @@
-//! etcd as a whole: no quorum, all members restarted, a member replaced.
+//! Tests faults of the whole etcd: no quorum, all members restarted, a member replaced.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use eldest_testing::eventually;
 
 use crate::lab::{Key, Lab, Leads, Result, SOON, seconds};
 
-/// Short, so that a quorum is missing for longer.
+/// A short TTL, so that the quorum is missing for longer.
 const TTL: Duration = seconds(5);
-/// The longest takeover: TTL, election timeout and slack, and the same again for a machine that is busy.
+/// The longest takeover: TTL, election timeout and slack, and the same again for a busy machine.
 const TAKEOVER: Duration = seconds(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+async fn without_a_quorum_no_node_leads_and_afterwards_exactly_one() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     let stood = lab.keys().await?;
@@ -31,7 +31,7 @@ async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
     after_the_outage(lab, &old, &stood).await
 }
 
-/// The members: the eye's, another, and etcd's leader, to which the leading node talks.
+/// Returns the members: the eye's, another, and etcd's leader, to which the leading node is connected.
 async fn leader_last(lab: &Lab) -> Result<Vec<usize>> {
     let leader = lab.etcd_leader_to_break().await?;
     let mut members: Vec<usize> = (0..lab.members.len()).collect();
@@ -39,8 +39,8 @@ async fn leader_last(lab: &Lab) -> Result<Vec<usize>> {
     Ok(members)
 }
 
-/// Kills those members in this order, and says when all were surely dead. One that does not lead etcd costs no renewal:
-/// however long the others take, the first surely goes while a node leads.
+/// Kills the members in this order, and returns when all were certainly dead. A member that does not lead etcd costs no
+/// renewal: however long the others take, the first certainly dies while a node leads.
 async fn kill(lab: &Lab, members: &[usize], name: &str) -> Result<Duration> {
     for (index, member) in members.iter().enumerate() {
         let kill = lab.members[*member].control.kill();
@@ -53,8 +53,8 @@ async fn kill(lab: &Lab, members: &[usize], name: &str) -> Result<Duration> {
     Ok(lab.now())
 }
 
-/// The old leader gave its key up. Those who waited keep theirs, if etcd was fast enough to hear of them before their
-/// leases ran out; then the eldest of them leads.
+/// Checks that the old leader gave its key up. Waiting candidates keep theirs, if etcd reached them before their leases
+/// expired; then the eldest of them leads.
 async fn after_the_outage(lab: Lab, old: &Leads, stood: &[Key]) -> Result {
     let led = lab.one_leads(TAKEOVER).await?;
     assert!(led.token > old.token);
@@ -91,8 +91,8 @@ async fn after_a_restart_of_the_whole_cluster_exactly_one_leads() -> Result {
     after_the_outage(lab, &old, &stood).await
 }
 
-/// Once from the first to the last renewal: the member that leads etcd and serves the leading node is taken out and
-/// comes back empty, and then it is the only one that the nodes can reach.
+/// The member that leads etcd and serves the leading node is replaced by an empty one between two renewals; then it is
+/// the only member that the nodes can reach.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_member_costs_no_term_and_serves_like_the_old_one() -> Result {
     let mut lab = Lab::start(seconds(10)).await?;
@@ -100,7 +100,7 @@ async fn a_replaced_member_costs_no_term_and_serves_like_the_old_one() -> Result
     let goes = lab.etcd_leader_to_break().await?;
     lab.fault("a member replaced");
     lab.replace(goes).await?;
-    lab.fault("a member replaced"); // the old one is surely gone
+    lab.fault("a member replaced"); // the old one is certainly gone
     lab.healed("a member replaced");
     let others = (0..lab.members.len()).filter(|index| *index != goes);
     for member in others.clone() {

@@ -9,12 +9,13 @@ use eldest_testing::Etcd;
 use crate::lab::Result;
 use eldest_testing::docker::owner_label;
 
-/// The Dockerfile's, as `cargo xtask verify containers` has it built, or the one of `cargo xtask images eldest-test`.
+/// The image of the Dockerfile, as `cargo xtask verify containers` has it built, or that of `cargo xtask images
+/// eldest-test`.
 static IMAGE: LazyLock<String> = LazyLock::new(|| {
     std::env::var("ELDEST_COMMAND_IMAGE").unwrap_or_else(|_| "eldest-command-test".to_owned())
 });
 
-/// Runs it on this machine's network, with fewer rights than any user has, and without a writable file.
+/// Runs the command on this machine's network, with fewer rights than any user has, and without a writable file.
 fn eldest(etcd: &Etcd, args: &[&str]) -> Result<Output> {
     let (label, owner) = owner_label();
     let mut docker = Command::new("docker");
@@ -26,7 +27,7 @@ fn eldest(etcd: &Etcd, args: &[&str]) -> Result<Output> {
 }
 
 #[tokio::test]
-async fn the_command_needs_nothing_but_itself_and_no_rights() -> Result {
+async fn the_command_needs_no_other_file_and_no_rights() -> Result {
     let inspect = ["image", "inspect", "--format", "{{.Config.User}}", &IMAGE];
     let user = Command::new("docker").args(inspect).output()?;
     assert_eq!(user.stdout.trim_ascii(), b"65532:65532", "{user:?}");
@@ -41,7 +42,7 @@ async fn the_command_needs_nothing_but_itself_and_no_rights() -> Result {
         shown.starts_with("jobs: node-a leads with token"),
         "{status:?}"
     );
-    // The program runs itself here, for there is no other in the image.
+    // The program runs itself here, because the image has no other.
     let ran = eldest(
         &etcd,
         &[

@@ -32,13 +32,13 @@ pub(crate) const ETCD_PORT: u16 = 2379;
 const LOST: &str = "lease lost";
 const GONE: &str = "reason=\"lease_lost\"";
 
-/// A line of a worker.
+/// A log line of a worker.
 #[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) text: String,
     /// The node that logged it.
     pub(crate) node: String,
-    /// When, by the wall clock that all containers share.
+    /// The time of the line, by the wall clock that all containers share.
     pub(crate) at: SystemTime,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Debug for Line {
 }
 
 impl Line {
-    /// Parses a line of a worker; all else in a node's log is the node's.
+    /// Parses a line of a worker; all other lines in a node's log are the node's own.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let at = time(words.next()?)?;
@@ -69,11 +69,11 @@ impl Line {
 pub(crate) struct Said {
     /// The workers' lines, in order of time.
     pub(crate) lines: Vec<Line>,
-    /// By which node a lease was said to be lost, and whether it was gone from etcd.
+    /// The nodes that reported a lost lease, and whether the lease was gone from etcd.
     pub(crate) lost: Vec<(&'static str, bool)>,
 }
 
-/// A time in RFC 3339, in UTC.
+/// Parses a time in RFC 3339, in UTC.
 fn time(text: &str) -> Option<SystemTime> {
     Some(text.parse::<jiff::Timestamp>().ok()?.into())
 }
@@ -85,13 +85,13 @@ pub(crate) struct Composed {
     project: String,
     /// The id of each service's container, which it keeps.
     containers: BTreeMap<String, String>,
-    /// The page's names, and the nodes that have these parts today: the page's node1 is the first leader.
+    /// The page's names, and the nodes that play these parts in this run: the page's node1 is the first leader.
     pub(crate) parts: BTreeMap<&'static str, String>,
     _folder: TempDir,
 }
 
 impl Composed {
-    /// Starts nothing yet.
+    /// Prepares a copy without starting it.
     pub(crate) async fn new(program: &str, kind: &str) -> Result<Self> {
         let etcd = format!("{ETCD}:{}", etcd_tag());
         let node = node();
@@ -128,9 +128,9 @@ impl Composed {
         })
     }
 
-    /// Replaces each name of the page by that of the node with its part.
+    /// Replaces each name of the page by the name of the node that plays its part.
     pub(crate) fn cast(&self, text: &str) -> String {
-        // In two steps: names that are put in are not to be replaced again.
+        // In two steps, because inserted names must not be replaced again.
         let mut cast = text.to_owned();
         for (at, part) in self.parts.keys().enumerate() {
             cast = cast.replace(part, &format!("<node {at}>"));
@@ -143,7 +143,7 @@ impl Composed {
         cast
     }
 
-    /// A command as the page writes it.
+    /// Runs a command as the page writes it.
     fn try_run(&self, command: &str) -> Result<Output> {
         let command = self.cast(command).replace("docker-compose", &self.compose);
         Ok(Command::new("sh").args(["-c", &command]).output()?)
@@ -159,7 +159,7 @@ impl Composed {
         Err(format!("{command}: {}\n{out}{err}", output.status).into())
     }
 
-    /// Asks the engine itself, which takes a tenth of the time that Compose takes.
+    /// Runs a command of the engine itself, which takes a tenth of Compose's time.
     fn docker(args: &[&str]) -> Result<String> {
         let output = Command::new("docker").args(args).output()?;
         if output.status.success() {
@@ -173,7 +173,7 @@ impl Composed {
         &self.containers[service]
     }
 
-    /// Learns which containers there are, and returns their services.
+    /// Finds the existing containers, and returns their services.
     pub(crate) fn find(&mut self) -> Result<Vec<&str>> {
         let filter = format!("label=com.docker.compose.project={}", self.project);
         let format = "{{.Label \"com.docker.compose.service\"}} {{.ID}}";
@@ -185,24 +185,24 @@ impl Composed {
         Ok(self.containers.keys().map(String::as_str).collect())
     }
 
-    /// Where this machine reaches a port of a service.
+    /// Returns the address at which this machine reaches a port of a service.
     pub(crate) fn port(&self, service: &str, port: u16) -> Result<SocketAddr> {
         let address = Self::docker(&["port", self.container(service), &port.to_string()])?;
         Ok(address.trim().parse()?)
     }
 
-    /// When the container of a service, by the name that the page gives it, ended.
+    /// Returns when the container of a service ended, by the name that the page gives it.
     pub(crate) fn ended(&self, service: &str) -> Result<SystemTime> {
         let id = self.container(&self.cast(service));
         let text = Self::docker(&["inspect", "--format", "{{.State.FinishedAt}}", id])?;
         time(text.trim()).ok_or_else(|| format!("{service} ended at {text}").into())
     }
 
-    /// All that a node and its workers have said up to now. Asked often, so without a process of its own.
+    /// Returns all output of a node and its workers up to now. Called often, so it starts no process.
     async fn log(&self, node: &str) -> Result<String> {
         let options = LogsOptionsBuilder::new().stdout(true).stderr(true).build();
         let Some(container) = self.containers.get(node) else {
-            return Ok(String::new()); // it was never started
+            return Ok(String::new()); // the container was never started
         };
         let parts = self.docker.logs(container, Some(options));
         let text = parts.try_fold(Vec::new(), async |mut text, part| {
@@ -225,7 +225,7 @@ impl Composed {
         Ok(said)
     }
 
-    /// Returns the output of all containers, for the search for a fault.
+    /// Returns the output of all containers, to find a fault.
     pub(crate) fn logs(&self) -> String {
         let logs = self.try_run("docker-compose logs --no-color --timestamps");
         logs.map(|logs| String::from_utf8_lossy(&logs.stdout).into_owned())
@@ -245,7 +245,7 @@ pub(crate) fn since_boot(at: SystemTime) -> Duration {
     now().saturating_sub(ago)
 }
 
-/// The test's own additions to docker-compose.yml.
+/// Makes the test's own additions to docker-compose.yml.
 fn additions(etcd: &str, node: &str) -> String {
     let (label, owner) = owner_label();
     let labels = format!("labels: {{ {label}: \"{owner}\" }}");
@@ -258,9 +258,9 @@ fn additions(etcd: &str, node: &str) -> String {
     let port = |port: u16| format!("ports: [\"127.0.0.1:0:{port}\"], ");
     format!(
         "services:\n{}\n{}\n{}\n{}\nnetworks:\n{}\nvolumes:\n{}\n",
-        // So that etcd can be asked past the nodes.
+        // Publishes etcd's port, so that the test can reach it without the nodes.
         of(&ETCDS, &format!("image: \"{etcd}\", {}", port(ETCD_PORT))),
-        // Its worker's port too, so that it can be asked past the front.
+        // Publishes the worker's port too, so that the test can reach it without the front.
         of(
             &NODES,
             &format!(
@@ -278,7 +278,7 @@ fn additions(etcd: &str, node: &str) -> String {
     )
 }
 
-/// The program of that major version: the one that the variable names, or the one in the PATH.
+/// Returns the program of that major version: the one that the variable names, or the one in the PATH.
 pub(crate) fn compose(major: char) -> Result<String> {
     let variable = format!("ELDEST_COMPOSE_V{major}");
     if let Ok(program) = std::env::var(&variable) {

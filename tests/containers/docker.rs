@@ -1,4 +1,4 @@
-//! Tests the container tools on real containers, however they were started.
+//! Tests the container tools on real containers, started in different ways.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
@@ -25,12 +25,12 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A name that no other test and no other run has.
+/// Returns a name that no other test and no other run has.
 fn name(of: &str) -> String {
     format!("eldest-docker-{of}-{}", std::process::id())
 }
 
-/// An etcd of its own, labelled as ours.
+/// Makes the request for an etcd container with our labels.
 fn etcd(name: &str) -> ContainerRequest<GenericImage> {
     let (key, value) = owner_label();
     GenericImage::new(ETCD, &etcd_tag())
@@ -41,7 +41,7 @@ fn etcd(name: &str) -> ContainerRequest<GenericImage> {
         .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", "http://0.0.0.0:2379")
 }
 
-/// Checks that the etcd in it answers through its published port.
+/// Checks that the etcd in the container answers through its published port.
 async fn answers(container: &Container) -> Option<()> {
     let ask = async {
         let endpoint = format!("http://{}", container.address(2379).await.ok()?);
@@ -52,10 +52,10 @@ async fn answers(container: &Container) -> Option<()> {
     answer.ok().flatten().map(|_| ())
 }
 
-/// Checks that the etcd at that name answers to a program in this container.
+/// Checks that the etcd with that name answers to a program in this container.
 async fn reaches(from: &ContainerAsync<GenericImage>, host: &str) -> Option<()> {
     let endpoint = format!("--endpoints=http://{host}:2379");
-    // Above what a program needs to start on a busy machine.
+    // More time than a program needs to start on a busy machine.
     let command = [
         "etcdctl",
         &endpoint,
@@ -64,12 +64,12 @@ async fn reaches(from: &ContainerAsync<GenericImage>, host: &str) -> Option<()> 
     ];
     let command = command.into_iter().chain(["endpoint", "health"]);
     let mut result = from.exec(ExecCommand::new(command)).await.ok()?;
-    result.stdout_to_vec().await.ok()?; // its end is the program's
+    result.stdout_to_vec().await.ok()?; // the output ends when the program does
     (result.exit_code().await.ok()? == Some(0)).then_some(())
 }
 
 #[tokio::test]
-async fn a_frozen_container_stands_still_and_a_killed_one_starts_again() -> Result {
+async fn a_frozen_container_stops_and_a_killed_one_starts_again() -> Result {
     let name = name("stops");
     let started = etcd(&name).start().await?;
     let container = Container::find(&name).await?;
@@ -142,7 +142,7 @@ async fn a_container_comes_back_under_the_name_and_address_it_had() -> Result {
         .with_network(front.name())
         .start()
         .await?;
-    // As docker-compose does it: an alias that is not the container's name, and an address of its own.
+    // As docker-compose does: with an alias that is not the container's name, and an address of its own.
     for (network, ip) in [(&back.name, None), (&back.name, Some(&back.address))] {
         let container = if ip.is_some() {
             started.id()
@@ -197,7 +197,7 @@ async fn a_container_comes_back_under_the_name_and_address_it_had() -> Result {
     Ok(())
 }
 
-/// A network whose addresses we choose.
+/// A network whose addresses the test chooses.
 struct Subnet {
     docker: Docker,
     name: String,
@@ -208,7 +208,7 @@ impl Subnet {
     async fn create(name: String) -> Result<Self> {
         let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
         let (key, value) = owner_label();
-        // Somebody else may have the first ones.
+        // Other networks may have the first ranges.
         for third in 0..=255 {
             let request = NetworkCreateRequest {
                 name: name.clone(),
@@ -248,7 +248,7 @@ impl Drop for Subnet {
     }
 }
 
-/// A process that owns things. While it lives no sweep of another test takes them, half made.
+/// A process that owns containers. While it lives, no sweep of another test removes them half made.
 struct Owner(Child);
 
 impl Owner {
@@ -273,7 +273,7 @@ impl Owner {
     }
 }
 
-/// A container in a network of that name, both with these labels.
+/// Starts a container in a network with that name, both with these labels.
 async fn in_a_network(
     docker: &Docker,
     name: &str,
@@ -293,7 +293,7 @@ async fn in_a_network(
 }
 
 #[tokio::test]
-async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
+async fn a_sweep_removes_only_containers_of_dead_owners() -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
     let (key, own) = owner_label();
     let owner = Owner::start()?;
@@ -332,7 +332,7 @@ async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
         there("own").await,
         there("nobody").await,
     ];
-    // Tidy up before judging.
+    // Clean up before the assertions.
     drop(kept);
     for of in ["own", "nobody"] {
         let _ = docker.remove_network(&names(of)).await;
@@ -341,13 +341,13 @@ async fn a_sweep_takes_what_dead_owners_left_and_nothing_else() -> Result {
             .await;
     }
     assert_eq!(left, [[false; 3], [true; 3], [true; 3]]);
-    // Another sweep may have been faster, with all or some of it.
+    // Another sweep may have removed all or some of them first.
     assert!(ours.all(|name| expected.contains(name)), "{swept:?}");
     assert_eq!(key, OWNER_LABEL);
     Ok(())
 }
 
-/// As test processes do that start at once.
+/// Test processes that start at once do this.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_sweeps_at_once_wait_for_one_another() -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
@@ -355,7 +355,7 @@ async fn several_sweeps_at_once_wait_for_one_another() -> Result {
     let labels = owner.labels()?;
     let names: Vec<String> = (0..3).map(|i| name(&format!("swept{i}"))).collect();
     for name in &names {
-        // The container is left behind.
+        // The container is left behind on purpose.
         std::mem::forget(in_a_network(&docker, name, labels.clone()).await?);
     }
     owner.end()?;
@@ -397,7 +397,7 @@ async fn a_network_goes_with_its_test() -> Result {
 }
 
 #[tokio::test]
-async fn who_is_not_there_is_named() {
+async fn missing_container_is_named() {
     let error = Container::find("eldest-no-such-container").await;
     let error = error.expect_err("nobody").to_string();
     assert!(error.contains("eldest-no-such-container"), "{error}");

@@ -1,18 +1,19 @@
-//! etcd's own leader, to which the leading node talks, dies, stops, or loses the other members.
+//! Tests faults of etcd's own leader, to which the leading node is connected: it dies, stops, or loses the other
+//! members.
 
 use std::time::Duration;
 
 use crate::lab::{Lab, Leads, Result, SOON, seconds};
 
-/// The default: long enough that another leader of etcd is found in time.
+/// The default TTL, which is long enough to find another leader of etcd in time.
 const TTL: Duration = seconds(10);
-/// With this TTL a term outlasts so long a time without a leader of etcd (see `SessionOptions::ttl`), and the requests
-/// that fail meanwhile.
+/// The time without a leader of etcd that a term outlasts with this TTL (see `SessionOptions::ttl`), including the
+/// requests that fail meanwhile.
 const OUTLASTED: Duration = seconds(3);
 
-/// Waits until etcd has another leader than `old`, which broke between `whole` and `broken`, and checks that this cost
-/// no term, if it was quick enough; else that the term ended for a reason that fits. Returns the term of the node that
-/// leads then, renewed by the new leader.
+/// Waits until etcd has another leader than `old`, which broke between `whole` and `broken`. If that was quick, checks
+/// that no term was lost; otherwise, that the term ended for a fitting reason. Returns the term of the node that leads
+/// then, renewed by the new leader.
 async fn goes_on(
     lab: &Lab,
     before: &Leads,
@@ -20,7 +21,7 @@ async fn goes_on(
     (whole, broken): (Duration, Duration),
 ) -> Result<Leads> {
     let took = lab.another_leads_etcd(old, whole).await?;
-    // A renewal that was sent before the fault is good for a TTL at most: a node that leads later was renewed since.
+    // A renewal that was sent before the fault counts for a TTL at most, so a node that leads later was renewed since.
     let led = lab
         .until(
             SOON,
@@ -63,9 +64,9 @@ async fn the_death_of_etcds_leader_costs_no_term() -> Result {
     Ok(())
 }
 
-/// When it goes on, it takes itself for the leader still, and leases for expired that another renewed meanwhile.
+/// The resumed member still considers itself the leader, and considers leases expired that another leader has renewed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_leader() -> Result {
+async fn etcd_leader_stopped_longer_than_the_ttl_makes_no_second_leader() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
     let stops = lab.etcd_leader_to_break().await?;
@@ -74,7 +75,8 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
     goes_on(&lab, &before, stops, broken).await?;
     lab.members[stops].control.thaw().await?;
     let woken = lab.now();
-    // The member may propose to revoke leases it takes for expired; the checker excuses that, if etcd's side shows it.
+    // The member may propose to revoke leases that it considers expired; the checker accepts that, if etcd's side shows
+    // it.
     lab.until(SOON, "somebody leads a TTL after it woke up", |lab| {
         let believers = lab.believers()?;
         let [one] = &believers[..] else {
@@ -89,9 +91,9 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_makes_no_second_lea
     Ok(())
 }
 
-/// The old leader of etcd goes on to confirm renewals that the other members never see.
+/// The old leader of etcd continues to confirm renewals that the other members never see.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_etcd_that_lost_the_others_is_not_trusted_by_its_clients() -> Result {
+async fn isolated_leader_of_etcd_is_not_trusted_by_its_clients() -> Result {
     let lab = Lab::start(TTL).await?;
     let before = lab.one_leads(SOON).await?;
     let alone = lab.etcd_leader_to_break().await?;
@@ -108,9 +110,9 @@ async fn a_leader_of_etcd_that_lost_the_others_is_not_trusted_by_its_clients() -
     Ok(())
 }
 
-/// Or the truth would be lost with it.
+/// A fault of the eye's member would hide the truth.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_test_breaks_is_never_the_member_that_the_eye_asks() -> Result {
+async fn broken_member_is_never_the_eye() -> Result {
     let lab = Lab::start(TTL).await?;
     let led = lab.etcd_leader_to_break().await?;
     let eye = lab.members[lab.eye].id().await?;
@@ -120,7 +122,7 @@ async fn what_a_test_breaks_is_never_the_member_that_the_eye_asks() -> Result {
     let breaks = lab.etcd_leader_to_break().await?;
     assert_eq!(breaks, lab.etcd_leader().await?);
     assert!(breaks != lab.eye && breaks == lab.first);
-    // Nor does a change of etcd's leader cost a term.
+    // A change of etcd's leader costs no term either.
     lab.judge(3, 0).await?;
     Ok(())
 }

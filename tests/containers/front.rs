@@ -16,29 +16,31 @@ use tokio::time::{sleep, timeout};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// So that one whose request goes to a node that stands still does not hide when the others are answered again.
+/// The number of callers: more than one, so that a request to a frozen node does not hide when the others get answers
+/// again.
 const CALLERS: usize = 2;
-/// A hundred requests each second would keep a small machine from its work.
+/// The time between requests. A hundred requests each second would overload a small machine.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Longer nobody waits for an answer before the next request.
+/// The longest wait for an answer before the next request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For whatever ought to happen at once.
+/// The limit for events that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 
-/// An answer of a worker, with what it says of its permission. All times are since boot: the worker's clock is ours.
+/// An answer of a worker, with the permission that it reports. All times are since boot, because the worker's clock is
+/// ours.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) node: String,
     pub(crate) token: i64,
-    /// When it looked at the clock for the last time.
+    /// When the worker last read the clock.
     decided: Duration,
-    /// The end of its permission to act.
+    /// The end of the worker's permission to act.
     until: Duration,
     sent: Duration,
     received: Duration,
 }
 
-/// Callers of the front, until this is dropped.
+/// Callers of the front, until this value is dropped.
 pub(crate) struct Callers {
     answers: Arc<Mutex<Vec<Answer>>>,
     _calling: JoinSet<()>,
@@ -61,12 +63,12 @@ impl Callers {
         self.answers.lock().expect("answers").clone()
     }
 
-    /// The number of answers up to now.
+    /// Returns the number of answers up to now.
     pub(crate) fn count(&self) -> usize {
         self.answers.lock().expect("answers").len()
     }
 
-    /// Waits until that node is the one that answers: the token.
+    /// Waits until that node answers; returns its token.
     pub(crate) async fn reach(&self, node: &str) -> Result<i64> {
         Ok(
             eventually(SOON, format!("the front reaches {node}"), async || {
@@ -77,7 +79,7 @@ impl Callers {
         )
     }
 
-    /// Waits until it has been answered for so long, counted from now: whether that was under one token.
+    /// Waits until the front has answered for `long`, counted from now; returns whether that was under one token.
     pub(crate) async fn stay(&self, long: Duration) -> Result<bool> {
         let (from, begun) = (self.count(), now());
         eventually(long + SOON, "the front is answered", async || {
@@ -91,7 +93,7 @@ impl Callers {
             .all(|answer| answer.token == answers[0].token))
     }
 
-    /// The longest time without an answer, from that number of answers on.
+    /// Returns the longest time without an answer, from that number of answers on.
     pub(crate) fn longest_gap(&self, from: usize) -> Duration {
         let answers = self.answers().split_off(from.saturating_sub(1));
         let pairs = answers.windows(2);
@@ -99,7 +101,8 @@ impl Callers {
         gaps.max().unwrap_or_default()
     }
 
-    /// Every answer came from the node that led by its own clock, and none from an earlier leader after a later one's.
+    /// Checks that every answer came from the node that led by its own clock, and none from an earlier leader after a
+    /// later one's.
     pub(crate) fn judge(&self) -> Result {
         let mut answers = self.answers();
         let mut nodes: BTreeMap<i64, String> = BTreeMap::new();
@@ -127,7 +130,7 @@ impl Callers {
         }
     }
 
-    /// Returns until when any worker that answered might act.
+    /// Returns the latest time until which any worker that answered might act.
     pub(crate) fn permitted_until(&self) -> Duration {
         let answers = self.answers();
         let until = answers.iter().map(|answer| answer.until);
@@ -146,7 +149,7 @@ async fn call(front: SocketAddr, answers: Arc<Mutex<Vec<Answer>>>) {
     }
 }
 
-/// Returns the worker's answer, unless it, or the front, said that it may not act.
+/// Returns the worker's answer, unless the worker or the front reported that it may not act.
 async fn read_answer(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
     let text = asked.answer().await?;
     if !text.starts_with("HTTP/1.1 200 ") {
@@ -170,7 +173,7 @@ async fn read_answer(asked: Asked, sent: Duration) -> Result<Option<Answer>> {
     }))
 }
 
-/// A request that was sent, and may be left alone.
+/// A request that was sent, and that may be abandoned.
 pub(crate) struct Asked(TcpStream);
 
 impl Asked {
@@ -182,17 +185,17 @@ impl Asked {
         Ok(Self(stream))
     }
 
-    /// All that comes back until the connection is closed, by whomever; perhaps nothing.
+    /// Returns everything received until either side closes the connection; perhaps nothing.
     pub(crate) async fn answer(mut self) -> Result<String> {
         let mut text = Vec::new();
         let read = timeout(SOON, self.0.read_to_end(&mut text)).await;
-        // A process that is killed resets its connections.
+        // A killed process resets its connections.
         let _ = read.map_err(|_| format!("no answer within {SOON:?}"))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
 
-/// Waits until the front sees that node alone as one to send requests to.
+/// Waits until the front considers only that node able to serve requests.
 pub(crate) async fn sees_only(stats: SocketAddr, node: &str) -> Result {
     let mut last = String::new();
     let found = eventually(SOON, format!("the front sees {node} alone"), async || {
@@ -217,7 +220,7 @@ pub(crate) async fn sees_only(stats: SocketAddr, node: &str) -> Result {
     found.map_err(|error| format!("{error}: {last}").into())
 }
 
-/// How often the front looks at each node, as its configuration has it.
+/// Returns how often the front checks each node, by its configuration.
 pub(crate) fn between_checks() -> Duration {
     let configuration = include_str!("../../deploy/haproxy.cfg");
     let (_, rest) = configuration.split_once(" inter ").expect("an interval");
@@ -225,7 +228,7 @@ pub(crate) fn between_checks() -> Duration {
     Duration::from_millis(millis.parse().expect("a number"))
 }
 
-/// Time since boot, as the workers read it.
+/// Returns the time since boot, as the workers read it.
 pub(crate) fn now() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).expect("a clock after its start")
 }

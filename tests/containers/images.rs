@@ -1,9 +1,9 @@
 //! Names the container images of the tests: etcd and `HAProxy` as in docker-compose.yml, and the project's node.
 
-/// etcd's, without the tag.
+/// The name of etcd's image, without the tag.
 pub(crate) const ETCD: &str = "quay.io/coreos/etcd";
 
-/// The default that docker-compose.yml gives, unless `ETCD_VERSION` names another.
+/// Returns the default tag of docker-compose.yml, unless `ETCD_VERSION` names another.
 pub(crate) fn etcd_tag() -> String {
     let compose = include_str!("../../docker-compose.yml");
     let default = compose
@@ -13,7 +13,7 @@ pub(crate) fn etcd_tag() -> String {
     std::env::var("ETCD_VERSION").unwrap_or_else(|_| default.unwrap_or_default().to_owned())
 }
 
-/// The whole name of the front's.
+/// Returns the whole name of the front's image.
 pub(crate) fn haproxy() -> String {
     let compose = include_str!("../../docker-compose.yml");
     let mut images = compose
@@ -23,7 +23,8 @@ pub(crate) fn haproxy() -> String {
     front.map(|(_, name)| name.to_owned()).unwrap_or_default()
 }
 
-/// The node's: the Dockerfile's, as `cargo xtask verify containers` has it built, or the one of `cargo xtask images node`.
+/// Returns the node's image: that of the Dockerfile, as `cargo xtask verify containers` has it built, or that of `cargo
+/// xtask images node`.
 pub(crate) fn node() -> String {
     std::env::var("ELDEST_NODE_IMAGE").unwrap_or_else(|_| "eldest-node-test".to_owned())
 }

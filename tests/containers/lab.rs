@@ -26,42 +26,43 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// The election of the nodes.
 const ELECTION: &str = "demo";
-/// Its keys.
+/// The prefix of the election's keys.
 const PREFIX: &str = "eldest/demo/";
-/// How many etcd members there are, and how many nodes.
+/// The number of etcd members, and of nodes.
 const SIZE: usize = 3;
 /// The names of the nodes, in the order in which they join.
 pub(crate) const NODES: [&str; SIZE] = ["a", "b", "c"];
 
-/// Patience with what ought to happen at once; far more than that, because the machine may be busy.
+/// The limit for events that should happen at once; far longer, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// etcd looks for expired leases every 500 ms; the rest is room for the way to the successor.
+/// The time from a lease's expiry to the successor: etcd checks for expired leases every 500 ms, and the rest is for
+/// the notification.
 const EXPIRY: Duration = Duration::from_millis(1500);
-/// After that time without a word from etcd's leader its members elect another.
+/// The time without a message from etcd's leader after which its members elect another.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// A leader samples every 10 ms: one that is silent for so long is stopped, or cut short.
+/// The time without a sample after which a node counts as stopped or cut off. A leader samples every 10 ms.
 const SILENCE: Duration = Duration::from_millis(500);
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Three etcd members in containers, three nodes in containers, and the independent eye on both.
+/// Three etcd members in containers, three nodes in containers, and the independent eye that observes both.
 pub(crate) struct Lab {
-    // Containers before networks: a network in use cannot be removed.
+    // Containers are dropped before networks, because a network in use cannot be removed.
     pub(crate) nodes: Vec<Node>,
     pub(crate) members: Vec<Member>,
     pub(crate) clients: Network,
     pub(crate) peers: Network,
     pub(crate) recorder: Recorder,
     ttl: Duration,
-    /// Its client asks one member only, so that a member which hangs cannot hold it up.
+    /// The recorder of etcd's truth. Its client uses one member only, so a member that hangs cannot delay it.
     truth: TruthRecorder,
-    /// How slow that member is, and this machine.
+    /// Measures how slow that member and this machine are.
     pulse: Pulse,
-    /// The index of that member. No test hits it alone.
+    /// The index of that member. No test breaks it alone.
     pub(crate) eye: usize,
-    /// The member that the node `a` asks first.
+    /// The member to which the node `a` connects first.
     pub(crate) first: usize,
     folder: TempDir,
 }
@@ -74,12 +75,12 @@ pub(crate) struct Node {
     pub(crate) control: Container,
 }
 
-/// A term that somebody is in.
+/// A term in which a node leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leads {
     pub(crate) node: &'static str,
     pub(crate) token: i64,
-    /// When it learned that it leads.
+    /// When the node learned that it leads.
     pub(crate) since: Duration,
 }
 
@@ -91,7 +92,7 @@ pub(crate) struct Key {
 }
 
 impl Lab {
-    /// Starts everything; the node `a` leads, and talks to etcd's leader.
+    /// Starts everything; the node `a` leads, and is connected to etcd's leader.
     pub(crate) async fn start(ttl: Duration) -> Result<Self> {
         let name = unique_name();
         let clients = Network::create(format!("{name}-clients")).await?;
@@ -105,7 +106,7 @@ impl Lab {
         let eye = (leader + 1) % SIZE;
         let recorder = Recorder::boottime();
         let client = members[eye].client().await?;
-        // The leader was just elected: its first answer may take a moment.
+        // The leader was just elected, so its first answer may take a moment.
         let truth = eventually(SOON, "etcd answers", async || {
             let started =
                 TruthRecorder::with_client(client.clone(), recorder.clone(), ELECTION, PREFIX)
@@ -149,7 +150,7 @@ impl Lab {
         let container_name = format!("{}-{name}", self.clients.name());
         let image = |port: u16| {
             let image = GenericImage::new(images::node().as_str(), "latest")
-                // The folder with its history is ours.
+                // The folder with the node's history belongs to our user.
                 .with_user("0:0")
                 .with_network(self.clients.name())
                 .with_container_name(&container_name)
@@ -166,7 +167,8 @@ impl Lab {
                 ));
             owned(image)
         };
-        // The engine publishes a port of the image in any case. One that it chose could be taken while the node is down.
+        // The engine publishes the image's port in any case. A port that it chose itself could be taken while the node
+        // is down.
         let (_, container) = ports::start(&container_name, ports::free, image).await?;
         let control = Container::find(container.id()).await?;
         Ok(Node {
@@ -185,14 +187,14 @@ impl Lab {
         self.recorder.record(node, ELECTION, what);
     }
 
-    /// Something breaks that concerns everybody: recorded before it does, and again when it surely has.
+    /// Records a fault that affects all nodes: before it happens, and again when it has certainly happened.
     pub(crate) fn fault(&self, name: &str) {
         let name = name.to_owned();
         self.record("", What::Fault { name });
     }
 
-    /// Breaks something that concerns everybody: when it was surely whole for the last time, and when it was surely
-    /// broken.
+    /// Causes a fault that affects all nodes. Returns when everything was certainly whole for the last time, and when
+    /// it was certainly broken.
     pub(crate) async fn breaks<E: Into<BoxError>>(
         &self,
         name: &str,
@@ -215,7 +217,7 @@ impl Lab {
         found.expect("a node of that name")
     }
 
-    /// All that was recorded up to now, by everybody.
+    /// Returns everything that was recorded up to now, by all nodes.
     pub(crate) fn history(&self) -> Result<History> {
         let mut history = self.recorder.history()?;
         let files = self.nodes.iter().map(|node| &node.history);
@@ -234,7 +236,7 @@ impl Lab {
         Ok(found)
     }
 
-    /// Waits until that node leads, and no other takes itself for the leader.
+    /// Waits until that node leads, and no other considers itself the leader.
     pub(crate) async fn leads(&self, name: &str, deadline: Duration) -> Result<Leads> {
         let what = format!("{name} leads, and nobody else");
         self.until(deadline, &what, |lab| {
@@ -247,7 +249,7 @@ impl Lab {
         .await
     }
 
-    /// Waits until exactly one leads.
+    /// Waits until exactly one node leads.
     pub(crate) async fn one_leads(&self, deadline: Duration) -> Result<Leads> {
         self.until(deadline, "exactly one node leads", |lab| {
             let believers = lab.believers()?;
@@ -259,7 +261,7 @@ impl Lab {
         .await
     }
 
-    /// Waits for something that the histories tell.
+    /// Waits for a condition that the histories show.
     pub(crate) async fn until<T>(
         &self,
         deadline: Duration,
@@ -269,7 +271,7 @@ impl Lab {
         let found = eventually(deadline, what, async || match condition(self) {
             Ok(Some(found)) => Some(Ok(found)),
             Ok(None) => {
-                // Each look reads whole files.
+                // Each check reads whole files.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 None
             }
@@ -290,7 +292,7 @@ impl Lab {
         }
     }
 
-    /// Waits until a term has ended for its node: when, and why.
+    /// Waits until a term has ended for its node; returns when, and why.
     pub(crate) async fn lost(
         &self,
         term: &Leads,
@@ -309,7 +311,7 @@ impl Lab {
         .await
     }
 
-    /// Waits until no node takes itself for the leader.
+    /// Waits until no node considers itself the leader.
     pub(crate) async fn nobody_leads(&self, deadline: Duration) -> Result {
         self.until(deadline, "nobody leads", |lab| {
             Ok(lab.believers()?.is_empty().then_some(()))
@@ -317,7 +319,7 @@ impl Lab {
         .await
     }
 
-    /// The last time at which the node found that term valid.
+    /// Returns the last time at which the node found that term valid.
     pub(crate) fn last_valid(&self, term: &Leads) -> Result<Duration> {
         let history = self.get(term.node).events()?;
         let yes = history.events().iter().filter(|event| {
@@ -326,7 +328,7 @@ impl Lab {
         Ok(yes.map(|event| event.at).max().unwrap_or_default())
     }
 
-    /// How often anybody was elected.
+    /// Returns how often a node was elected.
     pub(crate) fn elections(&self) -> Result<usize> {
         let history = self.history()?;
         let elected = history.events().iter();
@@ -335,12 +337,12 @@ impl Lab {
             .count())
     }
 
-    /// The leader was surely gone, without a word, at `gone`: `next` leads in time, though not before the end of the old
-    /// belief.
+    /// Checks the takeover after the leader was certainly gone, without a message, at `gone`: `next` leads in time, and
+    /// not before the end of the old trust.
     pub(crate) async fn takeover(&self, old: &Leads, gone: Duration, next: &str) -> Result<Leads> {
         let led = self.leads(next, self.ttl * 2 + SOON).await?;
-        // A machine that is busy delays etcd and its clients alike; a new leader of etcd gives each lease its whole time
-        // again.
+        // A busy machine delays etcd and its clients alike; a new leader of etcd restarts each lease with its whole
+        // time.
         let late = self.pulse.silence(gone) + self.pulse.lateness(gone);
         let again = if late > ELECTION_TIMEOUT {
             self.ttl
@@ -367,7 +369,7 @@ impl Lab {
         .await?)
     }
 
-    /// The keys of the election, eldest first.
+    /// Returns the keys of the election, eldest first.
     pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
         let mut client = self.members[self.eye].client().await?;
         let options = Some(GetOptions::new().with_prefix());
@@ -384,7 +386,7 @@ impl Lab {
         Ok(keys)
     }
 
-    /// Waits until those nodes, and nobody else, stand in that order.
+    /// Waits until exactly those nodes are in the queue, in that order.
     pub(crate) async fn queue(&self, names: &[&str]) -> Result<Vec<Key>> {
         let mut last = Vec::new();
         let found = eventually(SOON, format!("the queue is {names:?}"), async || {
@@ -396,13 +398,14 @@ impl Lab {
         found.map_err(|error| format!("{error}; it is {last:?}").into())
     }
 
-    /// Waits until etcd has a leader, and says which member it is.
+    /// Waits until etcd has a leader, and returns that member.
     pub(crate) async fn etcd_leader(&self) -> Result<usize> {
         leader_of(&self.members, SOON).await
     }
 
-    /// The leader of etcd, for a test to break. A busy machine may have changed it since the start, perhaps to the
-    /// eye's member; it is made the one to which the leading node talks, and which the eye does not need.
+    /// Returns the leader of etcd, for a test to break. On a busy machine it may have changed since the start, perhaps
+    /// to the eye's member. So this moves it to the member to which the leading node is connected, and which the eye
+    /// does not need.
     pub(crate) async fn etcd_leader_to_break(&self) -> Result<usize> {
         let first = self.members[self.first].id().await?;
         eventually(SOON, "etcd is led by the member to break", async || {
@@ -411,7 +414,7 @@ impl Lab {
                 return Some(());
             }
             let mut client = self.members[leader].client().await.ok()?;
-            // Refused while the other is not ready for it.
+            // etcd refuses this while the other member is not ready for it.
             drop(tokio::time::timeout(seconds(2), client.move_leader(first)).await);
             None
         })
@@ -420,7 +423,7 @@ impl Lab {
         Ok(self.first)
     }
 
-    /// Waits until another member than this leads etcd, and says how long after `since` that was seen.
+    /// Waits until another member than `index` leads etcd, and returns how long after `since` that was seen.
     pub(crate) async fn another_leads_etcd(
         &self,
         than: usize,
@@ -434,7 +437,7 @@ impl Lab {
         Ok(self.now().saturating_sub(since))
     }
 
-    /// Takes a member out of the cluster, and puts a new and empty one of the same name in its place.
+    /// Removes a member from the cluster, and puts a new and empty one with the same name in its place.
     pub(crate) async fn replace(&mut self, index: usize) -> Result {
         let names: Vec<String> = self
             .members
@@ -443,7 +446,7 @@ impl Lab {
             .collect();
         let id = self.members[index].id().await?;
         let mut client = self.members[self.eye].client().await?;
-        // Refused for the first seconds of a cluster's life, until its members count as connected.
+        // etcd refuses this for the first seconds of a cluster's life, until its members count as connected.
         eventually(SOON, "the old member is taken out", async || {
             let listed = async {
                 drop(client.member_remove(id).await);
@@ -459,7 +462,7 @@ impl Lab {
         .await?;
         let gone = self.members.remove(index);
         gone.container.rm().await?;
-        // The others elect a leader first, if it was theirs that went.
+        // The others first elect a leader, if the removed member was the leader.
         eventually(SOON, "the new member is added", async || {
             let added = client.member_add([peer_url(&names[index])], None);
             let added = tokio::time::timeout(seconds(2), added).await;
@@ -468,7 +471,7 @@ impl Lab {
         .await?;
         let new = Member::start(&names, index, "existing", &self.clients, &self.peers).await?;
         let new_id = eventually(SOON, "the new member tells its id", async || {
-            // The new member looks for the others at once, and ends if it was not yet among them.
+            // The new member contacts the others at once, and ends if it was not yet listed among them.
             if !new.container.is_running().await.ok()? {
                 new.control.start().await.ok()?;
             }
@@ -477,7 +480,7 @@ impl Lab {
         .await?;
         assert_ne!(new_id, id);
         self.members.insert(index, new);
-        // The new member serves once it has caught up.
+        // The new member serves requests once it has caught up.
         let mut client = self.members[index].client().await?;
         eventually(SOON, "the new member serves", async || {
             let read = tokio::time::timeout(seconds(2), client.get(PREFIX, None)).await;
@@ -487,7 +490,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits until all nodes stand, in whatever order.
+    /// Waits until all nodes are in the queue, in any order.
     pub(crate) async fn all_stand(&self) -> Result {
         for name in NODES {
             self.stands(name).await?;
@@ -511,10 +514,10 @@ impl Lab {
         })
     }
 
-    /// Ends the nodes one by one, the leader always first, and checks I1 to I6 on all that was recorded.
+    /// Ends the nodes one by one, the leader always first, and checks I1 to I6 on all records.
     ///
-    /// `elections` and `hits` are the least numbers of elections, and of faults that hit a leader, that this must have
-    /// seen to mean anything.
+    /// `elections` and `hits` are the least numbers of elections, and of faults that hit a leader, without which the
+    /// check would prove nothing.
     pub(crate) async fn judge(self, elections: usize, hits: usize) -> Result<Report> {
         for _ in 0..SIZE {
             let leader = self.one_leads(SOON).await?;
@@ -523,7 +526,7 @@ impl Lab {
                 .stop(self.ttl * 2 + seconds(5))
                 .await?;
         }
-        // Whatever the nodes held is to be gone by now, or with the leases of those that were killed.
+        // The nodes' keys and leases must be gone by now, or with the leases of killed nodes.
         let nothing = eventually(self.ttl + SOON, "nothing is held", async || {
             let held = self.held().await.ok()?;
             (held.leases == 0 && held.keys == 0 && held.watchers <= 1).then_some(held)
@@ -578,7 +581,7 @@ impl Node {
         Ok(History::load([&self.history])?)
     }
 
-    /// The term that it is in at `now`, as it sees it.
+    /// Returns the term in which the node leads at `now`, by its own record.
     fn leads(&self, now: Duration) -> Result<Option<Leads>> {
         let history = self.events()?;
         let mut leads = None;

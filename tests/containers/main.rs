@@ -1,5 +1,5 @@
-//! The demo and the library among containers. Needs the Docker Engine and images that `cargo xtask images` makes;
-//! `cargo xtask verify containers` sees to both.
+//! Tests the demo and the library in containers. Needs the Docker Engine and images that `cargo xtask images` makes;
+//! `cargo xtask verify containers` provides both.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 

@@ -21,7 +21,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The member `names[index]` of the cluster `names`, on both networks. Does not wait until it serves.
+    /// Starts the member `names[index]` of the cluster `names`, on both networks. Does not wait until it serves
+    /// requests.
     pub(crate) async fn start(
         names: &[String],
         index: usize,
@@ -48,17 +49,17 @@ impl Member {
                 .with_env_var("ETCD_LISTEN_CLIENT_URLS", "http://0.0.0.0:2379")
                 .with_env_var("ETCD_ADVERTISE_CLIENT_URLS", format!("http://{name}:2379"))
                 .with_env_var("ETCD_DATA_DIR", "/var/lib/etcd")
-                // No test here is about the loss of power.
+                // No test of this file concerns a loss of power.
                 .with_env_var("ETCD_UNSAFE_NO_FSYNC", "true")
-                // The watches of a client that was cut off count until its connection is given up.
+                // The watches of a client that was cut off count until etcd drops its connection.
                 .with_env_var("ETCD_GRPC_KEEPALIVE_INTERVAL", "2s")
                 .with_env_var("ETCD_GRPC_KEEPALIVE_TIMEOUT", "2s");
             owned(image)
         };
-        // Its own client's, and the eye's: it has to be the same after a restart.
+        // The port of this member's own client, and of the eye: it must be the same after a restart.
         let (port, container) = ports::start(&name, ports::free, image).await?;
         let control = Container::find(container.id()).await?;
-        // By a name of its own: the container's would lead to either network.
+        // With a separate name, because the container's name would resolve to either network.
         peers.connect(&control, &peer(&name)).await?;
         Ok(Self {
             name,
@@ -68,12 +69,12 @@ impl Member {
         })
     }
 
-    /// As the nodes reach it.
+    /// Returns the member's endpoint for the nodes.
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}:2379", self.name)
     }
 
-    /// A client of this member alone.
+    /// Connects a client to this member alone.
     pub(crate) async fn client(&self) -> Result<Client> {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         Ok(Client::connect([endpoint], None).await?)
@@ -100,7 +101,7 @@ impl Member {
         )
     }
 
-    /// The sum over all samples of that name.
+    /// Returns the sum over all samples of the metric.
     pub(crate) async fn metric(&self, name: &str) -> Result<f64> {
         let page = get(&format!("127.0.0.1:{}", self.port), "/metrics").await?;
         let samples = page.lines().filter_map(|line| line.strip_prefix(name));
@@ -117,7 +118,7 @@ pub(crate) struct View {
     term: u64,
 }
 
-/// The member that a majority, itself included, takes for etcd's leader.
+/// Returns the member that a majority, itself included, considers etcd's leader.
 pub(crate) async fn agreed_leader(members: &[Member]) -> Option<usize> {
     let views = futures::future::join_all(members.iter().map(Member::view)).await;
     let index = views
@@ -138,7 +139,7 @@ pub(crate) async fn leader_of(members: &[Member], deadline: Duration) -> Result<
     .await?)
 }
 
-/// With the label by which the leftovers of a killed run are found.
+/// Adds the label by which the leftovers of a killed run are found.
 pub(crate) fn owned(
     request: impl Into<ContainerRequest<GenericImage>>,
 ) -> ContainerRequest<GenericImage> {

@@ -11,7 +11,7 @@ use crate::lab::{Result, SOON};
 
 /// The election of the page's nodes.
 const DEMO: &str = "demo";
-/// Longer nobody waits for an answer.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A key of the election.
@@ -34,18 +34,18 @@ impl Key {
 }
 
 impl Composed {
-    /// A client of that member alone.
+    /// Connects a client to that member alone.
     pub(crate) async fn client(&self, member: &str) -> Result<Client> {
         let etcd = self.port(member, ETCD_PORT)?;
         Ok(Client::connect([format!("http://{etcd}")], None).await?)
     }
 
-    /// The queue as etcd has it, the eldest first.
+    /// Returns the queue from etcd, eldest first.
     pub(crate) async fn queue(&self) -> Result<Vec<Key>> {
         self.queue_of(DEMO).await
     }
 
-    /// The queue of that election.
+    /// Returns the queue of that election.
     pub(crate) async fn queue_of(&self, election: &str) -> Result<Vec<Key>> {
         let mut client = self.client(ETCD_THAT_STAYS).await?;
         let options = GetOptions::new().with_prefix();
@@ -57,8 +57,8 @@ impl Composed {
         asked.await??.kvs().iter().map(Key::read).collect()
     }
 
-    /// Makes the member that stays etcd's leader. Without a leader etcd answers nobody until there is another, which can
-    /// take longer than a node waits with a TTL of 5 s.
+    /// Makes the member that stays etcd's leader. Without a leader, etcd answers no request until there is another,
+    /// which can take longer than a node waits with a TTL of 5 s.
     pub(crate) async fn lead_by_the_one_that_stays(&self) -> Result {
         let what = format!("{ETCD_THAT_STAYS} leads etcd");
         Ok(eventually(SOON, what, async || {
@@ -67,7 +67,7 @@ impl Composed {
                 return Some(());
             }
             for member in ETCDS {
-                // Refused while the other is not ready for it.
+                // etcd refuses this while the other member is not ready for it.
                 if self.view(member).await.ok()?.0 == leader {
                     let mut client = self.client(member).await.ok()?;
                     drop(tokio::time::timeout(PATIENCE, client.move_leader(stays)).await);

@@ -2,18 +2,18 @@
 
 use crate::lab::{Lab, Result, SOON, seconds};
 
-/// Long enough that only what a test breaks ends a term.
+/// A TTL so long that only the test's own faults end a term.
 const TTL: std::time::Duration = seconds(10);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it() -> Result {
+async fn returned_leader_does_not_preempt_the_next_eldest() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     lab.get("a").control.kill().await?;
     let led = lab.takeover(&old, lab.now(), "b").await?;
     lab.get("a").control.start().await?;
     lab.queue(&["b", "c", "a"]).await?;
-    // Somebody who comes back does not even unsettle the leader: it is renewed, in the same term.
+    // A node that returns does not disturb the leader: it is renewed, in the same term.
     let back = lab.now();
     lab.until(SOON, "b leads a TTL later", |lab| {
         Ok((lab.last_valid(&led)? > back + TTL).then_some(()))
@@ -25,7 +25,7 @@ async fn a_killed_leader_is_succeeded_by_the_next_eldest_and_does_not_preempt_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_for_longer_than_the_ttl_never_leads_again_in_that_term() -> Result {
+async fn leader_stopped_longer_than_the_ttl_never_leads_again_in_that_term() -> Result {
     let lab = Lab::start(TTL).await?;
     let old = lab.one_leads(SOON).await?;
     lab.get("a").control.freeze().await?;
@@ -76,7 +76,7 @@ async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     Ok(())
 }
 
-/// A waiting node may come and go; its place is lost, and nothing else.
+/// A waiting node may leave and return; it loses only its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_node_that_is_cut_off_costs_only_its_place() -> Result {
     let lab = Lab::start(TTL).await?;

@@ -14,13 +14,13 @@ use crate::images::{ETCD, etcd_tag};
 use crate::lab::Result;
 use crate::member::owned;
 
-/// Below the range from which the kernel and the engine take ports: one of theirs could take ours while the container
-/// is down.
+/// A range below the one from which the kernel and the engine take ports: one of theirs could take ours while the
+/// container is down.
 const RANGE: std::ops::Range<u16> = 16_000..32_000;
 /// How many ports are tried.
 const TRIES: usize = 10;
 
-/// A port on which nobody listens now.
+/// Returns a port without a listener.
 pub(crate) fn free() -> Result<u16> {
     for _ in 0..1_000 {
         let random = RandomState::new().hash_one(0) % u64::from(RANGE.end - RANGE.start);
@@ -32,8 +32,8 @@ pub(crate) fn free() -> Result<u16> {
     Err(format!("no free port from {RANGE:?}").into())
 }
 
-/// Starts the container of that name at one of these ports. Somebody else may take one between our look and the
-/// engine's; then it is another.
+/// Starts the container with that name at one of these ports. Another program may take a port between our check and the
+/// engine's; then another port is used.
 pub(crate) async fn start(
     name: &str,
     mut next: impl FnMut() -> Result<u16>,
@@ -51,12 +51,12 @@ pub(crate) async fn start(
     Ok((port, request(port).start().await?))
 }
 
-/// By another container, or by another program.
+/// Returns true if another container or program has the port.
 fn is_taken(error: &str) -> bool {
     error.contains("port is already allocated") || error.contains("address already in use")
 }
 
-/// Removes a container: one that could not be started exists all the same, and has the name.
+/// Removes a container. One that could not be started exists as well, and has the name.
 async fn remove(name: &str) -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
     let force = RemoveContainerOptionsBuilder::new().force(true).v(true);
@@ -65,7 +65,7 @@ async fn remove(name: &str) -> Result {
 }
 
 #[tokio::test]
-async fn a_port_that_somebody_has_is_exchanged_for_another() -> Result {
+async fn a_port_in_use_is_exchanged_for_another() -> Result {
     let name = format!("eldest-ports-{}", std::process::id());
     let request = |port: u16, name: &str| {
         let image = GenericImage::new(ETCD, &etcd_tag()).with_mapped_port(port, 2379.tcp());

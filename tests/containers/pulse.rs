@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::front::now;
 
-/// Often enough that several fall into what a node waits for an answer, seldom enough to cost little.
+/// The time between requests: short enough for several within a node's request timeout, long enough to cost little.
 const BETWEEN: Duration = Duration::from_millis(100);
-/// A request that was lost with a connection is given up and sent again.
+/// The time after which a request that was lost with a connection is abandoned and sent again.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Outside every namespace of a session.
+/// A key outside every session's namespace.
 const KEY: &str = "pulse";
 
-/// Writes to etcd all the time, as any client might, until this is dropped.
+/// Writes to etcd continuously, as any client might, until it is dropped.
 pub(crate) struct Pulse {
     felt: Arc<Mutex<Felt>>,
     _feeling: JoinSet<()>,
@@ -26,9 +26,9 @@ pub(crate) struct Pulse {
 /// The measurements. All times are since boot.
 #[derive(Debug, Default)]
 struct Felt {
-    /// When etcd answered.
+    /// The times of etcd's answers.
     answers: Vec<Duration>,
-    /// When this process went on after a pause that it had asked for, and how much too late.
+    /// When this process continued after each pause that it had requested, and how late it was.
     late: Vec<(Duration, Duration)>,
 }
 
@@ -48,19 +48,19 @@ impl Pulse {
         })
     }
 
-    /// The longest time without an answer of etcd since then, beyond the pause between two requests.
+    /// Returns the longest time without an answer of etcd since then, beyond the pause between two requests.
     pub(crate) fn silence(&self, since: Duration) -> Duration {
         let now = now();
         self.felt.lock().expect("what was felt").silence(since, now)
     }
 
-    /// When etcd answered for the first time after that.
+    /// Returns when etcd first answered after that.
     pub(crate) fn answered(&self, after: Duration) -> Option<Duration> {
         let felt = self.felt.lock().expect("what was felt");
         felt.answers.iter().copied().find(|at| *at > after)
     }
 
-    /// How much too late this process went on at the worst since then.
+    /// Returns the worst lateness of this process since then.
     pub(crate) fn lateness(&self, since: Duration) -> Duration {
         let felt = self.felt.lock().expect("what was felt");
         let late = felt.late.iter().filter(|(at, _)| *at >= since);
@@ -70,7 +70,7 @@ impl Pulse {
 
 impl Felt {
     fn silence(&self, since: Duration, now: Duration) -> Duration {
-        // The last answer before it too: who fell silent a moment before has been silent since.
+        // Includes the last answer before it: a silence that began a moment before lasts since then.
         let from = self.answers.partition_point(|at| *at < since);
         let answers = self.answers[from.saturating_sub(1)..].iter().copied();
         let answers: Vec<Duration> = answers.chain([now]).collect();
@@ -95,7 +95,7 @@ async fn feel(mut client: Client, felt: Arc<Mutex<Felt>>) {
 }
 
 #[test]
-fn silence_is_what_lies_between_answers_before_the_first_and_after_the_last_too() {
+fn silence_counts_before_the_first_and_after_the_last_answer() {
     let seconds = Duration::from_secs;
     let felt = Felt {
         answers: [10, 11, 14, 15].map(seconds).to_vec(),

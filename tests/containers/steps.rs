@@ -7,7 +7,7 @@ pub(crate) struct Step {
     pub(crate) lines: Vec<String>,
 }
 
-/// The page's steps: commands from its blocks of shell, each with the lines of the next block of text.
+/// Reads the page's steps: commands from its shell blocks, each with the lines of the next text block.
 pub(crate) fn steps() -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut language = None;
@@ -33,7 +33,7 @@ pub(crate) fn steps() -> Vec<Step> {
     steps
 }
 
-/// Makes alike what differs from run to run: times, tokens, counts, ages, and the width of a column for them.
+/// Replaces the parts that differ from run to run: times, tokens, counts, ages, and the width of a column for them.
 pub(crate) fn alike(line: &str) -> String {
     let mut before = "";
     let words = line.split_whitespace().map(|word| {
@@ -57,7 +57,7 @@ pub(crate) fn alike(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// As people are shown it: `7s`, `1m24s`.
+/// Returns true for an age as it is shown to people: `7s`, `1m24s`.
 fn is_age(word: &str) -> bool {
     let digits = |c: char| c.is_ascii_digit();
     word.starts_with(digits) && word.ends_with('s') && {

@@ -1,5 +1,5 @@
-//! The walk of docs/compose.md through three data centres, with either generation of Compose: its commands are run as they
-//! stand there, its lines are what is expected, and the front is called all the way.
+//! The walk of docs/compose.md through three data centres, with either generation of Compose: its commands are run as
+//! written there, its lines are the expected output, and the front is called throughout.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use crate::members::Key;
 use crate::steps::Step;
 use crate::walker::{PATIENCE, UP, Walk, in_time, only, silent};
 
-/// As docker-compose.yml sets it.
+/// The TTL in docker-compose.yml.
 const TTL: Duration = Duration::from_secs(5);
 /// The TTL of the nodes with a guard.
 const GUARDED_TTL: Duration = Duration::from_secs(60);
-/// The time that a program has to wind up: `eldest run`'s grace period and lead of that TTL.
+/// The time that a program has to finish: the grace period of `eldest run`, and its lead at that TTL.
 const WIND_UP: Duration = Duration::from_millis(1250);
-/// etcd looks for expired leases twice a second.
+/// etcd checks for expired leases twice a second.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// The time that a takeover may take beyond that: etcd's revocation, the news of it, a program's start.
+/// The time that a takeover may take beyond that: etcd's revocation, its notification, and a program's start.
 const SLACK: Duration = Duration::from_secs(2);
 
 const LOGS: &str = "docker-compose logs --no-color --no-log-prefix node1 node2 node3 | sort";
 const STEP_DOWN: &str = "curl -s -X POST -H 'Authorization: Bearer demo' http://$(docker-compose port node1 8470)/v1/elections/demo/step_down";
 const REMOVE: &str = "docker-compose --profile agent down --volumes";
-/// So many requests wait for a node that is frozen.
+/// The number of requests that wait for a frozen node.
 const WAITING: usize = 20;
 
-/// A machine with other things to do can be too slow for the walk; three times in a row it is not the machine.
+/// The number of attempts. A busy machine can be too slow for the walk, but hardly three times in a row.
 const WALKS: usize = 3;
 
-/// Takes steps of the walk, and again if the machine was too slow for them. Why they failed is the last thing said.
+/// Takes steps of the walk, and repeats them if the machine was too slow. The last output says why they failed.
 async fn walk(program: &str, kind: &str, take: impl AsyncFn(&mut Walk) -> Result) -> Result {
     let mut again = 1..WALKS;
     loop {
@@ -59,7 +59,7 @@ async fn walk(program: &str, kind: &str, take: impl AsyncFn(&mut Walk) -> Result
     }
 }
 
-/// The first steps: all comes up, one node leads, and the front reaches it. Returns the leader's line.
+/// Takes the first steps: everything starts, one node leads, and the front reaches it. Returns the leader's line.
 async fn come_up(walk: &mut Walk) -> Result<Line> {
     let news = walk.step(UP).await?;
     let first = walk.part(NODES[0]).to_owned();
@@ -75,7 +75,7 @@ async fn come_up(walk: &mut Walk) -> Result<Line> {
     Ok(led)
 }
 
-/// Removes everything, and nothing is left.
+/// Removes the copy, and checks that nothing is left.
 fn remove(walk: &mut Walk) -> Result {
     walk.pulse = None;
     walk.demo.run(REMOVE)?;
@@ -87,18 +87,18 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     let led = come_up(walk).await?;
     let names = NODES.map(|part| walk.part(part).to_owned());
     let [first, next, last] = &names;
-    let stood = walk.stand(&NODES, led.token()).await?;
+    let stood = walk.wait_for_queue(&NODES, led.token()).await?;
     resigns(walk, kind, &stood, [first, next]).await?;
     dies_and_comes_back(walk, kind, [next, last]).await?;
     let leads = is_frozen(walk, kind, [first, last]).await?;
 
-    // One member less: nothing happens, for longer than a TTL, and the leader works on.
+    // One member less changes nothing, for longer than a TTL, and the leader works on.
     walk.demo.lead_by_the_one_that_stays().await?;
     walk.step("docker-compose stop etcd1").await?;
     let stayed = walk.callers().stay(TTL + Duration::from_secs(1)).await?;
     silent("one etcd less", &walk.news().await?)?;
     assert!(stayed, "the front was answered under another token");
-    walk.stand(&NODES, leads.token()).await?;
+    walk.wait_for_queue(&NODES, leads.token()).await?;
 
     loses_the_quorum(walk, [first, next]).await?;
     has_a_quorum_again(walk, next).await?;
@@ -114,12 +114,12 @@ async fn take(walk: &mut Walk, kind: &str) -> Result {
     Ok(())
 }
 
-/// How long the front may take to notice that nobody leads: until its next check.
+/// Returns how long the front may take to notice that no node leads: until its next check.
 fn notice_time() -> Duration {
     between_checks() + SLACK
 }
 
-/// The leader resigns: what its worker needs to wind up, never a TTL.
+/// Makes the leader resign: the hand-over takes the time that its worker needs to finish, never a TTL.
 async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&str; 2]) -> Result {
     let from = walk.callers().count();
     let news = walk.step(STEP_DOWN).await?;
@@ -127,9 +127,9 @@ async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&st
     walk.reach(next).await?;
     walk.answered(&format!("{kind}: hand-over"), from, WIND_UP + notice_time())?;
     let stand = walk
-        .stand(&["node2", "node3", "node1"], leads.token())
+        .wait_for_queue(&["node2", "node3", "node1"], leads.token())
         .await?;
-    // Nobody waited for a lease's end.
+    // No takeover waited for a lease's end.
     let lease = |keys: &[Key]| {
         let own = keys.iter().find(|key| key.node == first);
         own.map(|key| key.lease)
@@ -140,7 +140,7 @@ async fn resigns(walk: &mut Walk, kind: &str, stood: &[Key], [first, next]: [&st
     Ok(())
 }
 
-/// The leader dies: the next eldest leads, in time. It comes back, and does not preempt.
+/// Kills the leader: the next eldest leads in time. The killed node returns, and does not preempt.
 async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2]) -> Result {
     let from = walk.callers().count();
     let news = walk.step("docker-compose kill node2").await?;
@@ -152,15 +152,16 @@ async fn dies_and_comes_back(walk: &mut Walk, kind: &str, [next, last]: [&str; 2
     walk.reach(last).await?;
     let crash = format!("{kind}: crash (TTL {TTL:?})");
     walk.answered(&crash, from, TTL + EXPIRY + notice_time())?;
-    walk.stand(&["node3", "node1"], leads.token()).await?;
+    walk.wait_for_queue(&["node3", "node1"], leads.token())
+        .await?;
 
     walk.step("docker-compose start node2").await?;
-    walk.stand(&["node3", "node1", "node2"], leads.token())
+    walk.wait_for_queue(&["node3", "node1", "node2"], leads.token())
         .await?;
     silent(&format!("{next} came back"), &walk.news().await?)
 }
 
-/// The leader is frozen beyond its deadline. What it is asked meanwhile it has to answer when it wakes.
+/// Freezes the leader beyond its deadline. It must answer the requests that arrive meanwhile when it wakes.
 async fn is_frozen(walk: &mut Walk, kind: &str, [first, last]: [&str; 2]) -> Result<Line> {
     let from = walk.callers().count();
     walk.frozen = Some(last.to_owned());
@@ -184,13 +185,13 @@ async fn is_frozen(walk: &mut Walk, kind: &str, [first, last]: [&str; 2]) -> Res
         let answer = asked.answer().await?;
         assert!(!answer.starts_with("HTTP/1.1 200"), "{last}: {answer}");
     }
-    walk.stand(&NODES, leads.token()).await?;
+    walk.wait_for_queue(&NODES, leads.token()).await?;
     walk.reach(first).await?;
     walk.frozen = None;
     Ok(leads)
 }
 
-/// Two members less: nobody leads before a lease can expire.
+/// Stops two members: no node leads before a lease can expire.
 async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
     walk.without_quorum = Some(now());
     let news = walk.step("docker-compose stop etcd2").await?;
@@ -214,7 +215,7 @@ async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
         })
         .await?;
     }
-    // However slow anybody is: what was renewed before lasts for a TTL.
+    // However slow any part is, a lease that was renewed before lasts for a TTL.
     let permitted = walk.callers().permitted_until();
     assert!(
         permitted <= since_boot(cut) + TTL,
@@ -224,11 +225,11 @@ async fn loses_the_quorum(walk: &mut Walk, [first, next]: [&str; 2]) -> Result {
     Ok(())
 }
 
-/// Both members are back: the leader had given its place up, and those who waited had kept theirs.
+/// Starts both members again: the leader had given its place up, and the waiting nodes had kept theirs.
 async fn has_a_quorum_again(walk: &mut Walk, next: &str) -> Result {
     let news = walk.step("docker-compose start etcd1 etcd2").await?;
     let leads = only(&news, next, "I work with")?;
-    walk.stand(&["node2", "node3", "node1"], leads.token())
+    walk.wait_for_queue(&["node2", "node3", "node1"], leads.token())
         .await?;
     let news = walk.news().await?.into_iter();
     let others = news.filter(|line| line.token().is_some() && line.token() != leads.token());
@@ -236,7 +237,8 @@ async fn has_a_quorum_again(walk: &mut Walk, next: &str) -> Result {
     walk.reach(next).await
 }
 
-/// Two more nodes stand under a long TTL. When the leader's container is killed, nobody waits for the end of its lease.
+/// Starts two more nodes under a long TTL. When the leader's container is killed, no node waits for the end of its
+/// lease.
 async fn a_guarded_leader_dies(walk: &mut Walk) -> Result {
     const ELECTION: &str = "guarded";
     walk.step("docker-compose --profile agent up -d").await?;

@@ -1,4 +1,5 @@
-//! Takes the steps of the walk, waits for their expected output, and tells a slow machine from a faulty election.
+//! Takes the steps of the walk, waits for their expected output, and distinguishes a slow machine from a faulty
+//! election.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,22 +14,22 @@ use crate::members::Key;
 use crate::pulse::Pulse;
 use crate::steps::{Step, alike, steps};
 
-/// How long a node waits for an answer of etcd, with that TTL.
+/// How long a node waits for an answer of etcd, at that TTL.
 const ANSWER: Duration = Duration::from_millis(300);
-/// Patience with containers, and with what they say.
+/// The limit for containers and their output.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at what was said.
+/// The time between two readings of the output.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) const UP: &str = "docker-compose up -d";
-/// Commands that only read, and so may be repeated.
+/// Commands that only read, and may therefore be repeated.
 const ASKS: [&str; 3] = [
     "docker-compose logs",
     "docker-compose exec -T",
     "curl -s http:",
 ];
 
-/// Something came later than the page says: no fault of the election if the machine was slow.
+/// An event that came later than the page says, which is no fault of the election if the machine was slow.
 #[derive(Debug)]
 pub(crate) struct Late(String);
 
@@ -46,14 +47,14 @@ pub(crate) struct Walk {
     pub(crate) steps: std::vec::IntoIter<Step>,
     pub(crate) pulse: Option<Pulse>,
     pub(crate) callers: Option<Callers>,
-    /// When the last command was begun; how many lines had been said before, and how often that a lease was lost.
+    /// When the last command was begun, how many lines there were before it, and how often a lease had been lost.
     begun: Duration,
     before: (usize, usize),
     /// The output of the last command.
     pub(crate) output: String,
-    /// Its lease may well be lost.
+    /// The frozen node, whose lease may be lost.
     pub(crate) frozen: Option<String>,
-    /// Since then nobody can renew anything.
+    /// The time since which no lease can be renewed.
     pub(crate) without_quorum: Option<Duration>,
 }
 
@@ -76,24 +77,24 @@ impl Walk {
         &self.demo.parts[name]
     }
 
-    /// By whom a lease was lost that the walk leaves alone.
+    /// Returns the nodes that lost a lease without a cause in the walk.
     fn lost(&self, said: &Said) -> Vec<&'static str> {
         let quorum = self.without_quorum.is_none();
         let lost = said.lost.iter();
         let lost = lost.filter(|(node, gone)| {
-            // Without a quorum that is as it should be, unless the lease was there no more when the quorum came back.
+            // Without a quorum a lost lease is expected, unless the lease was already gone when the quorum returned.
             (quorum || *gone) && self.frozen.as_deref() != Some(node)
         });
         lost.map(|(node, _)| *node).collect()
     }
 
-    /// The lines since the last command.
+    /// Returns the lines since the last command.
     pub(crate) async fn news(&self) -> Result<Vec<Line>> {
         Ok(self.demo.said().await?.lines.split_off(self.before.0))
     }
 
-    /// Takes the page's next step, which must be that command, and waits for what the page shows after it, be it its output
-    /// or what workers say.
+    /// Takes the page's next step, which must be that command, and waits for the output or the workers' lines that the
+    /// page shows after it.
     pub(crate) async fn step(&mut self, command: &str) -> Result<Vec<Line>> {
         let step = self.steps.next().unwrap_or_default();
         assert_eq!(step.command, command, "the page and its test differ");
@@ -129,7 +130,7 @@ impl Walk {
             let texts: Vec<String> = texts.chain(self.output.lines()).map(alike).collect();
             missing.clone_from(&wanted);
             missing.retain(|line| !texts.contains(line));
-            // A leader other than the page's does not make room for the page's.
+            // A leader other than the page's does not give way to it.
             let mut leads = news.iter().filter(|line| line.token().is_some());
             let astray = leads.any(|line| !wanted.contains(&alike(&line.text)));
             if missing.is_empty() || astray || self.lost(&said).len() > self.before.1 {
@@ -150,7 +151,7 @@ impl Walk {
         }
     }
 
-    /// After `up`: learns who leads, who is next and who is last, once all three stand.
+    /// Waits after `up` until all three nodes are in the queue, and learns their order.
     async fn meet(&mut self) -> Result {
         self.demo.find()?;
         self.pulse = Some(Pulse::start(self.demo.client(ETCD_THAT_STAYS).await?).await?);
@@ -163,8 +164,13 @@ impl Walk {
         Ok(())
     }
 
-    /// Waits until the page's nodes, and nobody else, stand in that order, and the eldest is the leader with that token.
-    pub(crate) async fn stand(&self, parts: &[&str], token: Option<i64>) -> Result<Vec<Key>> {
+    /// Waits until exactly the page's nodes are in the queue in that order, and the eldest is the leader with that
+    /// token.
+    pub(crate) async fn wait_for_queue(
+        &self,
+        parts: &[&str],
+        token: Option<i64>,
+    ) -> Result<Vec<Key>> {
         let wanted: Vec<&str> = parts.iter().map(|part| self.part(part)).collect();
         let mut last = Vec::new();
         let found = eventually(PATIENCE, format!("the queue is {wanted:?}"), async || {
@@ -192,14 +198,14 @@ impl Walk {
         self.callers.as_ref().expect("callers")
     }
 
-    /// Fails if there was no answer for longer than that; the callers' answers count from that number on.
+    /// Fails if the front gave no answer for longer than `bound`; the callers' answers count from number `from` on.
     pub(crate) fn answered(&self, what: &str, from: usize, bound: Duration) -> Result {
         let gap = self.callers().longest_gap(from);
         println!("{what}: {gap:?} without an answer");
         in_time(&format!("{what}: an answer"), gap, bound)
     }
 
-    /// Waits until the front reaches that node, and sees it alone as one to send requests to.
+    /// Waits until the front reaches that node, and considers only that node able to serve requests.
     pub(crate) async fn reach(&self, node: &str) -> Result {
         let stats = self.demo.port("front", 8404)?;
         let reached = async {
@@ -211,7 +217,8 @@ impl Walk {
             .map_err(|error| Late(error.to_string()).into())
     }
 
-    /// Checks what no slow machine excuses: answers of two leaders, falling tokens, a candidate older than the leader.
+    /// Checks what no slow machine excuses: answers of two leaders, falling tokens, or a candidate older than the
+    /// leader.
     pub(crate) async fn judge(&self) -> Result {
         if let Some(callers) = &self.callers {
             callers.judge()?;
@@ -223,7 +230,7 @@ impl Walk {
         if let Some(pair) = pairs.find(|pair| pair[1].token() <= pair[0].token()) {
             return Err(format!("tokens fall: {pair:?}").into());
         }
-        // A key older than a leader's cannot come later: it was there when that one was elected.
+        // A key older than a leader's cannot appear later: it existed when that leader was elected.
         let queue = self.demo.queue().await.unwrap_or_default();
         match (led.last(), queue.first()) {
             (Some(led), Some(key)) if led.token() > Some(key.create_revision) => {
@@ -238,7 +245,7 @@ impl Walk {
         let pulse = self.pulse.as_ref()?;
         let (late, silent) = match self.without_quorum {
             None => (pulse.lateness(self.begun), pulse.silence(self.begun)),
-            // Silence of etcd without a quorum means nothing.
+            // Without a quorum, silence of etcd is expected.
             Some(cut) => {
                 let back = pulse.answered(self.begun.max(cut));
                 let silent = back.map(|back| pulse.silence(back));
@@ -265,7 +272,7 @@ impl Walk {
     }
 }
 
-/// Fails if something took longer than it may.
+/// Fails if `took` exceeds `bound`.
 pub(crate) fn in_time(what: &str, took: Duration, bound: Duration) -> Result {
     if took <= bound {
         return Ok(());
@@ -273,7 +280,7 @@ pub(crate) fn in_time(what: &str, took: Duration, bound: Duration) -> Result {
     Err(Late(format!("{what} took {took:?}, {bound:?} at most")).into())
 }
 
-/// Fails if anybody has something to say.
+/// Fails if there is any line.
 pub(crate) fn silent(what: &str, news: &[Line]) -> Result {
     if news.is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! One address in front of three members: a real `HAProxy`, which forwards connections and knows nothing of etcd.
+//! Tests one address in front of three members: a real `HAProxy`, which forwards connections and does not understand
+//! etcd.
 
 use std::fmt::Write as _;
 use std::process::{Child, Stdio};
@@ -12,9 +13,9 @@ use crate::stage::{Result, SOON, options, seconds};
 use eldest_fixtures::tools::tool;
 
 const TTL: Duration = seconds(10);
-/// So long that a session which renews nothing meanwhile has less than [`LEAST`] left.
+/// The length of a fault: so long that a session without a renewal meanwhile has less than [`LEAST`] left.
 const FAULT: Duration = seconds(8);
-/// The least time left of a term: a third of the TTL passes between renewals, the rest is for attempts in vain.
+/// The least time left of a term: a third of the TTL passes between renewals, and the rest is for failed attempts.
 const LEAST: Duration = seconds(2);
 
 /// A running `HAProxy`, killed on drop.
@@ -25,7 +26,7 @@ struct Balancer {
 }
 
 impl Balancer {
-    /// In front of these members, without health checks. Nothing if tests with it are not wanted.
+    /// Starts it in front of these members, without health checks. `None` if tests with it are not wanted.
     async fn start(members: &[Etcd]) -> Result<Option<Self>> {
         let begun = Instant::now();
         while begun.elapsed() < SOON {
@@ -93,7 +94,7 @@ async fn a_term_of_a_user_survives_each_member_behind_one_address() -> Result {
     .await
 }
 
-/// The member that leads etcd, by its metrics: where users are switched on, its status needs a password.
+/// Returns the member that leads etcd, by its metrics: with users enabled, its status needs a password.
 async fn leader_of(cluster: &EtcdCluster) -> Result<usize> {
     Ok(eventually(SOON, "a leader of etcd", async || {
         for (index, member) in cluster.members().iter().enumerate() {
@@ -107,10 +108,10 @@ async fn leader_of(cluster: &EtcdCluster) -> Result<usize> {
     .await?)
 }
 
-/// Kills each member for a while, then stops each. The term goes on all the time.
+/// Kills each member for a while, then stops each. The term continues throughout.
 ///
-/// etcd's leader is stopped last and not resumed: a leader of etcd that is resumed may have leases revoked that live, which
-/// docs/guarantees.md tells and no client can prevent.
+/// etcd's leader is stopped last and not resumed: a resumed leader of etcd may revoke leases that are still alive, as
+/// docs/guarantees.md explains; no client can prevent that.
 async fn each_member_fails(
     options: SessionOptions,
     prepare: impl AsyncFn(&mut Client) -> Result,

@@ -23,9 +23,9 @@ pub(crate) struct Blocked<'a> {
 }
 
 impl<'a> Blocked<'a> {
-    /// The node that leads from now on with its runtime blocked, and its term.
+    /// Starts the node, which leads from now on with its runtime blocked. Returns its term as well.
     ///
-    /// With a `stall_timeout` its work sends heartbeats, when it gets to it.
+    /// With a `stall_timeout` its work sends heartbeats, unless it is blocked.
     pub(crate) async fn start(
         stage: &'a Stage,
         endpoint: String,
@@ -52,7 +52,7 @@ impl<'a> Blocked<'a> {
                     led.lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .push(term);
-                    // Returns at once, for ever, once the other side is gone.
+                    // Once the sender is gone, returns at once.
                     let _ = blocked.recv();
                     async move {
                         let beat = stall_timeout.unwrap_or(SOON) / 50;
@@ -85,7 +85,8 @@ impl<'a> Blocked<'a> {
         terms.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its runtime goes on. It stands behind `b`, which leads and then leaves; it leads again, and shuts down.
+    /// Unblocks the runtime. The node waits behind `b`, which leads and then leaves; then it leads again, and shuts
+    /// down.
     pub(crate) async fn unblock(self, b: crate::stage::Node) -> Result {
         drop(self.unblock);
         let stage = self.stage;

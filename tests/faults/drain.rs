@@ -8,9 +8,9 @@ use eldest_testing::history::{History, What};
 
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, millis, seconds};
 
-/// Nothing waits for an expiry within it: every change here is a hand-over.
+/// A TTL so long that no change waits for an expiry: every change is a hand-over.
 const TTL: Duration = seconds(30);
-/// One hand-over: a deletion, and the watch that tells of it, each of which may take a request timeout.
+/// The longest hand-over: a deletion and its watch event, each of which may take a request timeout.
 const HAND_OVER: Duration = millis(3000);
 
 struct Deployment<'s> {
@@ -42,7 +42,7 @@ impl<'s> Deployment<'s> {
         Ok(names.collect())
     }
 
-    /// Ends one node as SIGTERM does, starts it again, and waits until it stands.
+    /// Ends one node as SIGTERM does, starts it again, and waits until it has joined.
     async fn restart(&mut self, name: &str) -> Result {
         let node = self.nodes.remove(name).ok_or("no such node")?;
         node.stop().await?;
@@ -61,7 +61,7 @@ impl<'s> Deployment<'s> {
     }
 }
 
-/// Tokens in the order in which somebody led, and the longest time between two leaders.
+/// Returns the tokens in the order in which nodes led, and the longest time between two leaders.
 fn leaders(history: &History) -> (Vec<i64>, Duration) {
     let mut tokens = Vec::new();
     let mut gap = Duration::ZERO;
@@ -80,7 +80,7 @@ fn leaders(history: &History) -> (Vec<i64>, Duration) {
 }
 
 #[tokio::test]
-async fn followers_first_and_the_leader_last_costs_one_change_and_no_gap() -> Result {
+async fn draining_followers_first_costs_one_change_of_leader_and_no_gap() -> Result {
     // Complaint: a restart of all nodes moved the leadership with every one of them.
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -91,7 +91,7 @@ async fn followers_first_and_the_leader_last_costs_one_change_and_no_gap() -> Re
     for name in &order {
         deployment.restart(name).await?;
     }
-    // The first to be restarted leads, the last is at the back.
+    // The first node to restart leads, the last one is at the back.
     assert_eq!(deployment.order().await?, order);
     deployment.nodes["c"].elected(SOON).await?;
     let (tokens, gap) = leaders(&stage.recorder.history()?);
@@ -104,7 +104,7 @@ async fn followers_first_and_the_leader_last_costs_one_change_and_no_gap() -> Re
 }
 
 #[tokio::test]
-async fn the_eldest_first_would_cost_a_change_for_every_node() -> Result {
+async fn draining_the_eldest_first_costs_a_change_for_every_node() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut deployment = Deployment::start(&stage, etcd.endpoint()).await?;

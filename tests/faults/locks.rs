@@ -1,4 +1,4 @@
-//! Holders of locks and permits that lose etcd: they stop before the next one begins.
+//! Tests holders of locks and permits that lose etcd: they stop before the next ones begin.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::stage::{
 
 const TTL: Duration = seconds(3);
 
-/// A lock's keys are those of an election of its name, so the stage's eye sees them.
+/// A lock's keys are those of an election with its name, so the stage's eye sees them.
 async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -38,7 +38,7 @@ async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     assert_eq!(guard.lost_reason(), Some(LostReason::LeaseExpiring));
     first.record_loss(&stage.recorder);
 
-    // The holder goes on, against all advice; the next one begins when that cannot be valid any more.
+    // The holder ignores its cancelled token; the next one begins when the old validity has certainly ended.
     let next = tokio::time::timeout(TTL + SOON, next).await???;
     let second = stage.elected("b", &next);
     assert!(second.elected_at > end, "before the first one's end");
@@ -75,7 +75,7 @@ async fn a_holder_whose_connections_are_cut_stops_before_the_next_one_begins() -
 }
 
 #[tokio::test]
-async fn a_holder_that_hears_no_answers_stops_before_the_next_one_begins() -> Result {
+async fn holder_without_answers_stops_before_the_next_one_begins() -> Result {
     a_holder_that_loses_etcd("answers lost", Proxy::hold_responses).await
 }
 
@@ -108,7 +108,7 @@ async fn holders_of_permits_that_lose_etcd_stop_before_the_next_ones_begin() -> 
 }
 
 #[tokio::test]
-async fn a_release_that_etcd_does_not_hear_is_repeated_until_it_does() -> Result {
+async fn a_release_that_does_not_reach_etcd_is_repeated() -> Result {
     const TTL: Duration = seconds(60);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;

@@ -1,5 +1,5 @@
-//! Faults on a real etcd: every test records when its nodes found their terms valid, and the history checker judges the
-//! record.
+//! Tests faults on a real etcd: every test records when its nodes found their terms valid, and the history checker
+//! judges the record.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 

@@ -1,4 +1,4 @@
-//! Servers of etcd that die, stop or come back.
+//! Tests servers of etcd that die, stop or return.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use eldest_testing::{Etcd, EtcdCluster, eventually};
 
 use crate::stage::{Led, Node, Result, SOON, Stage, deadline, millis, one_leads, pass, seconds};
 
-/// Long enough to survive a change of etcd's leader.
+/// A TTL long enough to survive a change of etcd's leader.
 const TTL: Duration = seconds(5);
-/// The longest takeover: TTL, election timeout and slack, and the same again for a machine that is busy.
+/// The longest takeover: TTL, election timeout and slack, and the same again for a busy machine.
 const TAKEOVER: Duration = seconds(20);
 
-/// Three servers and two nodes: `a` leads, and uses etcd's leader; `b` waits, and uses another.
+/// Three servers and two nodes: `a` leads, and is connected to etcd's leader; `b` waits, and is connected to another
+/// server.
 struct Scene {
     cluster: EtcdCluster,
     stage: Stage,
@@ -29,8 +30,8 @@ impl Scene {
         let etcd_leader = cluster.leader().await;
         let mut endpoints = cluster.endpoints();
         endpoints.rotate_left(etcd_leader);
-        // The observer of the keys follows them through the other members: at a member that stops, it hears late of changes,
-        // and takes the next leader for one that led too early.
+        // The observer of the keys uses the other members: at a stopped member, it would see changes late, and judge
+        // that the next leader led too early.
         let stage = Stage::new(&endpoints[1..], TTL).await?;
         let a = stage.node("a", &endpoints).await?;
         endpoints.rotate_left(1);
@@ -46,7 +47,7 @@ impl Scene {
         })
     }
 
-    /// Exactly one leads, and if it is a new term, the old one ended for a reason that fits.
+    /// Waits until exactly one node leads, and checks that an old term ended for a fitting reason.
     async fn settles(&self) -> Result {
         let (_, now) = one_leads(&[&self.a, &self.b], TAKEOVER).await?;
         if now.token() == self.led.token() {
@@ -64,7 +65,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Both nodes stand, and lead in turn.
+    /// Checks that both nodes are candidates, and lead in turn.
     async fn ends_well(self) -> Result {
         eventually(TAKEOVER, "both nodes stand", async || {
             (self.stage.keys().await.len() == 2).then_some(())
@@ -103,10 +104,10 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
     scene.ends_well().await
 }
 
-/// The old leader of etcd goes on as leader, and takes leases for expired that the new leader renewed.
+/// The resumed member still considers itself the leader of etcd, and considers leases expired that the new leader
+/// renewed.
 #[tokio::test]
-async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_no_second_leader()
--> Result {
+async fn resumed_etcd_leader_makes_no_second_leader() -> Result {
     let scene = Scene::new().await?;
     let stops = scene.etcd_leader;
     scene.stage.fault("", "etcd's leader stopped");
@@ -122,11 +123,11 @@ async fn a_leader_of_etcd_that_stops_for_longer_than_the_ttl_and_goes_on_makes_n
 }
 
 #[tokio::test]
-async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
+async fn without_a_quorum_no_node_leads_and_afterwards_exactly_one() -> Result {
     let scene = Scene::new().await?;
     let keys = scene.stage.keys().await;
     scene.stage.fault("", "no quorum");
-    // Not the member that `a` talks to: it must not take an answer for a proof.
+    // Not the member of `a`, whose answer must not count as a proof.
     for (index, member) in scene.cluster.members().iter().enumerate() {
         if index != scene.etcd_leader {
             member.pause();
@@ -140,7 +141,7 @@ async fn without_a_quorum_nobody_leads_and_afterwards_exactly_one() -> Result {
         (scene.a.leads().is_none() && scene.b.leads().is_none()).then_some(())
     })
     .await?;
-    // Long enough for every lease to expire, were there anybody to say so.
+    // Long enough for every lease to expire, if etcd could decide that.
     pass(TTL * 2).await;
     assert_eq!((scene.a.terms().len(), scene.b.terms().len()), (1, 0));
     for member in scene.cluster.members() {
@@ -191,7 +192,7 @@ async fn a_quick_restart_of_etcd_costs_no_term() -> Result {
     })
     .await?;
     assert_eq!(stage.keys().await, keys, "the same keys");
-    // Watches stand again too.
+    // The watches work again, too.
     a.stop().await?;
     b.elected(SOON).await?;
     b.stop().await?;
@@ -199,10 +200,9 @@ async fn a_quick_restart_of_etcd_costs_no_term() -> Result {
     Ok(())
 }
 
-/// etcd counts no time while it is down: keys older than every belief in them come back, and their order with them.
+/// etcd counts no time while it is down: keys return that are older than all trust in them, and in their former order.
 #[tokio::test]
-async fn after_a_long_outage_of_etcd_the_old_leader_gives_way_and_the_queue_keeps_its_order()
--> Result {
+async fn long_outage_ends_the_term_and_the_queue_keeps_its_order() -> Result {
     const TTL: Duration = seconds(3);
     let mut etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;

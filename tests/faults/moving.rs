@@ -1,4 +1,4 @@
-//! Members of etcd that are replaced one by one, under a leader and a waiting candidate that follow them.
+//! Tests members of etcd that are replaced one by one, under a leader and a waiting candidate that follow them.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use tokio::task::JoinSet;
 use crate::capture::Logs;
 use crate::stage::{Node, Result, SOON, Stage, Work, options, seconds};
 
-/// Long enough to survive a change of etcd's leader on a busy machine.
+/// A TTL long enough to survive a change of etcd's leader on a busy machine.
 const TTL: Duration = seconds(15);
 /// Two rounds of lookups.
 const ROUNDS: Duration = seconds(60);
 
-/// Waits until the node uses these endpoints, whatever their order.
+/// Waits until the node uses these endpoints, in any order.
 async fn follows(node: &Node, mut endpoints: Vec<String>) -> Result {
     endpoints.sort();
     eventually(ROUNDS, format!("{} follows", node.name), async || {
@@ -35,7 +35,7 @@ async fn follows(node: &Node, mut endpoints: Vec<String>) -> Result {
     Ok(())
 }
 
-/// Each member goes, and another comes; in between, `announce` publishes the present endpoints.
+/// Replaces each member by a new one; in between, `announce` publishes the present endpoints.
 async fn replaces_every_member(
     stage: &Stage,
     cluster: &mut EtcdCluster,
@@ -77,7 +77,7 @@ async fn node(stage: &Stage, endpoints: &[String], options: SessionOptions) -> R
     Ok(node)
 }
 
-/// The waiting candidate leads next, and nothing is left.
+/// Checks that the waiting candidate leads next, and nothing is left.
 async fn ends_well(stage: Stage, [a, b]: [Node; 2]) -> Result {
     a.stop().await?;
     b.elected(SOON).await?;
@@ -87,8 +87,7 @@ async fn ends_well(stage: Stage, [a, b]: [Node; 2]) -> Result {
 }
 
 #[tokio::test]
-async fn a_term_survives_the_replacement_of_every_member_if_its_session_follows_the_members()
--> Result {
+async fn term_survives_replaced_members_if_its_session_follows_them() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;
@@ -102,7 +101,8 @@ async fn a_term_survives_the_replacement_of_every_member_if_its_session_follows_
     })
     .await?;
     let mut refused = logs.of("eldest::etcd", "endpoint not used", &[]);
-    // While the members elect a leader, none of them answers. No member is taken for another cluster's, or for an older one.
+    // While the members elect a leader, none of them answers. No member may be considered another cluster's, or an
+    // older one.
     let judged = ["another cluster", "an older state"];
     refused.retain(|line| judged.iter().any(|why| line.fields["why"].contains(why)));
     assert!(refused.is_empty(), "{refused:?}");
@@ -138,7 +138,7 @@ impl Dns {
     }
 }
 
-/// Serves at the address what the endpoint serves, until it is dropped.
+/// Forwards connections at the address to the endpoint, until it is dropped.
 async fn serve(at: IpAddr, port: u16, endpoint: &str) -> Result<JoinSet<()>> {
     let listener = TcpListener::bind((at, port)).await?;
     let to = endpoint.replace("http://", "");
@@ -157,7 +157,7 @@ async fn serve(at: IpAddr, port: u16, endpoint: &str) -> Result<JoinSet<()>> {
 }
 
 #[tokio::test]
-async fn a_term_survives_the_replacement_of_every_member_if_dns_names_the_new_ones() -> Result {
+async fn term_survives_replaced_members_if_dns_names_the_new_ones() -> Result {
     let mut cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;

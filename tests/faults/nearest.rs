@@ -1,5 +1,5 @@
-//! The nearest member of etcd: chosen, left when it fails, and used again when it is well, under a leader whose term goes
-//! on.
+//! Tests the nearest member of etcd: chosen, left when it fails, and used again when it answers, under a leader whose
+//! term continues.
 
 use eldest::{Endpoint, EndpointReason, EndpointStatus, Session};
 use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
@@ -8,13 +8,13 @@ use crate::capture::Logs;
 use crate::stage::{Node, Result, SOON, Stage, Work, millis, patient_options, seconds};
 
 const TTL: std::time::Duration = seconds(10);
-/// Two probes: a few seconds apart, after up to a minute for an endpoint that was down for long, or some minutes apart if the
-/// machine was so busy that the first measurements are wrong.
+/// The time for two probes: a few seconds apart, after up to a minute for an endpoint that was down for long, or some
+/// minutes apart if the machine was so busy that the first measurements are wrong.
 const SETTLED: std::time::Duration = seconds(400);
 const ETCD: &str = "eldest::etcd";
 const SESSION: &str = "eldest::session";
 
-/// A member for each of these delays, and a proxy in front of it.
+/// Starts a member for each of these delays, with a proxy in front of it.
 async fn members_at(delays: [u64; 3]) -> Result<(EtcdCluster, [Proxy; 3])> {
     let cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;
@@ -34,7 +34,7 @@ fn status(session: &Session, proxy: &Proxy) -> EndpointStatus {
     here.next().expect("an endpoint of the session").clone()
 }
 
-/// Waits until renewals and requests use that endpoint and no connection to the others is left.
+/// Waits until renewals and requests use that endpoint, and no connection to the others is left.
 async fn uses(session: &Session, proxies: &[Proxy; 3], at: usize) -> Result<EndpointReason> {
     let what = format!("endpoint {at} is used");
     let why = eventually(SETTLED, what, async || {
@@ -54,7 +54,7 @@ async fn uses(session: &Session, proxies: &[Proxy; 3], at: usize) -> Result<Endp
 }
 
 #[tokio::test]
-async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one_term() -> Result {
+async fn nearest_member_is_left_on_failure_and_used_again_within_one_term() -> Result {
     let (logs, _guard) = Logs::capture();
     let (cluster, proxies) = members_at([80, 0, 40]).await?;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
@@ -102,7 +102,7 @@ async fn the_nearest_member_is_used_left_when_it_fails_and_used_again_within_one
 }
 
 #[tokio::test]
-async fn the_own_data_center_is_used_though_others_are_nearer_and_they_are_not_probed() -> Result {
+async fn own_data_center_is_used_and_nearer_others_are_not_probed() -> Result {
     let (cluster, proxies) = members_at([0, 30, 0]).await?;
     let stage = Stage::new(&cluster.endpoints(), TTL).await?;
     let named = |(proxy, name): (&Proxy, &str)| Endpoint::new(proxy.endpoint()).data_center(name);
@@ -138,14 +138,14 @@ async fn the_own_data_center_is_used_though_others_are_nearer_and_they_are_not_p
     Ok(())
 }
 
-/// One that was wiped and restored from a backup, for example: its cluster has the same id.
+/// For example a member that was wiped and restored from a backup: its cluster has the same id.
 #[tokio::test]
 async fn a_nearer_member_that_shows_an_older_state_is_not_used() -> Result {
     let (logs, _guard) = Logs::capture();
     let folder = tempfile::tempdir()?;
     let [new, old] = ["new", "old"].map(|name| folder.path().join(name).display().to_string());
     let start = |data: &str| Etcd::builder().arg(format!("--data-dir={data}")).start();
-    // The copy has the same id of its cluster, and none of what comes later.
+    // The copy has the same cluster id, and none of the later changes.
     start(&new).await?.kill();
     let copied = std::process::Command::new("cp")
         .args(["-r", &new, &old])

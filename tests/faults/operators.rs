@@ -1,4 +1,4 @@
-//! Others who write where the election lives: operators, programs of another kind, mistakes.
+//! Tests foreign writes among the election's keys: by operators, by other programs, by mistake.
 
 use eldest::LostReason;
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -8,9 +8,9 @@ use crate::stage::{Key, Led, Node, PREFIX, Result, SOON, Stage, seconds};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Long, so that what happens in time can only have come through a watch.
+/// A long TTL, so that a fast event can only have come through a watch.
 const TTL: Duration = seconds(20);
-/// Well below the time to the next renewal.
+/// A limit well below the time to the next renewal.
 const PROMPT: Duration = seconds(4);
 
 /// `a` leads, `b` and `c` wait.
@@ -44,7 +44,8 @@ impl Scene {
         })
     }
 
-    /// `a` learns promptly of its loss and stands at the back, `b` leads, and nobody else noticed.
+    /// Checks that `a` promptly learns of its loss and rejoins at the back, that `b` leads, and that no other node
+    /// noticed.
     async fn handed_over(&self, since: Duration, reasons: &[LostReason]) -> Result<Vec<Key>> {
         let lost = self.led.is_lost(PROMPT).await?;
         assert!(lost < since + PROMPT, "notified late");
@@ -59,7 +60,7 @@ impl Scene {
         Ok(keys)
     }
 
-    /// Everybody has one key on one lease, and there is nothing else. Then all lead in turn.
+    /// Checks that each node has one key on one lease, and nothing else exists. Then all lead in turn.
     async fn ends_well(self, order: [&str; 3], elections: usize, hits: usize) -> Result {
         let keys = self.stage.queue(&order, SOON).await?;
         let mut held: Vec<i64> = keys.iter().map(|key| key.lease).collect();
@@ -89,7 +90,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_is_revoked_notices_at_once_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_lease_is_revoked_stops_at_once_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let old = scene.keys[0].lease;
@@ -106,7 +107,7 @@ async fn a_leader_whose_lease_is_revoked_notices_at_once_and_stands_again_at_the
 }
 
 #[tokio::test]
-async fn a_leader_whose_key_is_deleted_notices_at_once_and_stands_again_at_the_back() -> Result {
+async fn leader_whose_key_is_deleted_stops_at_once_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let stage = &scene.stage;
     let since = stage.now();
@@ -121,7 +122,7 @@ async fn a_leader_whose_key_is_deleted_notices_at_once_and_stands_again_at_the_b
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_key_is_deleted_stands_again_at_the_back() -> Result {
+async fn waiting_node_whose_key_is_deleted_rejoins_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.delete(&*scene.keys[1].path, None).await?;
@@ -135,7 +136,7 @@ async fn a_waiting_node_whose_key_is_deleted_stands_again_at_the_back() -> Resul
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_lease_is_revoked_stands_again_at_the_back() -> Result {
+async fn waiting_node_whose_lease_is_revoked_rejoins_at_the_back() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.lease_revoke(scene.keys[1].lease).await?;
@@ -150,7 +151,7 @@ async fn a_leader_whose_key_is_overwritten_steps_down_and_removes_it() -> Result
     let stage = &scene.stage;
     let since = stage.now();
     stage.fault("a", "key overwritten");
-    // Without a lease: it would stand for ever.
+    // A key without a lease, which would never expire.
     let mut client = stage.client.clone();
     client.put(&*scene.keys[0].path, "somebody", None).await?;
     stage.healed("a", "key overwritten");
@@ -161,7 +162,7 @@ async fn a_leader_whose_key_is_overwritten_steps_down_and_removes_it() -> Result
 }
 
 #[tokio::test]
-async fn a_waiting_node_whose_key_is_overwritten_removes_it_and_stands_again() -> Result {
+async fn waiting_node_whose_key_is_overwritten_removes_it_and_rejoins() -> Result {
     let scene = Scene::new().await?;
     let mut client = scene.stage.client.clone();
     client.put(&*scene.keys[1].path, "somebody", None).await?;
@@ -170,8 +171,7 @@ async fn a_waiting_node_whose_key_is_overwritten_removes_it_and_stands_again() -
     scene.ends_well(["a", "c", "b"], 3, 0).await
 }
 
-/// The leader finds a key under the path of its own: it is another one. It hears of it by both events, or was away
-/// and reads it.
+/// Puts a new key at the path of the leader's own. The leader sees both events, or was away and reads the new key.
 async fn a_key_deleted_and_created_again(same_lease: bool, away: bool) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -217,7 +217,7 @@ async fn a_key_deleted_and_created_again(same_lease: bool, away: bool) -> Result
 }
 
 #[tokio::test]
-async fn a_key_deleted_and_created_again_under_its_lease_is_not_the_leaders() -> Result {
+async fn key_recreated_under_its_lease_is_not_the_leaders() -> Result {
     a_key_deleted_and_created_again(true, false).await
 }
 
@@ -227,16 +227,16 @@ async fn a_key_exchanged_while_its_leader_was_away_is_not_the_leaders() -> Resul
 }
 
 #[tokio::test]
-async fn a_key_deleted_and_created_again_without_a_lease_is_not_the_leaders() -> Result {
+async fn key_recreated_without_a_lease_is_not_the_leaders() -> Result {
     a_key_deleted_and_created_again(false, false).await
 }
 
 #[tokio::test]
-async fn garbage_at_the_back_disturbs_nobody_and_nested_keys_never_count() -> Result {
+async fn foreign_keys_at_the_back_and_nested_keys_change_no_election() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut client = stage.client.clone();
-    // Older than everybody, but deeper than one level.
+    // Older than all candidates, but deeper than one level.
     client
         .put(format!("{PREFIX}deep/key"), "nested", None)
         .await?;
@@ -265,7 +265,7 @@ async fn garbage_at_the_back_disturbs_nobody_and_nested_keys_never_count() -> Re
 }
 
 #[tokio::test]
-async fn an_immortal_key_at_the_front_is_reported_and_nobody_leads_until_it_is_gone() -> Result {
+async fn first_key_without_a_lease_is_reported_and_blocks_until_deleted() -> Result {
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let mut client = stage.client.clone();
@@ -280,7 +280,7 @@ async fn an_immortal_key_at_the_front_is_reported_and_nobody_leads_until_it_is_g
     assert!(a.terms().is_empty() && b.terms().is_empty());
     client.delete(binary, None).await?;
     a.elected(PROMPT).await?;
-    // The same in the middle of the queue.
+    // The same happens in the middle of the queue.
     let middle = format!("{PREFIX}immortal");
     let c = {
         client.put(&*middle, "", None).await?;

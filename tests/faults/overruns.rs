@@ -1,4 +1,4 @@
-//! Work that outlives its term: what the user chose happens to its process.
+//! Tests work that outlives its term, with each option for its process.
 #![cfg(unix)] // a process that aborted is known by its signal
 
 use std::os::unix::process::ExitStatusExt;
@@ -14,7 +14,7 @@ use crate::stage::{ELECTION, Result, SOON, Stage, grace, millis, options, pass, 
 
 const TTL: Duration = seconds(5);
 const STALL: Duration = seconds(1);
-/// The lease that it has when its key is deleted: far longer than the grace period.
+/// The TTL if the key is deleted: far longer than the grace period.
 const LONG_TTL: Duration = seconds(20);
 const SIGABRT: i32 = 6;
 
@@ -23,7 +23,7 @@ const BLOCKS: &str = "blocks";
 const WAITS: &str = "waits";
 const GOES_ON: &str = "goes-on";
 
-/// Runs in the other process: it leads, and its work does not end.
+/// Runs in the other process: the process leads, and its work does not end.
 async fn child(arguments: &str, on_overrun: OnOverrun) -> Result {
     let mut words = arguments.split(' ');
     let mut next = || words.next().ok_or("three words");
@@ -52,7 +52,7 @@ async fn child(arguments: &str, on_overrun: OnOverrun) -> Result {
     Ok(())
 }
 
-/// When the other process checked its term, and what the check returned.
+/// Reads when the other process checked its term, and the results.
 fn samples(file: &Path) -> Result<Vec<(Duration, bool)>> {
     let history = History::load([file])?;
     let samples = history
@@ -78,7 +78,7 @@ async fn works(stage: &Stage, file: &Path) -> Result {
 
 #[tokio::test]
 async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() -> Result {
-    // Complaint: work goes on after the loss, or the process must end.
+    // Complaint: work continues after the loss, or the process must end.
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Abort).await;
     }
@@ -105,13 +105,13 @@ async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() ->
         let seen = samples(&file)?;
         let (began, _) = *seen.first().ok_or("no samples")?;
         let (last, _) = *seen.last().ok_or("no samples")?;
-        // A stall timeout and a grace period after it began, long before its lease would have ended it.
+        // A stall timeout and a grace period after its start, long before its lease would have ended the term.
         assert!(
             last > began + STALL && last < began + TTL,
             "{how}: {began:?} to {last:?}"
         );
         stage.healed("p", "stall");
-        // Nobody released its key; it goes with the lease.
+        // No process released its key; it expires with the lease.
         b.elected(TTL + SOON).await?;
         b.stop().await?;
         stage.include(&file);
@@ -121,7 +121,7 @@ async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() ->
 }
 
 #[tokio::test]
-async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Result {
+async fn by_default_an_overrun_loses_the_key_and_the_process_stays() -> Result {
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Release).await;
     }
@@ -130,7 +130,7 @@ async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Re
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
     let mut process = Process::start(
-        "overruns::by_default_the_key_goes_the_process_stays_and_its_checks_say_no",
+        "overruns::by_default_an_overrun_loses_the_key_and_the_process_stays",
         &format!("{} {} {BLOCKS}", etcd.endpoint(), file.display()),
     )?;
     stage.expect("p");
@@ -157,7 +157,7 @@ async fn by_default_the_key_goes_the_process_stays_and_its_checks_say_no() -> Re
 }
 
 #[tokio::test]
-async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease() -> Result
+async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result
 {
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Abort).await;
@@ -167,7 +167,7 @@ async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
     let mut process = Process::start(
-        "overruns::a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_its_lease",
+        "overruns::process_whose_key_was_deleted_aborts_after_the_grace_period",
         &format!("{} {} {GOES_ON}", etcd.endpoint(), file.display()),
     )?;
     works(&stage, &file).await?;
@@ -190,7 +190,7 @@ async fn a_process_whose_key_was_deleted_aborts_after_the_grace_period_not_with_
     Ok(())
 }
 
-/// Runs in the other process: its work on a partition goes on beyond its term.
+/// Runs in the other process: its work on a partition continues beyond its term.
 async fn partitioned(endpoint: &str) -> Result {
     let session = Session::connect([endpoint], options("p", LONG_TTL)).await?;
     let runner = session.partitions(ELECTION, 1)?.runner();
@@ -215,7 +215,7 @@ async fn a_process_whose_work_on_a_partition_outlives_its_term_aborts() -> Resul
     })
     .await?;
     assert_eq!(status.signal(), Some(SIGABRT), "{status}");
-    // Nobody released its key: it goes with the lease.
+    // No process released its key; it expires with the lease.
     let session = Session::connect([etcd.endpoint()], options("b", LONG_TTL)).await?;
     let map = session.partitions(ELECTION, 1)?.map().await?;
     assert_eq!(map.owner(0).map(|owner| owner.identity()), Some("p"));

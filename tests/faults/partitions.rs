@@ -1,4 +1,4 @@
-//! Nodes that cannot reach etcd, or that do not hear it.
+//! Tests nodes that cannot reach etcd, or do not receive its answers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::stage::{
 
 const TTL: Duration = seconds(3);
 
-/// The leader's node loses etcd in the way that `fault` says, with two others waiting; then the fault heals.
+/// Cuts the leader's node off from etcd as `fault` does, with two others waiting; then the fault heals.
 async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -25,7 +25,7 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     fault(&proxy);
     let broken = stage.now();
 
-    // Notified in time: `grace` before its validity ends, which is not later than the last renewal allows.
+    // Notified in time: one grace period before the end of validity, which the last renewal allows.
     let lost = first.is_lost(TTL + seconds(5)).await?;
     let end = first.deadline();
     assert!(
@@ -39,7 +39,7 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     );
     assert_eq!(first.reason(), Some(LostReason::LeaseExpiring));
 
-    // A successor in time, and never before the old leader's end.
+    // A successor leads in time, and never before the old leader's end.
     let second = b.elected(TTL + seconds(10)).await?;
     assert!(
         second.elected_at <= broken + TTL + millis(3500),
@@ -58,7 +58,7 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
         (1, 1, 0)
     );
 
-    // The one at the back is as good as new.
+    // The former leader at the back works as before.
     b.stop().await?;
     c.elected(SOON).await?;
     c.stop().await?;
@@ -69,14 +69,12 @@ async fn a_leader_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
 }
 
 #[tokio::test]
-async fn a_leader_whose_connections_are_cut_stops_before_its_deadline_and_rejoins_at_the_back()
--> Result {
+async fn leader_with_cut_connections_stops_before_its_deadline_and_rejoins() -> Result {
     a_leader_that_loses_etcd("cut", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn a_leader_whose_network_went_silent_stops_before_its_deadline_and_rejoins_at_the_back()
--> Result {
+async fn leader_with_a_silent_network_stops_before_its_deadline_and_rejoins() -> Result {
     a_leader_that_loses_etcd("silence", Proxy::hold).await
 }
 
@@ -86,13 +84,13 @@ async fn a_leader_whose_requests_are_lost_never_extends_its_deadline() -> Result
 }
 
 #[tokio::test]
-async fn a_leader_that_hears_no_answers_never_extends_its_deadline() -> Result {
+async fn leader_without_answers_never_extends_its_deadline() -> Result {
     a_leader_that_loses_etcd("answers lost", Proxy::hold_responses).await
 }
 
-/// The waiting node cannot hear that it is its turn, while its requests keep its key alive.
+/// The waiting node does not learn that its turn has come, while its requests keep its key alive.
 #[tokio::test]
-async fn a_waiting_node_that_hears_no_answers_does_not_block_the_queue_for_ever() -> Result {
+async fn waiting_node_without_answers_does_not_block_the_queue_for_ever() -> Result {
     const TTL: Duration = seconds(2);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -113,9 +111,9 @@ async fn a_waiting_node_that_hears_no_answers_does_not_block_the_queue_for_ever(
     Ok(())
 }
 
-/// An answer that is late, though still in time for its request, counts from when the request was sent.
+/// An answer that is late, but within its request's timeout, counts from when the request was sent.
 #[tokio::test]
-async fn a_late_acknowledgement_extends_only_as_far_as_its_send_instant_allows() -> Result {
+async fn late_acknowledgement_extends_only_from_its_send_instant() -> Result {
     const TTL: Duration = seconds(6);
     const HELD: Duration = millis(500);
     let etcd = Etcd::start().await?;
@@ -147,7 +145,7 @@ async fn a_late_acknowledgement_extends_only_as_far_as_its_send_instant_allows()
             Some(led.deadline()).filter(|after| *after > before)
         })
         .await?;
-        // On a machine so busy that the request timed out, another one was sent.
+        // On a machine so busy that the request timed out, another request was sent.
         if stage.now() < sent_before + HELD + millis(300) {
             assert!(
                 after <= deadline(sent_before, TTL),
@@ -163,7 +161,7 @@ async fn a_late_acknowledgement_extends_only_as_far_as_its_send_instant_allows()
     Ok(())
 }
 
-/// The leader loses the one member of etcd that it uses.
+/// Cuts the leader off from the one member of etcd that it uses.
 async fn a_leader_that_loses_one_member(name: &str, fault: impl Fn(&Proxy)) -> Result {
     const TTL: Duration = seconds(5);
     let cluster = EtcdCluster::start(3).await?;
@@ -185,7 +183,7 @@ async fn a_leader_that_loses_one_member(name: &str, fault: impl Fn(&Proxy)) -> R
         fault(proxy);
     }
     let broken = stage.now();
-    // Belief beyond what was promised before the fault can only come through another member.
+    // A deadline beyond the one before the fault can only come through another member.
     eventually(
         TTL * 2,
         "the lease is renewed through another member",
@@ -214,11 +212,11 @@ async fn a_leader_that_loses_one_member(name: &str, fault: impl Fn(&Proxy)) -> R
 }
 
 #[tokio::test]
-async fn a_leader_cut_from_one_member_goes_on_through_another_with_the_same_key() -> Result {
+async fn leader_cut_from_one_member_keeps_its_key_through_another() -> Result {
     a_leader_that_loses_one_member("cut from its member", Proxy::cut).await
 }
 
 #[tokio::test]
-async fn a_leader_whose_member_went_silent_goes_on_through_another_with_the_same_key() -> Result {
+async fn leader_with_a_silent_member_keeps_its_key_through_another() -> Result {
     a_leader_that_loses_one_member("its member is silent", Proxy::hold).await
 }

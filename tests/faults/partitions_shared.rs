@@ -1,4 +1,4 @@
-//! Members of shared partitions that are cut off, that do not give way, and whose etcd restarts.
+//! Tests members of shared partitions that are cut off, that do not give way, and whose etcd restarts.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::stage::{Result, grace, millis, options, seconds};
 const COUNT: u32 = 12;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = seconds(30);
-/// Beyond the TTL, after a death or a cut.
+/// The time beyond the TTL, after a death or a cut.
 const SLACK: Duration = millis(3500);
 
 /// A member whose every term is recorded.
@@ -26,7 +26,7 @@ struct Member {
 }
 
 impl Member {
-    /// `obeys`: its work ends when its token is cancelled.
+    /// Starts a member. `obeys`: its work ends when its token is cancelled.
     async fn start(
         name: &str,
         endpoint: &str,
@@ -62,7 +62,7 @@ impl Member {
         })
     }
 
-    /// So many members own everything, evenly, as etcd says.
+    /// Waits until `members` members own all partitions, evenly, by etcd's view.
     async fn even(&self, members: usize, within: Duration) -> Result {
         let what = format!("{COUNT} partitions are spread over {members} members");
         eventually(within, what, async || {
@@ -101,7 +101,7 @@ fn judged(recorder: &Recorder, ttl: Duration) -> Result<(History, Report)> {
     Ok((history, report))
 }
 
-/// For each partition that moved: from its token's cancellation to its next term.
+/// Returns, for each partition that moved, the time from its token's cancellation to its next term.
 fn moves(history: &History) -> Vec<Duration> {
     let mut lost = std::collections::BTreeMap::new();
     let mut moves = Vec::new();
@@ -142,7 +142,7 @@ async fn a_member_that_is_cut_off_stops_before_others_take_its_partitions() -> R
         },
     );
     proxy.hold();
-    // A busy machine's delay counts to the lease, which lives on until etcd says otherwise.
+    // The delay of a busy machine adds to the lease, which lives on until etcd decides otherwise.
     b.even(1, TTL + SLACK + LONG).await?;
     let taken = recorder.now().saturating_sub(cut);
     proxy.heal();
@@ -168,8 +168,7 @@ async fn a_member_that_is_cut_off_stops_before_others_take_its_partitions() -> R
 }
 
 #[tokio::test]
-async fn partitions_move_within_the_grace_period_and_a_second_though_work_ignores_its_token()
--> Result {
+async fn partitions_move_soon_though_work_ignores_its_token() -> Result {
     const TTL: Duration = seconds(10);
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();
@@ -177,10 +176,10 @@ async fn partitions_move_within_the_grace_period_and_a_second_though_work_ignore
     a.even(1, LONG).await?;
     let b = Member::start("b", &etcd.endpoint(), &recorder, TTL, true).await?;
     b.even(2, LONG).await?;
-    // The third takes from one that ignores its token, and from one that does not.
+    // The third member takes partitions from one that ignores its token, and from one that does not.
     let c = Member::start("c", &etcd.endpoint(), &recorder, TTL, true).await?;
     c.even(3, LONG).await?;
-    // A key stands before its owner begins the term that the history tells of.
+    // A key exists before its owner begins the term that the history records.
     let needed = COUNT as usize / 2 + COUNT as usize / 3;
     eventually(LONG, "every move is recorded", async || {
         let moves = moves(&recorder.history().ok()?);

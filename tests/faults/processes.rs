@@ -1,4 +1,4 @@
-//! Processes that stop, runtimes that are blocked, and an etcd that is full.
+//! Tests processes that stop, runtimes that are blocked, and an etcd that is full.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::stage::{
 
 /// The leader's work blocks the only thread of its runtime.
 #[tokio::test]
-async fn a_leader_whose_runtime_is_blocked_is_notified_by_the_watchdog_in_time() -> Result {
+async fn leader_with_a_blocked_runtime_is_notified_by_the_watchdog() -> Result {
     const TTL: Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
@@ -47,7 +47,7 @@ async fn a_leader_whose_runtime_is_blocked_is_notified_by_the_watchdog_in_time()
     Ok(())
 }
 
-/// Another process: this test's program, started again.
+/// Another process, which runs this test's program.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -67,9 +67,9 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Runs one test of this program in a process of its own, with these arguments.
+    /// Runs one test of this program in another process, with these arguments.
     pub(crate) fn start(test: &str, arguments: &str) -> Result<Self> {
-        // Should it abort, it leaves no core dump behind.
+        // If it aborts, it must leave no core dump.
         let child = Command::new("sh")
             .args(["-c", "ulimit -c 0; exec \"$@\"", "sh"])
             .arg(std::env::current_exe()?)
@@ -98,8 +98,8 @@ async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
         let token = term.fencing_token();
         recorder.record("p", ELECTION, What::Elected { token });
         async move {
-            // The work keeps its runtime's only thread nearly all the time, so after a stop its check comes before anything
-            // that the session could do about it: only the clock shows the end.
+            // The work occupies its runtime's only thread nearly all the time. So after a stop its check runs before
+            // any task of the session, and only the clock shows the end.
             while !leadership.lost().is_cancelled() {
                 for _ in 0..25 {
                     recorder.sample("p", ELECTION, token, || term.is_valid());
@@ -125,9 +125,9 @@ fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
 }
 
 const STOPPED: &str =
-    "processes::a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check";
+    "processes::process_stopped_longer_than_the_ttl_fails_its_first_check";
 
-/// The samples since then, once there is one.
+/// Returns the samples since then, once there is one.
 async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
     Ok(eventually(SOON, "the process checks its term", async || {
         let samples = samples(file, since).ok()?;
@@ -138,7 +138,7 @@ async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() -> Result {
+async fn process_stopped_longer_than_the_ttl_fails_its_first_check() -> Result {
     const TTL: Duration = seconds(5);
     if let Some(arguments) = Process::arguments() {
         let (endpoint, file) = arguments.split_once(' ').expect("two words");
@@ -157,7 +157,7 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
     answered(Duration::ZERO).await?;
     let b = stage.node("b", &[etcd.endpoint()]).await?;
 
-    // Shorter than what is left: kept.
+    // A stop shorter than the remaining time: the term is kept.
     let stop = || -> Result {
         child.signal("-STOP")?;
         stage.recorder.record("p", ELECTION, What::Paused);
@@ -205,7 +205,7 @@ async fn a_process_stopped_for_longer_than_the_ttl_says_no_at_its_first_check() 
 }
 
 #[tokio::test]
-async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait() -> Result {
+async fn full_etcd_keeps_its_leader_refuses_a_join_and_lets_run_wait() -> Result {
     const TTL: Duration = seconds(3);
     let builder = Etcd::builder().arg("--quota-backend-bytes=8000000");
     let etcd = builder.start().await?;
@@ -225,7 +225,7 @@ async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait
     };
     assert!(full.contains("database space exceeded"), "{full}");
 
-    // One that is new to etcd, and needs a lease; and one that has its lease.
+    // One session that is new to etcd, and needs a lease; and one that has its lease.
     let session = Session::connect([etcd.endpoint()], options("b", TTL)).await?;
     let election = session.election(ELECTION)?;
     let error = tokio::time::timeout(SOON, election.campaign()).await?;
@@ -233,7 +233,7 @@ async fn a_full_etcd_keeps_its_leader_refuses_a_joiner_clearly_and_lets_run_wait
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     let c = Node::start(&stage, "c", &[etcd.endpoint()]).await?;
 
-    // The leader goes on beyond what it was promised before.
+    // The leader continues beyond its deadline before the fault.
     let broken = stage.now();
     eventually(TTL * 3, "the lease is renewed all the same", async || {
         assert!(!led.lost.is_cancelled(), "lost: {:?}", led.reason());

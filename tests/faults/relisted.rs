@@ -1,4 +1,4 @@
-//! Endpoints that are replaced at run time, under a leader whose term goes on.
+//! Tests endpoints that are replaced at run time, under a leader whose term continues.
 
 use eldest::ErrorKind;
 use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
@@ -28,7 +28,7 @@ fn listed(node: &Node) -> Vec<String> {
     seen.iter().map(|one| one.url().to_owned()).collect()
 }
 
-/// No connection is left, although all of these endpoints still answer.
+/// Checks that no connection is left, although all of these endpoints still answer.
 async fn left(proxies: &[Proxy]) -> Result {
     eventually(SOON, "the endpoints that are gone are left", async || {
         let connections = proxies.iter().map(Proxy::connections).sum::<usize>();
@@ -94,7 +94,7 @@ async fn all_endpoints_are_replaced_under_a_leader_without_a_failed_request() ->
     assert_eq!(listed(&a), endpoints(&second));
     stage.renewed(&led).await?;
 
-    // The waiting node hears of the leader's end through its new endpoints.
+    // The waiting node learns of the leader's end through its new endpoints.
     assert_eq!(a.terms().len(), 1);
     a.stop().await?;
     b.elected(SOON).await?;

@@ -1,4 +1,4 @@
-//! Requests whose answers are lost, and requests that arrive late.
+//! Tests requests whose answers are lost, and requests that arrive late.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::stage::{
     ELECTION, Key, Node, PREFIX, Result, SOON, Stage, Work, options, pass, seconds,
 };
 
-/// A session behind a proxy that has its lease and both its connections, because it stands elsewhere.
+/// A session behind a proxy that has its lease and both connections, because it is a candidate in another election.
 struct Warm {
     session: Session,
     elsewhere: Candidate,
@@ -33,7 +33,7 @@ impl Warm {
     }
 }
 
-/// etcd registers `b`, and `b` never gets the answer.
+/// etcd registers `b`, and `b` never receives the answer.
 async fn loses_the_answer_to_its_join(stage: &Stage, proxy: &Proxy) -> Result<Key> {
     let registered = stage.stands("b").await?;
     proxy.drop_connections();
@@ -74,11 +74,11 @@ async fn a_join_whose_answer_is_lost_leaves_one_key_and_no_orphan() -> Result {
 }
 
 #[tokio::test]
-async fn a_campaign_given_up_before_its_answer_came_leaves_no_key() -> Result {
+async fn campaign_abandoned_before_its_answer_leaves_no_key() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let stage = Stage::new(&[etcd.endpoint()], seconds(10)).await?;
-    // Somebody else leads: what is left behind waits, instead of being elected and given back.
+    // Another node leads, so that a leftover key waits, instead of being elected and released.
     let a = stage.node("a", &[etcd.endpoint()]).await?;
     a.elected(SOON).await?;
     let warm = Warm::new(&stage, "b", &proxy).await?;
@@ -102,7 +102,7 @@ async fn a_campaign_given_up_before_its_answer_came_leaves_no_key() -> Result {
         leases.contains(&warm.lease) && leases.len() == 2,
         "the lease is in use elsewhere"
     );
-    // The election is as good as new, also for the same session.
+    // The election works as before, also for the same session.
     let b = Node::of(&stage, warm.session, Work::UntilLost)?;
     stage.queue(&["a", "b"], SOON).await?;
     a.stop().await?;
@@ -114,7 +114,7 @@ async fn a_campaign_given_up_before_its_answer_came_leaves_no_key() -> Result {
 }
 
 #[tokio::test]
-async fn a_key_under_our_lease_that_nobody_owns_is_swept_once_an_answer_was_lost() -> Result {
+async fn unowned_key_under_our_lease_is_swept_after_a_lost_answer() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let stage = Stage::new(&[etcd.endpoint()], seconds(2)).await?;
@@ -125,7 +125,7 @@ async fn a_key_under_our_lease_that_nobody_owns_is_swept_once_an_answer_was_lost
     let own = loses_the_answer_to_its_join(&stage, &proxy).await?;
     stage.healed("b", "answer lost");
     let led = b.elected(SOON).await?;
-    // As a join that arrives late would leave it, in an election that nobody of us stands in any more.
+    // As a late join would leave it, in an election in which we no longer have a candidate.
     let orphan = format!("eldest/left/{:x}", warm.lease);
     let leased = Some(PutOptions::new().with_lease(warm.lease));
     stage.client.clone().put(&*orphan, "b", leased).await?;
@@ -150,7 +150,7 @@ async fn a_key_under_our_lease_that_nobody_owns_is_swept_once_an_answer_was_lost
     Ok(())
 }
 
-/// Step by step: a leadership whose end the test decides.
+/// Starts a leadership step by step, whose end the test decides.
 async fn leads(stage: &Stage, session: &Session) -> Result<(Candidate, Leadership)> {
     let mut candidate = session.election(ELECTION)?.campaign().await?;
     let leadership = candidate.elected().await?;
@@ -167,8 +167,8 @@ fn records_release(stage: &Stage, node: &str, leadership: &Leadership) {
 
 const ROUNDS: usize = 6;
 
-/// The first request to delete is stuck on its connection; another one deletes the key; the node stands again, under
-/// the same path; then the first one arrives.
+/// The first delete request is delayed on its connection, and another one deletes the key. The node rejoins under the
+/// same path; then the first request arrives.
 #[tokio::test]
 async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
     let etcd = Etcd::start().await?;
@@ -203,7 +203,7 @@ async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
             (proxy.held_requests() == 0).then_some(())
         })
         .await?;
-        // etcd may see the cancellation that follows the request first, hence the rounds.
+        // etcd may process the cancellation that follows the request first, hence the rounds.
         pass(Duration::from_millis(200)).await;
         arrived += etcd.metric(answered).await - before;
         assert!(leadership.is_valid() && leadership.lost_reason().is_none());
@@ -219,7 +219,7 @@ async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
     Ok(())
 }
 
-/// Whatever was asked for while etcd could not be reached is done once it can be.
+/// Checks that a release requested during an outage is completed when etcd is back.
 async fn a_release_during_an_outage(resigns: bool) -> Result {
     const TTL: Duration = seconds(12);
     let etcd = Etcd::start().await?;
@@ -274,6 +274,6 @@ async fn a_leadership_dropped_during_an_outage_is_released_when_etcd_is_back() -
 }
 
 #[tokio::test]
-async fn a_resignation_during_an_outage_says_so_and_is_completed_when_etcd_is_back() -> Result {
+async fn resignation_during_an_outage_is_completed_when_etcd_is_back() -> Result {
     a_release_during_an_outage(true).await
 }

@@ -1,4 +1,4 @@
-//! Runs the nodes of a test on a real etcd, samples whether they take themselves for the leader, and checks the
+//! Runs the nodes of a test on a real etcd, samples whether they consider themselves the leader, and checks the
 //! recorded history.
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 pub(crate) const ELECTION: &str = "jobs";
 /// The keys of that election.
 pub(crate) const PREFIX: &str = "eldest/jobs/";
-/// Patience with what ought to happen at once; far more than that, because the machine may be busy.
+/// The limit for events that should happen at once; far longer, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
@@ -51,15 +51,15 @@ pub(crate) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl.mul_f64(0.999).saturating_sub(ttl / 20)
 }
 
-/// The time between `lost()` and the end of validity that `options(_, ttl)` keep.
+/// Returns the time between `lost()` and the end of validity under `options(_, ttl)`.
 pub(crate) fn grace(ttl: Duration) -> Duration {
     ttl / 5
 }
 
-/// One election on a real etcd: its nodes, its history, and the independent eye on both.
+/// One election on a real etcd: its nodes, its history, and the independent eye that observes both.
 pub(crate) struct Stage {
     pub(crate) recorder: Recorder,
-    /// Reaches etcd whatever happens to the nodes.
+    /// A client that reaches etcd despite all faults of the nodes.
     pub(crate) client: Client,
     pub(crate) ttl: Duration,
     truth: TruthRecorder,
@@ -85,7 +85,7 @@ fn identity(value: &[u8]) -> String {
 }
 
 impl Stage {
-    /// `endpoints` are etcd's own, not those of a proxy.
+    /// Makes a stage; `endpoints` are etcd's own, not those of a proxy.
     pub(crate) async fn new<E: AsRef<str>>(endpoints: &[E], ttl: Duration) -> Result<Self> {
         let client = Client::connect(endpoints, None).await?;
         let recorder = Recorder::boottime();
@@ -106,7 +106,7 @@ impl Stage {
         self.recorder.now()
     }
 
-    /// Waits until a renewal that is sent from now on is verified. The term must not end.
+    /// Waits until a renewal that is sent from now on is verified. The term must not end meanwhile.
     pub(crate) async fn renewed(&self, led: &Led) -> Result {
         let now = self.now();
         eventually(self.ttl, "renewed", async || {
@@ -117,7 +117,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A node that runs for as long as the test, and stands in the election when this returns.
+    /// Starts a node that runs for as long as the test. The node is in the election when this returns.
     pub(crate) async fn node<E: AsRef<str>>(&self, name: &str, endpoints: &[E]) -> Result<Node> {
         let node = Node::start(self, name, endpoints).await?;
         self.stands(name).await?;
@@ -132,7 +132,7 @@ impl Stage {
         Ok(node)
     }
 
-    /// Like [`Self::node`], with work that goes on for as long as its term is valid.
+    /// Like [`Self::node`], with work that continues for as long as its term is valid.
     pub(crate) async fn stubborn_node(&self, name: &str, endpoint: &str) -> Result<Node> {
         let session = Session::connect([endpoint], options(name, self.ttl)).await?;
         let node = Node::of(self, session, Work::UntilInvalid)?;
@@ -150,7 +150,7 @@ impl Stage {
         .await?)
     }
 
-    /// Sampled from now on.
+    /// Samples the term from now on.
     pub(crate) fn elected(&self, node: &str, term: &Term) -> Arc<Led> {
         self.sampler.add(node, term)
     }
@@ -160,13 +160,13 @@ impl Stage {
         nodes.push(node.to_owned());
     }
 
-    /// Adds the records that another process writes to that file to the history.
+    /// Adds the records that another process writes to the file to the history.
     pub(crate) fn include(&self, file: impl Into<PathBuf>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.push(file.into());
     }
 
-    /// Something breaks for that node; for everybody if the name is empty.
+    /// Records a fault of that node; of all nodes if the name is empty.
     pub(crate) fn fault(&self, node: &str, name: &str) {
         let name = name.to_owned();
         self.recorder.record(node, ELECTION, What::Fault { name });
@@ -177,13 +177,13 @@ impl Stage {
         self.recorder.record(node, ELECTION, What::Healed { name });
     }
 
-    /// Somebody else is about to delete that key.
+    /// Records that the test is about to delete that key.
     pub(crate) fn deletes(&self, create_revision: i64) {
         let what = What::DeletedByOther { create_revision };
         self.recorder.record("operator", ELECTION, what);
     }
 
-    /// The keys one level below the prefix, oldest first; none if etcd does not answer.
+    /// Returns the keys one level below the prefix, eldest first; none if etcd does not answer.
     pub(crate) async fn keys(&self) -> Vec<Key> {
         self.keys_under(PREFIX).await
     }
@@ -210,7 +210,7 @@ impl Stage {
         keys
     }
 
-    /// Waits until those nodes, and nobody else, stand in that order.
+    /// Waits until exactly those nodes are in the queue, in that order.
     pub(crate) async fn queue(&self, names: &[&str], deadline: Duration) -> Result<Vec<Key>> {
         Ok(
             eventually(deadline, format!("the queue is {names:?}"), async || {
@@ -225,13 +225,13 @@ impl Stage {
         )
     }
 
-    /// How many leases etcd holds.
+    /// Returns the leases that etcd holds.
     pub(crate) async fn leases(&self) -> Result<Vec<i64>> {
         let answer = self.client.clone().leases().await?;
         Ok(answer.leases().iter().map(LeaseStatus::id).collect())
     }
 
-    /// Checks I1 to I5, and that enough happened for it to mean anything.
+    /// Checks I1 to I5, and that enough happened for the check to prove something.
     pub(crate) async fn judge(self, elections: usize, leader_hits: usize) -> Result<Report> {
         let rules = Rules::new(self.ttl);
         self.judge_by(rules, elections, leader_hits).await
@@ -269,7 +269,7 @@ impl Stage {
 pub(crate) enum Work {
     /// The work ends when the token is cancelled.
     UntilLost,
-    /// The work uses all the time that it has left.
+    /// The work uses all the time that its term has left.
     UntilInvalid,
 }
 
@@ -336,19 +336,19 @@ impl Node {
         })
     }
 
-    /// All terms up to now.
+    /// Returns all terms up to now.
     pub(crate) fn terms(&self) -> Vec<Arc<Led>> {
         let terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
         terms.clone()
     }
 
-    /// The term in which it leads now.
+    /// Returns the term in which the node leads now.
     pub(crate) fn leads(&self) -> Option<Arc<Led>> {
         let last = self.terms().pop()?;
         (!last.lost.is_cancelled() && last.term.is_valid()).then_some(last)
     }
 
-    /// Waits until it leads.
+    /// Waits until the node leads.
     pub(crate) async fn elected(&self, deadline: Duration) -> Result<Arc<Led>> {
         let what = format!("{} leads", self.name);
         Ok(eventually(deadline, what, async || self.leads()).await?)
@@ -389,16 +389,16 @@ pub(crate) async fn one_leads<'n>(
     .await?)
 }
 
-/// One term, as seen from outside.
+/// One term, as an outside observer sees it.
 pub(crate) struct Led {
     pub(crate) node: String,
     pub(crate) term: Term,
     pub(crate) lost: CancellationToken,
     pub(crate) elected_at: Duration,
     lost_at: OnceLock<Duration>,
-    /// Nanoseconds; the latest deadline seen.
+    /// The latest deadline seen, in nanoseconds.
     deadline: AtomicU64,
-    /// Nanoseconds; the time before the last check that said yes.
+    /// The time before the last check that returned true, in nanoseconds.
     last_valid: AtomicU64,
 }
 
@@ -407,7 +407,7 @@ impl Led {
         self.term.fencing_token()
     }
 
-    /// Returns until when the term is valid, or was before its work ended.
+    /// Returns until when the term is valid, or was valid before its work ended.
     pub(crate) fn deadline(&self) -> Duration {
         let now = self.term.valid_until().since_boot();
         let seen = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -415,12 +415,12 @@ impl Led {
         Duration::from_nanos(before.max(seen))
     }
 
-    /// When the token was seen to be cancelled, a few milliseconds late at the most.
+    /// Returns when the token was seen to be cancelled, a few milliseconds late at most.
     pub(crate) fn lost_at(&self) -> Option<Duration> {
         self.lost_at.get().copied()
     }
 
-    /// A time shortly before the last check that said yes.
+    /// Returns a time shortly before the last check that returned true.
     pub(crate) fn last_valid(&self) -> Duration {
         Duration::from_nanos(self.last_valid.load(Ordering::SeqCst))
     }
@@ -445,7 +445,7 @@ impl Led {
     }
 }
 
-/// Asks every term every 2 ms whether it is valid, on a thread of its own so that a blocked runtime is sampled too.
+/// Checks every 2 ms whether each term is valid, on a separate thread so that a blocked runtime is sampled too.
 pub(crate) struct Sampler {
     recorder: Recorder,
     terms: Mutex<Vec<Arc<Led>>>,
@@ -515,7 +515,7 @@ impl Sampler {
     }
 }
 
-/// Lets a fault last: for tests in which its length is the point.
+/// Lets a fault last, for tests of its length.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }

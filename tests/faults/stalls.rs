@@ -8,11 +8,11 @@ use eldest_testing::Etcd;
 use crate::blocked::Blocked;
 use crate::stage::{Result, SOON, Stage, deadline, grace, seconds};
 
-/// The leader's work blocks the only thread of its runtime: nobody can renew, release or ask, but the watchdog's thread
-/// tells the leader long before its lease would.
+/// The leader's work blocks the only thread of its runtime, so the session cannot renew, release or read. The
+/// watchdog's thread ends the term long before its lease would.
 #[tokio::test]
 async fn a_leader_whose_runtime_is_blocked_stalls_before_its_lease_ends() -> Result {
-    // Complaint: a stalled leader took itself for the leader for as long as its lease was renewed.
+    // Complaint: a stalled leader considered itself the leader for as long as its lease was renewed.
     const TTL: Duration = seconds(10);
     const STALL: Duration = seconds(1);
     let etcd = Etcd::start().await?;
@@ -32,7 +32,7 @@ async fn a_leader_whose_runtime_is_blocked_stalls_before_its_lease_ends() -> Res
         end < deadline(broken, TTL),
         "earlier than its lease would have ended it"
     );
-    // Nobody can delete its key; it goes with the lease.
+    // The session cannot delete its key; it expires with the lease.
     let second = b.elected(TTL + SOON).await?;
     assert!(second.elected_at > end && first.last_valid() < end);
 

@@ -1,4 +1,4 @@
-//! Watches that fall silent, and history that is gone.
+//! Tests watches that fall silent, and revisions that were compacted.
 
 use eldest::LostReason;
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -6,8 +6,8 @@ use etcd_client::CompactionOptions;
 
 use crate::stage::{Result, SOON, Stage, pass, seconds};
 
-/// The connection of the session behind this proxy that carries the watch: the first, made by `connect`. The other is
-/// the lease's own.
+/// Stalls the connection of the session behind this proxy that carries the watch: the first one, made by `connect`. The
+/// other connection is the lease's own.
 fn stall_the_watch(proxy: &Proxy) {
     let open = proxy.open_connections();
     assert_eq!(
@@ -19,7 +19,7 @@ fn stall_the_watch(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_over_happens() -> Result
+async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result
 {
     const TTL: std::time::Duration = seconds(3);
     let etcd = Etcd::start().await?;
@@ -34,8 +34,8 @@ async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_ove
     a.stop().await?;
     let vacant = stage.now();
     let led = b.elected(SOON * 2).await?;
-    // Three verifying reads, a third of the TTL apart, and twice that for a busy machine. Pings of the connection,
-    // every 6 s with 3 s for an answer, come later.
+    // The limit: three verifying reads, a third of the TTL apart, and twice that for a busy machine. Pings of the
+    // connection, every 6 s with 3 s for an answer, come later.
     let took = led.elected_at.saturating_sub(vacant);
     assert!(took < TTL * 2, "noticed after {took:?}");
     assert_eq!(
@@ -51,7 +51,7 @@ async fn a_watch_that_is_stalled_while_renewals_work_is_noticed_and_the_hand_ove
 }
 
 #[tokio::test]
-async fn a_leader_whose_watch_is_stalled_learns_from_a_renewal_that_its_key_is_deleted() -> Result {
+async fn leader_with_a_stalled_watch_learns_by_renewal_of_its_deleted_key() -> Result {
     const TTL: std::time::Duration = seconds(9);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
@@ -75,7 +75,8 @@ async fn a_leader_whose_watch_is_stalled_learns_from_a_renewal_that_its_key_is_d
     b.elected(SOON).await?;
     let lost = led.is_lost(TTL).await?;
     assert_eq!(led.reason(), Some(LostReason::KeyDeleted));
-    // From the key that the next verifying read reads; the stalled stream as such shows at the one after that.
+    // Learned from the key that the next verifying read reads; the stalled stream itself would be detected at the read
+    // after that.
     let took = lost.saturating_sub(deleted);
     assert!(took < TTL / 2, "noticed after {took:?}");
     assert!(!led.term.is_valid());
@@ -121,7 +122,7 @@ async fn a_node_that_was_away_during_a_compaction_reads_the_queue_again() -> Res
     stage.healed("c", "cut");
     let led = c.elected(SOON).await?;
     assert_eq!(led.token(), own.create_revision);
-    // And its watch stands again.
+    // The watch of the node exists again.
     stage.fault("c", "key deleted");
     stage.deletes(led.token());
     client.delete(&*own.path, None).await?;

@@ -19,7 +19,7 @@ use super::table::all_documented;
 use super::{ELECTION, ETCD, LONG, Result, SESSION, elected_again, options};
 use crate::capture::{Line, Logs};
 
-/// A leader behind a proxy, and a client that goes past it.
+/// Starts a leader behind a proxy, and a client that bypasses it.
 async fn behind_a_proxy(
     etcd: &Etcd,
     options: SessionOptions,
@@ -66,7 +66,7 @@ async fn failed_renewals_and_the_end_of_trust_are_logged() -> Result {
     Ok(())
 }
 
-/// Checks that the end is logged like the beginning, and that no later line says that the outage goes on.
+/// Checks that the end is logged like the beginning, and that no later line reports the outage as lasting.
 fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
     assert_eq!(over.level, Level::WARN);
     let lasted = |line: &Line| line.field("lasted").trim_end_matches('s').parse::<f64>();
@@ -76,7 +76,7 @@ fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
     Ok(())
 }
 
-/// By the lines of warnings: 25 elections, whose requests all fail again and again.
+/// Counts the warnings for 25 elections, whose requests all fail again and again.
 #[tokio::test]
 async fn an_outage_is_logged_in_few_lines_that_name_the_elections() -> Result {
     let (logs, _guard) = Logs::capture();
@@ -94,7 +94,7 @@ async fn an_outage_is_logged_in_few_lines_that_name_the_elections() -> Result {
     logs.forget();
     proxy.cut();
     timeout(LONG, leaders[0].lost().cancelled()).await?;
-    // Their keys must go, which is asked for again and again.
+    // The deletion of their keys is retried again and again.
     drop(leaders);
     let delete = [("what", "delete"), ("class", "Retry")];
     let first_line = async |message, fields: &[(&str, &str)]| {
@@ -246,7 +246,7 @@ async fn a_name_that_is_not_found_is_logged_once() -> Result {
     Ok(())
 }
 
-/// A member that lost its majority may know an old list.
+/// A member that lost its majority may have an outdated list.
 #[tokio::test]
 async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
     let (logs, _guard) = Logs::capture();
@@ -269,7 +269,7 @@ async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
     Ok(())
 }
 
-/// Each session would use the nearer one, and there would be two leaders.
+/// Each session would use its nearest cluster, and there would be two leaders.
 #[tokio::test]
 async fn an_endpoint_of_another_cluster_is_logged_once() -> Result {
     let (logs, _guard) = Logs::capture();

@@ -99,7 +99,7 @@ async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
     etcd.client().await.lease_revoke(lease).await?;
     timeout(LONG, leadership.lost().cancelled()).await?;
     let ended = logs.one(ELECTION, "term ended", &[]);
-    // Whichever is noticed first: the key's deletion or the renewal's answer.
+    // Either may come first: the event of the key's deletion, or the renewal's answer.
     assert!(
         ["key_deleted", "lease_lost"].contains(&ended.field("reason")),
         "{ended:?}"
@@ -119,7 +119,7 @@ async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
 }
 
 #[tokio::test]
-async fn somebody_elses_key_at_our_path_and_a_short_ttl_are_logged() -> Result {
+async fn foreign_key_at_our_path_and_a_short_ttl_are_logged() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(2));

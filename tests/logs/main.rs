@@ -1,4 +1,4 @@
-//! Every transition is logged: target, level, message and fields as docs/logging.md says.
+//! Tests that every transition is logged with the target, level, message and fields of docs/logging.md.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 #[path = "../capture/mod.rs"]

@@ -11,7 +11,7 @@ use super::table::all_documented;
 use super::{LONG, Result, leader, options, rank};
 use crate::capture::{Line, Logs};
 
-/// The one span of that name and identity that has ended.
+/// Returns the one ended span with that name and identity.
 async fn ended(logs: &Logs, span: &str, identity: &str) -> Result<Line> {
     let what = format!("{span} of {identity}");
     let ended = eventually(LONG, what, async || {
@@ -25,7 +25,7 @@ async fn ended(logs: &Logs, span: &str, identity: &str) -> Result<Line> {
 }
 
 #[tokio::test]
-async fn a_campaign_has_a_span_for_each_step_and_its_term_has_one() -> Result {
+async fn a_campaign_has_a_span_for_each_step_and_term() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let (_first, _candidate, leadership) = leader(&etcd).await?;
@@ -93,7 +93,7 @@ async fn a_candidate_that_leaves_ends_its_campaign() -> Result {
     Ok(())
 }
 
-/// The spans of a lock are details: thousands of them are no flood for those who record changes of leaders.
+/// The spans of a lock are details, so thousands of them do not flood a subscriber that records changes of leaders.
 #[tokio::test]
 async fn the_spans_of_locks_and_renewals_are_details() -> Result {
     let (logs, _guard) = Logs::capture();

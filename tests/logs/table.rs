@@ -29,7 +29,7 @@ pub(crate) fn all_documented(logs: &Logs) {
     }
 }
 
-/// Target and message of every event that a folder of sources can log.
+/// Finds target and message of every event that a folder of sources can log.
 fn in_the_source(folder: &Path, found: &mut BTreeSet<(String, String)>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("readable").path();

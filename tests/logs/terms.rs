@@ -13,7 +13,7 @@ use super::{ELECTION, LONG, Result, SESSION, leader, options, rank};
 use crate::capture::Logs;
 
 #[tokio::test]
-async fn a_life_in_an_election_is_logged_step_by_step() -> Result {
+async fn each_step_of_a_candidacy_is_logged() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let mut candidates = Vec::new();
@@ -76,9 +76,9 @@ async fn a_life_in_an_election_is_logged_step_by_step() -> Result {
     Ok(())
 }
 
-/// A candidate alone, leading.
+/// A single candidate leads.
 #[tokio::test]
-async fn what_the_work_logs_lies_in_the_span_of_its_term() -> Result {
+async fn log_lines_of_work_are_in_the_span_of_its_term() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
@@ -96,7 +96,7 @@ async fn what_the_work_logs_lies_in_the_span_of_its_term() -> Result {
 }
 
 #[tokio::test]
-async fn the_short_terms_of_a_lock_are_details_and_their_loss_is_a_warning() -> Result {
+async fn short_terms_of_a_lock_are_details_and_their_loss_a_warning() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
@@ -254,7 +254,7 @@ async fn interrupted_work_is_logged_unless_it_has_nothing_to_finish() -> Result 
 }
 
 #[tokio::test]
-async fn failed_work_is_logged_with_its_causes_though_nobody_awaits_the_handle() -> Result {
+async fn failed_work_is_logged_with_its_causes_without_an_awaited_handle() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
@@ -322,7 +322,7 @@ fn a_runtime_that_went_down_is_logged_as_the_reason() -> Result {
 }
 
 #[tokio::test]
-async fn a_candidate_that_won_and_is_not_awaited_is_warned_of_once() -> Result {
+async fn unawaited_victory_of_a_candidate_is_warned_of_once() -> Result {
     const UNCLAIMED: &str = "elected, but not awaited: this node leads and does no work";
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
@@ -345,7 +345,7 @@ async fn a_candidate_that_won_and_is_not_awaited_is_warned_of_once() -> Result {
 }
 
 #[tokio::test]
-async fn each_session_that_is_concerned_tells_of_an_evacuation_and_of_its_end() -> Result {
+async fn each_affected_session_logs_an_evacuation_and_its_end() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let mut candidates = Vec::new();
@@ -384,7 +384,7 @@ async fn each_session_that_is_concerned_tells_of_an_evacuation_and_of_its_end() 
 }
 
 #[tokio::test]
-async fn the_leader_that_is_ordered_to_step_down_tells_who_ordered_it() -> Result {
+async fn leader_ordered_to_step_down_logs_the_author_of_the_order() -> Result {
     let (logs, _guard) = Logs::capture();
     let etcd = Etcd::start().await?;
     let a = Session::connect([etcd.endpoint()], options("a")).await?;

@@ -33,8 +33,8 @@ pub(crate) async fn in_use(etcd: &Etcd, client: &Client) -> Result<Resources> {
     })
 }
 
-/// Returns the resources in use without sessions: the tasks of the test itself. A baseline shows the threads and descriptors
-/// that a process has only once.
+/// Returns the resources in use without sessions: the tasks of the test itself. A baseline includes the threads and
+/// descriptors that a process has only once.
 pub(crate) fn idle(own: &Resources) -> Resources {
     Resources {
         tasks: own.tasks,
@@ -44,7 +44,7 @@ pub(crate) fn idle(own: &Resources) -> Resources {
     }
 }
 
-/// Waits until no more is in use than `allowed`: things end in the background.
+/// Waits until no more than `allowed` is in use, because some resources are released in the background.
 pub(crate) async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) -> Result<Resources> {
     let mut last = Resources::default();
     let waited = eventually(PATIENCE, "all is given back", async || {
@@ -57,7 +57,7 @@ pub(crate) async fn settled(etcd: &Etcd, client: &Client, allowed: Resources) ->
             && last.fds <= allowed.fds;
         fits.then_some(())
     });
-    // If not, the history says what.
+    // If it fails, the history shows the excess.
     drop(waited.await);
     Ok(last)
 }

@@ -1,4 +1,5 @@
-//! How operators back etcd up and put it back: its folder is copied, or a snapshot is taken and restored by etcd's tool.
+//! Backs etcd up and restores it as operators do: its folder is copied, or a snapshot is taken and restored by etcd's
+//! tool.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ use eldest_testing::Etcd;
 
 use crate::stage::Result;
 
-/// Every cluster of these tests has this token, so that a restored one has the id of the one that it replaces.
+/// The token of every cluster in these tests, so that a restored cluster has the id of the one that it replaces.
 const TOKEN: &str = "eldest-restore";
 
 const REMEDY: &str = "there is no etcdutl: name one by ELDEST_ETCDUTL, from version 3.5.10 on (an etcdctl from 3.5.10 to 3.5.x \
@@ -38,7 +39,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result {
     Ok(())
 }
 
-/// The program whose `snapshot restore` puts a snapshot back. `None`: tests with it are not wanted.
+/// Returns the program whose `snapshot restore` restores a snapshot. `None`: tests with it are not wanted.
 ///
 /// `etcdctl` of etcd 3.5 has that command too, and runs the code of `etcdutl` for it.
 pub(crate) fn etcdutl() -> Option<PathBuf> {
@@ -62,7 +63,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Takes one of an etcd that runs.
+    /// Takes a snapshot of a running etcd.
     pub(crate) async fn take(etcd: &Etcd, etcdutl: PathBuf) -> Result<Self> {
         let mut client = etcd.client().await;
         let members = client.member_list().await?;
@@ -82,7 +83,7 @@ impl Snapshot {
         })
     }
 
-    /// Kills etcd and starts it again with the snapshot in the place of its data.
+    /// Kills etcd and starts it again with the snapshot in place of its data.
     pub(crate) async fn put_back(&self, etcd: &mut Etcd, options: &[&str]) -> Result {
         etcd.kill();
         self.restore(etcd, options)?;

@@ -1,5 +1,5 @@
-//! A real etcd falls back to an older state while sessions live on: its folder is copied back, a snapshot is restored, or
-//! a member that has fallen behind makes a new cluster of itself.
+//! Tests a real etcd that falls back to an older state while sessions live on: its folder is copied back, a snapshot is
+//! restored, or a member that has fallen behind makes a new cluster of itself.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
@@ -17,7 +17,7 @@ use etcd_client::{Client, GetOptions, ResponseHeader};
 use crate::backup::{Snapshot, copy, etcdutl};
 use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};
 
-/// So long that no renewal is due before the restore: its read would tell the session of etcd's revision.
+/// A TTL so long that no renewal is due before the restore: its read would show the session etcd's revision.
 const LONG_TTL: Duration = Duration::from_secs(30);
 
 /// Kills etcd, copies its folder, and starts it again.
@@ -41,8 +41,8 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     let mut stage = Stage::begin(LONG_TTL, vec![etcd.endpoint()]).await?;
     stage.stands("b").await?;
     let backup = back_up(&mut etcd).await?;
-    // No renewal is due before the restore: the watches alone tell.
-    // Each session has one for the election and one for orders.
+    // No renewal is due before the restore: only the watches reveal it. Each session has one for the election and one
+    // for orders.
     stage.watched(&etcd, 4).await?;
     stage.guests(2).await?;
     put_back(&mut etcd, &backup).await?;
@@ -56,7 +56,7 @@ async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
 }
 
 #[tokio::test]
-async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> Result {
+async fn candidate_younger_than_the_restored_folder_joins_only_a_few_times() -> Result {
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
     let backup = back_up(&mut etcd).await?;
@@ -70,7 +70,7 @@ async fn candidate_younger_than_the_restored_folder_joins_a_few_times_only() -> 
 }
 
 #[tokio::test]
-async fn restored_snapshot_ends_all_terms_and_everybody_stands_again() -> Result {
+async fn restored_snapshot_ends_all_terms_and_all_candidates_rejoin() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };
@@ -87,10 +87,10 @@ async fn restored_snapshot_ends_all_terms_and_everybody_stands_again() -> Result
     Ok(())
 }
 
-/// Larger than what any story here writes.
+/// A bump larger than the number of revisions that any test here writes.
 const BUMP: [&str; 3] = ["--bump-revision", "1000", "--mark-compacted"];
 
-/// A restored member begins again at a low raft term. An etcd that was started often has a higher one.
+/// Raises etcd's raft term by restarts. A restored member begins again at a low term.
 async fn grow_old(etcd: &mut Etcd) -> Result {
     for _ in 0..2 {
         etcd.restart().await?;
@@ -121,9 +121,9 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
     Ok(())
 }
 
-/// Its raft term is as low as that of the restored one.
+/// The raft term of this etcd is as low as that of the restored one.
 #[tokio::test]
-async fn young_etcd_restored_with_a_raised_revision_has_one_leader_though_nothing_tells() -> Result
+async fn young_etcd_restored_with_a_raised_revision_has_one_leader() -> Result
 {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
@@ -141,7 +141,7 @@ async fn young_etcd_restored_with_a_raised_revision_has_one_leader_though_nothin
     Ok(())
 }
 
-/// Its TTL is so long that its term outlives the time without etcd.
+/// The TTL is so long that the term outlives the time without etcd.
 #[tokio::test]
 async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result {
     let Some(etcdutl) = etcdutl() else {
@@ -160,9 +160,9 @@ async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result
     Ok(())
 }
 
-/// No lease ends it, and no session knows it as its own.
+/// No lease ends the key, and no session recognises it as its own.
 #[tokio::test]
-async fn key_without_a_lease_that_comes_back_blocks_its_election_until_it_is_deleted() -> Result {
+async fn restored_key_without_a_lease_blocks_its_election_until_deleted() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };
@@ -218,11 +218,11 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     Ok(())
 }
 
-/// Neither its revision nor its raft term is lower, so the cluster's id alone tells.
+/// Neither the revision nor the raft term is lower, so only the cluster's id reveals it.
 #[tokio::test]
 async fn endpoint_of_another_cluster_is_noticed_by_sessions_that_turn_to_it() -> Result {
     let (mut etcd, mut other) = (backup::start().await?, backup::start().await?);
-    // The other etcd answers nobody yet: on a busy machine a session may turn away from an etcd that is well.
+    // The other etcd is not reachable yet: on a busy machine a session may leave an etcd that answers.
     let proxy = Proxy::start(other.address()).await?;
     proxy.cut();
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint(), proxy.endpoint()]).await?;
@@ -249,7 +249,7 @@ async fn header(client: &mut Client) -> Result<ResponseHeader> {
     Ok(answer.take_header().ok_or("a header")?)
 }
 
-/// etcd's revision.
+/// Returns etcd's revision.
 async fn revision(client: &mut Client) -> Result<i64> {
     Ok(header(client).await?.revision())
 }

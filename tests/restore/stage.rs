@@ -1,4 +1,4 @@
-//! Provides the nodes of a story, the reports of their sessions, and the assertions after each restore.
+//! Provides the nodes of a test, the reports of their sessions, and the assertions after each restore.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use crate::capture::Logs;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// The keys of everybody in the one election.
+/// The prefix of all keys in the one election.
 pub(crate) const PREFIX: &str = "eldest/jobs/";
-/// The identity of a candidate that comes and goes.
+/// The identity of a candidate that joins and leaves.
 const GUEST: &str = "guest";
-/// Patience with what ends when a lease expires, on a busy machine.
+/// The limit for events that follow the expiry of a lease, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// A time to live that a story can wait for.
+/// A TTL that a test can wait for.
 pub(crate) const TTL: Duration = Duration::from_secs(5);
-/// A session that loses everything sends the transactions of one or two joins and of one or two removals. One that
-/// does so again and again sends thousands.
+/// The most transactions of one node. A session that loses everything sends those of one or two joins and of one or two
+/// removals; one that repeats this in a loop sends thousands.
 const TRANSACTIONS_OF_A_NODE: f64 = 10.0;
 
-/// The nodes that stand, and everything that the library logs about them.
+/// The nodes in the election, and everything that the library logs about them.
 pub(crate) struct Stage {
     logs: Logs,
     _guard: DefaultGuard,
@@ -37,7 +37,7 @@ pub(crate) struct Stage {
     nodes: Vec<Node>,
 }
 
-/// A session that runs for the election until it is asked to leave.
+/// A session that runs for the election until it must leave.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) session: Session,
@@ -55,7 +55,7 @@ struct Elected {
 }
 
 impl Stage {
-    /// The node `a` leads in this etcd.
+    /// Starts a stage on which the node `a` leads in this etcd.
     pub(crate) async fn begin(ttl: Duration, endpoints: Vec<String>) -> Result<Self> {
         let (logs, guard) = Logs::capture();
         let mut stage = Self {
@@ -70,7 +70,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// One more node, which stands when this returns.
+    /// Starts one more node, which is in the queue when this returns.
     pub(crate) async fn stands(&mut self, name: &'static str) -> Result {
         let options = SessionOptions::new(name).ttl(self.ttl);
         let session = Session::connect(&self.endpoints, options).await?;
@@ -134,7 +134,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until etcd has so many watches. Those of the sessions may be broken for a while after etcd was restarted.
+    /// Waits until etcd has `watches` watches. Those of the sessions may be missing for a while after a restart of
+    /// etcd.
     pub(crate) async fn watched(&self, etcd: &Etcd, watches: usize) -> Result {
         Ok(
             eventually(PATIENCE, format!("{watches} watches"), async || {
@@ -145,7 +146,7 @@ impl Stage {
         )
     }
 
-    /// Waits until a renewal is verified that each session sent after this call. Then each of them knows all revisions of
+    /// Waits until each session has verified a renewal that it sent after this call. Then each knows all revisions of
     /// etcd up to now, whether or not its watch is open.
     pub(crate) async fn renew(&self) -> Result {
         let begun = Instant::now();
@@ -159,12 +160,12 @@ impl Stage {
         .await?)
     }
 
-    /// Returns true if a deadline that is so far away comes from a renewal that was sent after `begun`.
+    /// Returns true if a deadline this far away comes from a renewal that was sent after `begun`.
     fn is_renewed(&self, time_left: Duration, begun: Instant) -> bool {
         time_left + begun.elapsed() + self.ttl / 20 >= self.ttl.mul_f64(0.999)
     }
 
-    /// A candidate of a session of its own comes and goes, so often, and an observer of every node sees it.
+    /// Lets a candidate of a separate session join and leave `times` times, while an observer of every node sees it.
     pub(crate) async fn guests(&self, times: usize) -> Result {
         let options = SessionOptions::new(GUEST);
         let session = Session::connect(&self.endpoints, options).await?;
@@ -187,7 +188,7 @@ impl Stage {
         Ok(())
     }
 
-    /// How often this session has reported that another store answers.
+    /// Returns how often this session has reported that another store answers.
     pub(crate) fn changes(&self, name: &str) -> usize {
         changes(&self.logs, name)
     }
@@ -203,18 +204,17 @@ impl Stage {
         .map_err(|error| format!("{error}\n{:?}", self.logs).into())
     }
 
-    /// The restore settles: each node stands, one of them leads and stays, and etcd has little to do. Then the nodes
-    /// leave, the leader first, and each of them has its turn. Nothing of them is left. Answers with all tokens of the
-    /// new leaders.
+    /// Waits until the restore has settled: each node is in the queue, one of them leads and stays, and etcd has little
+    /// to do. Then the nodes leave, the leader first, and each of them leads in turn. Nothing of them is left. Returns
+    /// all tokens of the new leaders.
     ///
-    /// `etcd` was started after the restore, so that it counts what followed.
+    /// `etcd` was started after the restore, so that it counts only the later requests.
     pub(crate) async fn settles(&mut self, etcd: &Etcd) -> Result<Vec<i64>> {
         let mut client = etcd.client().await;
         let begun = Instant::now();
         let settled = eventually(PATIENCE, "all stand behind one leader", async || {
             let leader = self.only_leader()?;
-            // A renewal that was sent since counts only if its session finds no other store. Before, a term may be about
-            // to end.
+            // A later renewal counts only if its session finds no other store. Until then, a term may be about to end.
             if !self.is_renewed(leader.valid_until().time_left(), begun) {
                 return None;
             }
@@ -253,7 +253,7 @@ impl Stage {
         Ok(tokens)
     }
 
-    /// For a TTL no term is valid.
+    /// Checks that no term is valid for a TTL.
     pub(crate) async fn nobody_leads(&self) -> Result {
         let end = Instant::now() + self.ttl;
         Ok(eventually(PATIENCE, "a TTL passes", async || {
@@ -264,13 +264,13 @@ impl Stage {
         .await?)
     }
 
-    /// The term of the one node that leads; none if nobody leads, or several.
+    /// Returns the term of the one node that leads; `None` if no node leads, or several do.
     fn only_leader(&self) -> Option<Term> {
         let mut valid = self.nodes.iter().flat_map(Node::terms);
         valid.next().filter(|_| valid.next().is_none())
     }
 
-    /// For a TTL this term is valid, and no other.
+    /// Checks that for a TTL this term is valid, and no other.
     async fn stays(&self, token: i64) -> Result {
         let end = Instant::now() + self.ttl.min(TTL);
         Ok(eventually(PATIENCE, "a TTL passes", async || {
@@ -283,19 +283,19 @@ impl Stage {
 }
 
 impl Node {
-    /// Its terms that are valid: one at most, or it leads twice.
+    /// Returns the node's valid terms: more than one means that it leads twice.
     fn terms(&self) -> Vec<Term> {
         let terms = lock(&self.terms);
         let terms = terms.iter().map(|elected| elected.term.clone());
         terms.filter(Term::is_valid).collect()
     }
 
-    /// Why its first term has ended, if it has.
+    /// Returns why the node's first term has ended, if it has.
     pub(crate) fn first_loss(&self) -> Option<LostReason> {
         lock(&self.terms).first()?.term.lost_reason()
     }
 
-    /// One token stands for one term, unless the session reported another store in between.
+    /// Checks that one token belongs to one term, unless the session reported another store in between.
     fn elects_no_token_twice(&self) {
         let elected = lock(&self.terms).clone();
         let mut seen: Vec<_> = { elected.iter() }
@@ -317,13 +317,13 @@ fn changes(logs: &Logs, name: &str) -> usize {
     { logs.of("eldest::session", line, &[("identity", name)]) }.len()
 }
 
-/// How many transactions this etcd has answered since it was started.
+/// Returns how many transactions this etcd has answered since it was started.
 pub(crate) async fn transactions(etcd: &Etcd) -> f64 {
     etcd.metric("grpc_server_handled_total{grpc_method=\"Txn\"}")
         .await
 }
 
-/// The create revisions of all candidates, eldest first.
+/// Returns the create revisions of all candidates, eldest first.
 async fn keys(client: &mut Client) -> Result<Vec<i64>> {
     let all = GetOptions::new().with_prefix();
     let answer = client.get(PREFIX, Some(all)).await?;
@@ -332,7 +332,7 @@ async fn keys(client: &mut Client) -> Result<Vec<i64>> {
     Ok(keys)
 }
 
-/// Waits until the observer sees that a guest is there, or that it is gone.
+/// Waits until the observer sees that a guest is present, or that it is gone.
 async fn sees(observer: &mut Observer, present: bool) -> Result {
     let seen = async {
         while let Some(roster) = observer.next().await {

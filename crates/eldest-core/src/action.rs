@@ -48,7 +48,7 @@ pub enum Ask {
     List {
         /// The prefix of the keys, which ends in `/`.
         prefix: Arc<[u8]>,
-        /// Which of them count.
+        /// The keys that are read.
         reach: Reach,
     },
     /// A linearizable read of the keys created at or before a revision.
@@ -58,7 +58,7 @@ pub enum Ask {
         /// The youngest create revision that counts.
         create_revision: i64,
     },
-    /// A linearizable read of a key of our lease that nothing remembers creating.
+    /// A linearizable read of a key under our lease that the session does not remember creating.
     Find {
         /// The key.
         key: Arc<[u8]>,
@@ -75,7 +75,7 @@ pub enum Ask {
         /// Each key with its create revision.
         keys: Vec<(Arc<[u8]>, i64)>,
     },
-    /// Puts each absent key under the member's lease, if the member's key still exists as it was created.
+    /// Puts each absent key under the member's lease, if the member's key still has its create revision.
     Take {
         /// The member's own key, which guards all of them.
         member: Own,
@@ -84,9 +84,9 @@ pub enum Ask {
         /// The partitions' keys.
         keys: Vec<Arc<[u8]>>,
     },
-    /// Replaces the value if the key still has that create revision and our lease, and nobody wrote it since.
+    /// Replaces the value if the key still has that create revision and our lease, and no other write came since.
     Proclaim {
-        /// The key as it was created.
+        /// The key, with its create revision and lease.
         own: Own,
         /// The revision of our last write.
         mod_revision: i64,
@@ -127,7 +127,7 @@ pub struct Admission {
     pub none_after: Option<i64>,
     /// Below this prefix, no key may exist outside of the election's own prefix, which lies in it.
     pub nothing_else_in: Option<Arc<[u8]>>,
-    /// No candidate of an election may stand below the prefix ([`is_elected`](crate::kv::is_elected)).
+    /// No candidate of an election may exist below the prefix ([`is_elected`](crate::kv::is_elected)).
     pub only_locks: bool,
 }
 
@@ -166,7 +166,7 @@ pub enum Answer {
         /// The entry of each key, if it exists, in the order of the keys.
         entries: Vec<Option<Entry>>,
     },
-    /// A join's transaction was done.
+    /// A join's transaction was answered.
     Joined(Joined),
     /// The keys below a prefix.
     Listed(Listed),
@@ -203,7 +203,7 @@ pub enum Answer {
 /// The result of a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// The header of the transaction.
+    /// The header of the transaction's answer.
     pub header: Header,
     /// True if the transaction put the key. The key's create revision then is the header's.
     pub created: bool,
@@ -270,7 +270,7 @@ pub enum Action {
         /// True if the next stream is opened at another endpoint.
         elsewhere: bool,
     },
-    /// Trusts the lease until that deadline.
+    /// Trusts the lease until `deadline`.
     Trust {
         /// The deadline.
         deadline: Time,
@@ -294,13 +294,13 @@ pub enum Action {
         slot: SlotId,
         /// The revision of the state.
         revision: i64,
-        /// The keys, eldest first.
+        /// The time up to which the state is complete.
         entries: Queue,
-        /// The time as of which the state is complete.
+        /// The time up to which the state is complete.
         as_of: Time,
     },
-    /// Reports that an observer has seen everything that etcd had accepted at `as_of`, and everything confirmed from
-    /// now on.
+    /// Reports that an observer has seen everything that etcd had accepted at `as_of`, and that later confirmations
+    /// apply to it.
     Synced {
         /// The observer.
         slot: SlotId,
@@ -312,7 +312,7 @@ pub enum Action {
         /// The observer.
         slot: SlotId,
     },
-    /// Reports that all synced observers have seen everything that etcd had accepted then.
+    /// Reports that all synced observers have seen everything that etcd had accepted at `as_of`.
     Confirmed {
         /// The time of the confirming read, by the session's clock.
         as_of: Time,
@@ -344,7 +344,7 @@ pub enum CandidateAction {
         /// The fencing token: the key's create revision.
         token: i64,
     },
-    /// A member owns a partition from now on; that slot reports its terms.
+    /// A member owns a partition from now on; `slot` reports its terms.
     Taken {
         /// The member.
         member: SlotId,
@@ -436,7 +436,7 @@ pub enum Note {
     },
     /// A renewal was verified with little time left.
     RenewedLate {
-        /// The time from then to the deadline.
+        /// The time from the verification to the deadline.
         left: Duration,
     },
     /// The candidate's key exists, for the first time or `again` after it was lost.
@@ -450,7 +450,7 @@ pub enum Note {
         /// True if an earlier key was lost.
         again: bool,
     },
-    /// A join was not done, as far as known.
+    /// A join failed, as far as known.
     JoinFailed {
         /// The candidate.
         slot: SlotId,

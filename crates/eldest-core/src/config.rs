@@ -1,4 +1,4 @@
-//! Says what a session was configured to.
+//! Defines the configuration of a session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +9,22 @@ use crate::lease::Trust;
 /// The configuration of a session.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The time to live that is asked for.
+    /// The requested time to live.
     pub ttl: Duration,
     /// How long a renewal may be trusted.
     pub trust: Trust,
-    /// The longest that work may go on after its term ended.
+    /// The longest time for which work may continue after its term ended.
     pub grace: Duration,
     /// The longest that a request may take.
     pub request_timeout: Duration,
-    /// A key of the namespace that is read when no other will do; it need not exist.
+    /// A key of the namespace that is read if there is no better one; it need not exist.
     pub probe_key: Arc<[u8]>,
-    /// Where the marks of evacuated data centres are, and how announcements tell of data centres.
+    /// The prefix of the marks of evacuated data centres, and the functions that read data centres from announcements.
     pub homes: Homes,
-    /// [`LONG_QUEUE`](crate::candidate::LONG_QUEUE), unless long queues are to be looked at with few candidates.
+    /// The length of a long queue: [`LONG_QUEUE`](crate::candidate::LONG_QUEUE), except in tests of long queues with
+    /// few candidates.
     pub long_queue: usize,
-    /// Operations in one transaction, until etcd takes fewer: [`BATCH`](crate::BATCH), unless small batches are to be
-    /// looked at with few partitions.
+    /// The number of operations in one transaction, until etcd accepts only fewer: [`BATCH`](crate::BATCH), except in
+    /// tests of small batches with few partitions.
     pub batch: usize,
 }

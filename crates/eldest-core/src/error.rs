@@ -1,4 +1,4 @@
-//! Defines the failures of requests to etcd, by which the core decides and with which `etcd/` answers.
+//! Defines the failures of requests to etcd. `etcd/` reports them, and the core decides by them.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Class {
     Backoff,
     /// The lease does not exist (any more).
     LeaseGone,
-    /// etcd does not take the token (any more); a new connection authenticates again.
+    /// etcd does not accept the token (any more); a new connection authenticates again.
     Stale,
     /// etcd refused the credentials themselves.
     Auth,
@@ -55,9 +55,9 @@ impl Class {
 pub struct RequestError {
     /// The class, which decides what follows.
     pub class: Class,
-    /// True if etcd may have applied the request. A refusal by etcd itself says that it did not.
+    /// True if etcd may have applied the request. A refusal by etcd itself shows that it did not.
     pub ambiguous: bool,
-    /// The words of etcd or of the connection.
+    /// The text of etcd or of the connection.
     pub message: String,
     /// The endpoint of the request; empty if there was none.
     pub endpoint: String,
@@ -92,7 +92,7 @@ impl RequestError {
         self
     }
 
-    /// Marks an earlier part of the same operation as possibly applied, whatever the class of this failure.
+    /// Marks an earlier part of the same operation as possibly applied, for a failure of any class.
     #[must_use]
     pub fn after_sending(mut self) -> Self {
         self.ambiguous = true;

@@ -1,10 +1,10 @@
-//! Knows which data centres are evacuated and which leaders are ordered to step down, and decides whose place is to be given
-//! up for that.
+//! Records which data centres are evacuated and which leaders are ordered to step down, and decides which candidates
+//! must give way.
 //!
-//! A mark is a key that names a data centre, or the key of one candidate. While it stands, candidates of that data centre
-//! let those elsewhere lead, and that candidate lets anybody else lead. What a candidate announces says where it is; how
-//! that is written is the library's business, so the functions that read it are part of the configuration. A mark that is
-//! not seen changes nothing, and no promise depends on one.
+//! A mark is a key that names a data centre, or the key of one candidate. While the mark exists, candidates of that
+//! data centre let those elsewhere lead, and that candidate lets any other lead. A candidate's announcement names its
+//! data centre. The library defines the format, so the functions that read it are part of the configuration. No
+//! guarantee depends on a mark: one that is not seen changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,47 +16,47 @@ use crate::partitions::Share;
 use crate::queue::{Own, Roster};
 use crate::time::Time;
 
-/// The slot by which the marks are looked at. Handles number theirs from 1.
+/// The slot that observes the marks. Handles number their slots from 1.
 pub const MARKS: SlotId = 0;
 
-/// The shortest time between two moves of a candidate, or of the lead, for the sake of marks: as long as the shortest order that
-/// anybody may give. Marks that change faster would leave nobody in a place for long enough to lead.
+/// The shortest time between two moves of a candidate, or of the lead, because of marks: as long as the shortest order.
+/// Marks that change faster would leave no candidate in a place for long enough to lead.
 pub(crate) const APART: Duration = Duration::from_secs(5);
 
-/// How long a session that may not read the marks, and can do without them, waits before it looks again. The permission may be
-/// granted meanwhile. Each look costs etcd one watch and one read, both refused.
+/// How long a session that may not read the marks, and can do without them, waits before it reads them again. The
+/// permission may be granted meanwhile. Each attempt costs etcd one watch and one read, both refused.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Marks that begin like this order one leader to step down. No data centre is called so.
+/// The beginning of marks that order one leader to step down. No data centre has such a name.
 const STEP_DOWN: &[u8] = b"~step_down/";
 
-/// Returns the key of the order to step down, for the candidate whose key was created at that revision. `marks` is the
+/// Returns the key of the order to step down, for the candidate whose key has that create revision. `marks` is the
 /// prefix of the marks.
 pub fn step_down_key(marks: &[u8], candidate: &[u8], create_revision: i64) -> Vec<u8> {
     let revision = format!("/{create_revision}");
     [marks, STEP_DOWN, candidate, revision.as_bytes()].concat()
 }
 
-/// Returns the key of the candidate that is ordered to step down, if `name` is that of such an order: what follows the prefix
-/// of the marks.
+/// Returns the key of the candidate that is ordered to step down, if `name` names such an order. `name` is the part of
+/// the mark's key after the prefix.
 pub fn ordered_key(name: &[u8]) -> Option<&[u8]> {
     let order = name.strip_prefix(STEP_DOWN)?;
     let end = order.iter().rposition(|byte| *byte == b'/')?;
     Some(&order[..end])
 }
 
-/// Where the marks are, and how announcements tell of data centres.
+/// The prefix of the marks, and the functions that read data centres from announcements.
 #[derive(Debug, Clone)]
 pub struct Homes {
-    /// Below this prefix each evacuated data centre has a key, which ends in its name, and each order to step down has one
-    /// ([`step_down_key`]).
+    /// The prefix of the marks. Below it, each evacuated data centre has a key that ends in its name, and each order to
+    /// step down has one ([`step_down_key`]).
     pub marks: Arc<[u8]>,
     /// Returns the data centre that an announcement names.
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
-    /// Reads what the announcement of a member says about its share of partitions; [`Homes::set_aside`] makes one that says
-    /// that it does without.
+    /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose
+    /// member takes none.
     pub share: fn(&[u8]) -> Share,
 }
 
@@ -65,29 +65,30 @@ pub struct Homes {
 pub(crate) enum Way {
     /// The candidate keeps its place.
     Keep,
-    /// The candidate is to stand at the back.
+    /// The candidate must go to the back.
     Give,
     /// The candidates behind it must be known first.
     Look,
 }
 
-/// The marks that were seen last.
+/// The marks as last seen.
 #[derive(Debug)]
 pub struct Evacuation {
     homes: Homes,
-    /// By data centre, when its mark was put.
+    /// The create revision of each evacuated data centre's mark.
     standing: BTreeMap<Vec<u8>, i64>,
     /// The keys of the orders to step down.
     orders: BTreeSet<Vec<u8>>,
-    /// When the session looks at them again, after it was not permitted to read them and no candidate of it depended on them.
+    /// The time at which the session reads the marks again, after it was not permitted to read them and none of its
+    /// candidates depended on them.
     look_again: Option<Time>,
-    /// True once they were seen, and the time of their last change since.
+    /// True once the marks were seen.
     known: bool,
     changed: Option<Time>,
 }
 
 impl Evacuation {
-    /// No mark is known.
+    /// Makes the state in which no mark is known.
     pub(crate) fn new(homes: Homes) -> Self {
         Self {
             homes,
@@ -99,17 +100,17 @@ impl Evacuation {
         }
     }
 
-    /// How announcements are read.
+    /// Returns how announcements are read.
     pub(crate) fn homes(&self) -> &Homes {
         &self.homes
     }
 
-    /// Returns `true` if the marks are not looked at for now.
+    /// Returns `true` if the session does not observe the marks for now.
     pub(crate) fn is_given_up(&self, now: Time) -> bool {
         self.look_again.is_some_and(|at| now < at)
     }
 
-    /// Stops looking at the marks. Returns when to look again.
+    /// Stops observing the marks. Returns when to observe them again.
     pub(crate) fn give_up(&mut self, now: Time) -> Time {
         *self.look_again.insert(now.after(LOOK_AGAIN))
     }
@@ -134,12 +135,12 @@ impl Evacuation {
         has_changed
     }
 
-    /// Returns true if marks changed so lately that a term which begins now may be due to that.
+    /// Returns true if marks changed so recently that a new term may be their effect.
     pub(crate) fn changed_lately(&self, now: Time) -> bool {
         self.changed.is_some_and(|at| now.since(at) < APART)
     }
 
-    /// When the data centre that is announced was marked; `None` if it is not.
+    /// Returns when the announced data centre was marked; `None` if it is not.
     pub(crate) fn since(&self, announced: &[u8]) -> Option<i64> {
         if self.standing.is_empty() {
             return None;
@@ -153,7 +154,8 @@ impl Evacuation {
         !self.orders.is_empty() && self.orders.contains(&order())
     }
 
-    /// Returns true if others are to lead before those whose data centre is evacuated. A key without a lease is nobody's.
+    /// Returns true if this entry must lead before candidates of evacuated data centres. A key without a lease is no
+    /// candidate.
     pub(crate) fn is_outsider(&self, entry: &Entry) -> bool {
         entry.lease != 0 && self.since(&entry.value).is_none()
     }

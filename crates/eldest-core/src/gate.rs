@@ -1,16 +1,16 @@
-//! Limits how many requests of one kind are under way, so that ten thousand elections do not flood etcd.
+//! Limits how many requests of one kind are in flight, so that ten thousand elections do not flood etcd.
 
 use std::collections::BTreeSet;
 
 use crate::ids::SlotId;
 
-/// The slots that wait for their request, and how many requests are under way.
+/// The slots that wait for their request, and the number of requests in flight.
 #[derive(Debug)]
 pub(crate) struct Gate {
     most: usize,
     under_way: usize,
     queue: BTreeSet<SlotId>,
-    /// The slots that wait until nothing else is to be done.
+    /// The slots that wait until no other slot does.
     last: BTreeSet<SlotId>,
 }
 
@@ -33,7 +33,8 @@ impl Gate {
         is_next
     }
 
-    /// The same behind all others: now only if `may_go` and nobody waits.
+    /// Enters behind all others: the request may be sent now only if `may_go` and no other slot waits. Otherwise the
+    /// slot waits.
     pub(crate) fn enter_last(&mut self, slot: SlotId, may_go: bool) -> bool {
         let is_next = may_go && self.under_way < self.most && self.is_empty();
         if !is_next {
@@ -42,7 +43,7 @@ impl Gate {
         is_next
     }
 
-    /// Returns true if no request is under way.
+    /// Returns true if no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way == 0
     }
@@ -52,7 +53,7 @@ impl Gate {
         self.queue.is_empty() && self.last.is_empty()
     }
 
-    /// The slot whose request may be sent now; one that is behind all others only if it may be, too.
+    /// Returns the slot whose request may be sent now; a slot of the last ones only if `last_too`.
     pub(crate) fn next(&mut self, last_too: bool) -> Option<SlotId> {
         if self.under_way >= self.most {
             return None;
@@ -68,13 +69,13 @@ impl Gate {
         next.or_else(last)
     }
 
-    /// A request was sent.
+    /// Records that a request was sent.
     pub(crate) fn sent(&mut self) {
         debug_assert!(self.under_way < self.most, "a gate has a limit");
         self.under_way += 1;
     }
 
-    /// A request was answered, whatever became of it.
+    /// Records that a request was answered, with any result.
     pub(crate) fn answered(&mut self) {
         self.under_way -= 1;
     }

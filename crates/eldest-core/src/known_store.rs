@@ -1,10 +1,10 @@
-//! Remembers which etcd cluster answers and how far it has come, and tells when an answer comes from another store:
-//! another cluster, or the same one after its data was replaced by a backup.
+//! Remembers which etcd cluster answers and its newest revision, and detects an answer from another store: another
+//! cluster, or the same one after its data was replaced by a backup.
 //!
-//! A linearizable answer never shows less than what this session knew when it sent the request. What it knew includes the
-//! revisions of watch messages: every one of them was committed. The raft term counts as the revision does. It is stamped
-//! on an answer when the entries up to that answer are applied, so it never falls within one store; a restored snapshot
-//! begins again at a low term, which shows even where the revision was raised.
+//! A linearizable answer is never older than what this session knew when it sent the request. That includes the
+//! revisions of watch messages, because each of them was committed. The raft term counts as the revision does. It is
+//! stamped on an answer when the entries up to that answer are applied, so it never falls within one store; a restored
+//! snapshot begins again at a low term, which shows even where the revision was raised.
 
 use crate::kv::Header;
 
@@ -13,23 +13,23 @@ use crate::kv::Header;
 pub(crate) struct Floor {
     revision: i64,
     term: u64,
-    /// How many stores came before this one.
+    /// The number of stores before this one.
     former_stores: u32,
 }
 
-/// Where a linearizable answer comes from.
+/// The origin of a linearizable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The store that is known.
+    /// The known store.
     Known,
     /// Another store.
     Other,
-    /// The request was sent before the store was exchanged: the answer proves nothing about either.
+    /// The request was sent before the store was exchanged: its answer proves nothing about either store.
     Unclear,
 }
 
 impl Floor {
-    /// The newest revision that was known.
+    /// Returns the newest known revision.
     pub(crate) fn revision(self) -> i64 {
         self.revision
     }
@@ -43,22 +43,22 @@ pub(crate) struct KnownStore {
 }
 
 impl KnownStore {
-    /// The least that an answer to a request sent now can show.
+    /// Returns the least that the answer to a request sent now can show.
     pub(crate) fn floor(&self) -> Floor {
         self.newest
     }
 
-    /// The cluster's id, 0 before its first answer.
+    /// Returns the cluster's id; 0 before its first answer.
     pub(crate) fn cluster(&self) -> u64 {
         self.cluster.unwrap_or_default()
     }
 
-    /// A watch message showed `revision`.
+    /// Records that a watch message showed `revision`.
     pub(crate) fn watched(&mut self, revision: i64) {
         self.newest.revision = self.newest.revision.max(revision);
     }
 
-    /// Where a linearizable answer to a request sent at `floor` comes from.
+    /// Determines the origin of a linearizable answer to a request sent at `floor`.
     pub(crate) fn answered(&mut self, header: Header, floor: Floor) -> Origin {
         if floor.former_stores != self.newest.former_stores {
             return Origin::Unclear;
@@ -88,7 +88,7 @@ impl KnownStore {
         Origin::Other
     }
 
-    /// The store that gave this answer takes the place of the one that was known.
+    /// Replaces the known store by the one that gave this answer.
     pub(crate) fn exchanged(&mut self, header: Header) {
         self.cluster = Some(header.cluster);
         self.newest = Floor {

@@ -1,5 +1,5 @@
-//! Defines keys, revisions and changes of etcd: plain types that the core and `etcd/` share, so that neither imports
-//! the other.
+//! Defines keys, revisions and changes of etcd, as plain types that the core and `etcd/` share without importing each
+//! other.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -65,18 +65,18 @@ impl Change {
     }
 }
 
-/// The keys below a prefix that count.
+/// Selects keys below a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reach {
-    /// The keys exactly one level below it: candidates, members, owners.
+    /// The keys exactly one level below the prefix: candidates, members, owners.
     #[default]
     Children,
-    /// All keys, for reads that must notice another number in the next level.
+    /// All keys, for reads that must detect another number in the next level.
     Everything,
 }
 
 impl Reach {
-    /// Returns `true` if `key` counts.
+    /// Returns `true` if `key` is selected.
     pub fn covers(self, prefix: &[u8], key: &[u8]) -> bool {
         match self {
             Reach::Children => is_direct_child(prefix, key),
@@ -104,13 +104,14 @@ pub(crate) fn keys_below<'a, V>(
     keys.take_while(move |key| key.starts_with(prefix))
 }
 
-/// Values from this one on are those of candidates of an election: what they announce begins with a visible character.
+/// The smallest value of an election's candidate: its announcement begins with a visible character.
 pub const ELECTED: &[u8] = b"!";
 
-/// The first byte of the value of a lock's key, before the announcement. `etcdctl lock` and Go's mutex write nothing at all.
+/// The first byte of the value of a lock's key, before the announcement. `etcdctl lock` and Go's mutex write nothing at
+/// all.
 pub const LOCK: &[u8] = b" ";
 
-/// Returns true if a key of a queue is that of a candidate of an election, and none of a lock's.
+/// Returns true if the value belongs to a candidate of an election, and not to a lock.
 pub fn is_elected(value: &[u8]) -> bool {
     value >= ELECTED
 }

@@ -1,7 +1,7 @@
-//! Collects, in order, what the core asks of etcd and reports to its user, and knows what each request under way is
-//! for.
+//! Collects, in order, the core's requests to etcd and its reports to the user, and keeps the purpose of each request
+//! in flight.
 //!
-//! Every component writes here. A request remembers what was known of the store when it was sent, so its answer tells
+//! Every component writes here. Each request keeps what was known of the store when it was sent, so its answer shows
 //! whether another store gave it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,21 +15,21 @@ use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::{Timer, Timers};
 
-/// The number of operations in one transaction: etcd's default limit is 128, and one compares the member's key.
+/// The largest number of operations in one transaction: etcd's default limit is 128, and one compares the member's key.
 pub const BATCH: usize = 127;
 
-/// The actions to take, and the requests under way.
+/// The actions to take, and the requests in flight.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     actions: VecDeque<Action>,
     timers: Timers<Timer>,
-    /// The last number that was given.
+    /// The last number that was assigned.
     counter: u64,
     requests: BTreeMap<RequestId, (Purpose, Floor)>,
     store: KnownStore,
-    /// Operations in one transaction, until etcd takes fewer.
+    /// The number of operations in one transaction, until etcd accepts only fewer.
     batch: usize,
-    /// In debug builds, the newest create revision at which each key was asked to go under the present lease.
+    /// In debug builds, the newest create revision of each key whose deletion was requested under the present lease.
     asked_to_go: BTreeMap<Arc<[u8]>, i64>,
 }
 
@@ -46,7 +46,7 @@ impl Outbox {
         }
     }
 
-    /// The next thing to do, in order.
+    /// Takes the next action, in order.
     pub(crate) fn pop(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -64,13 +64,13 @@ impl Outbox {
         self.act(Action::Note(note));
     }
 
-    /// A request about that key or prefix failed; empty if it was about the lease.
+    /// Notes that a request about the key or prefix failed; empty if it was about the lease.
     pub(crate) fn note_failure(&mut self, what: &'static str, about: &[u8], error: RequestError) {
         let about = about.into();
         self.note(Note::RequestFailed { what, about, error });
     }
 
-    /// Answers calls that wait for a write: whether the value is announced, or will be with the next key.
+    /// Answers calls that wait for a write: true if the value is announced, or the next key will have it.
     pub(crate) fn answer_proclaims(
         &mut self,
         tickets: impl IntoIterator<Item = u64>,
@@ -82,7 +82,7 @@ impl Outbox {
         }
     }
 
-    /// A write of a candidate's value into that key was answered, for which these calls wait.
+    /// Answers these calls, because the write of a candidate's value into the key was answered.
     pub(crate) fn answer_write(&mut self, key: &[u8], tickets: Vec<u64>, answer: Answer) {
         match answer {
             Answer::Proclaimed { held, .. } => self.answer_proclaims(tickets, held.is_some()),
@@ -99,13 +99,13 @@ impl Outbox {
         }
     }
 
-    /// A number that was never given before.
+    /// Returns a number that was never assigned before.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.counter += 1;
         self.counter
     }
 
-    /// The last number that was given.
+    /// Returns the last number that was assigned.
     pub(crate) fn last_id(&self) -> u64 {
         self.counter
     }
@@ -152,13 +152,13 @@ impl Outbox {
         }
     }
 
-    /// Returns true if a delete of that key was sent under the present lease. Only debug builds remember it.
+    /// Returns true if a deletion of that key was requested under the present lease. Only debug builds record it.
     pub(crate) fn was_asked_to_go(&self, key: &[u8], create_revision: i64) -> bool {
         let newest = self.asked_to_go.get(key);
         newest.is_some_and(|newest| create_revision <= *newest)
     }
 
-    /// Nobody of this session stands below that prefix any more.
+    /// Forgets the deletions below that prefix, because this session no longer uses it.
     pub(crate) fn forget_deletes_below(&mut self, prefix: &[u8]) {
         let below: Vec<_> = keys_below(&self.asked_to_go, prefix).cloned().collect();
         for key in below {
@@ -166,27 +166,27 @@ impl Outbox {
         }
     }
 
-    /// The lease is gone, and every key of it.
+    /// Forgets all deletions, because the lease and its keys are gone.
     pub(crate) fn forget_deletes(&mut self) {
         self.asked_to_go.clear();
     }
 
-    /// Returns true if no request is under way.
+    /// Returns true if no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// A request is answered: what it was for, and what was known of the store when it was sent.
+    /// Takes the answered request: its purpose, and what was known of the store when it was sent.
     pub(crate) fn answered(&mut self, request: RequestId) -> Option<(Purpose, Floor)> {
         self.requests.remove(&request)
     }
 
-    /// Calls `timer` at `at` or a little later.
+    /// Sets a timer that fires at `at` or a little later.
     pub(crate) fn set_timer(&mut self, at: Time, timer: Timer) {
         self.timers.set(at, timer);
     }
 
-    /// The earliest instant something waits for.
+    /// Returns the time of the earliest timer.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
@@ -196,22 +196,22 @@ impl Outbox {
         self.timers.pop(now)
     }
 
-    /// The newest revision that is known.
+    /// Returns the newest known revision.
     pub(crate) fn known_revision(&self) -> i64 {
         self.store.floor().revision()
     }
 
-    /// A watch message showed `revision`.
+    /// Records that a watch message showed `revision`.
     pub(crate) fn watched(&mut self, revision: i64) {
         self.store.watched(revision);
     }
 
-    /// Where a linearizable answer to a request sent at `floor` comes from.
+    /// Determines the origin of a linearizable answer to a request sent at `floor`.
     pub(crate) fn origin(&mut self, header: Header, floor: Floor) -> Origin {
         self.store.answered(header, floor)
     }
 
-    /// The store that gave this answer takes the place of the one that was known.
+    /// Replaces the known store by the one that gave this answer.
     pub(crate) fn store_exchanged(&mut self, header: Header) {
         let was = (self.store.cluster(), self.known_revision());
         self.store.exchanged(header);
@@ -221,13 +221,13 @@ impl Outbox {
         });
     }
 
-    /// Operations in one transaction.
+    /// Returns the number of operations in one transaction.
     pub(crate) fn batch(&self) -> usize {
         self.batch
     }
 
-    /// etcd may be configured to take fewer operations, or less at once, than the `asked` that it refused. What it refuses
-    /// of one alone is not too large.
+    /// Makes batches smaller after etcd refused `asked` operations: it may be configured to accept fewer, or less data
+    /// at once. A refusal of a single operation is no sign of that.
     pub(crate) fn smaller_batches(&mut self, class: Class, asked: usize) {
         if class == Class::Invalid && asked > 1 {
             self.batch = self.batch.min(asked / 2);
@@ -239,7 +239,7 @@ impl Outbox {
     }
 }
 
-/// How many operations the transaction of a batch has.
+/// Returns the number of operations in the transaction of a batch.
 fn operations(ask: &Ask) -> usize {
     match ask {
         Ask::Check { keys } | Ask::Take { keys, .. } => keys.len(),

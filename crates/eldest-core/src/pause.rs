@@ -27,7 +27,7 @@ impl Pace {
         Self { request_timeout }
     }
 
-    /// Returns the pause after that many failures, the last of that class.
+    /// Returns the pause after `failures` failures, the last of which has that class.
     pub(crate) fn pause(self, failures: u32, class: Class) -> Duration {
         let pause = pause(failures, LONGEST_PAUSE);
         match class {

@@ -1,11 +1,11 @@
-//! Names what each request was for.
+//! Names the purpose of each request.
 
 use std::sync::Arc;
 
 use crate::ids::SlotId;
 use crate::time::Time;
 
-/// The purpose of a request; a late answer finds nobody waiting and is dropped.
+/// The purpose of a request. A late answer whose request no slot awaits is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Grant {
@@ -23,7 +23,7 @@ pub(crate) enum Purpose {
     Check {
         subjects: Vec<(SlotId, i64)>,
     },
-    /// Tells whether a slot whose watch was refused may read.
+    /// Checks whether a slot whose watch was refused may read.
     Permission {
         slot: SlotId,
     },

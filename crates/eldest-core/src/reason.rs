@@ -14,11 +14,11 @@ pub enum LostReason {
     /// No renewal of the lease could be verified in time: etcd was slow, out of reach or changing its leader. The term
     /// stays valid for the grace period, then ends. The node joins again.
     LeaseExpiring,
-    /// etcd reported that the lease is gone: it expired there, or somebody revoked it.
+    /// etcd reported that the lease is gone: it expired there, or was revoked.
     LeaseLost,
-    /// Somebody deleted the leader's key, although its lease may live.
+    /// The leader's key was deleted, although its lease may live.
     KeyDeleted,
-    /// Somebody overwrote the leader's key.
+    /// The leader's key was overwritten.
     KeyOverwritten,
     /// etcd answered as another cluster, or its revision fell because a backup was restored. What the session knew of
     /// etcd no longer holds, and fencing tokens may repeat. Set a new epoch for outside resources.
@@ -26,13 +26,13 @@ pub enum LostReason {
     /// The partition goes to another member, for balance. The term stays valid for the grace period, so that its work
     /// can finish.
     Reassigned,
-    /// The leader's data centre is [evacuated](https://docs.rs/eldest/latest/eldest/struct.Evacuate.html), and a candidate
-    /// elsewhere stands. The term stays valid for the grace period, so that its work can finish. The node joins again, at
-    /// the back of the queue.
+    /// The leader's data centre is [evacuated](https://docs.rs/eldest/latest/eldest/struct.Evacuate.html), and there is
+    /// a candidate elsewhere. The term stays valid for the grace period, so that its work can finish. The node joins
+    /// again, at the back of the queue.
     Evacuated,
-    /// Somebody [ordered](https://docs.rs/eldest/latest/eldest/struct.Election.html#method.order_step_down) the leader to step
-    /// down, and another candidate stands. The term stays valid for the grace period, so that its work can finish. The node
-    /// joins again, at the back of the queue.
+    /// The leader was [ordered](https://docs.rs/eldest/latest/eldest/struct.Election.html#method.order_step_down) to
+    /// step down, and there is another candidate. The term stays valid for the grace period, so that its work can
+    /// finish. The node joins again, at the back of the queue.
     Ordered,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
@@ -41,7 +41,7 @@ pub enum LostReason {
     /// The leader's work returned an error. The node leaves the election, or joins again after a pause, as
     /// [`OnError`](https://docs.rs/eldest/latest/eldest/enum.OnError.html) says.
     WorkFailed,
-    /// The leader's work gave no heartbeat, or its health check no `Ok`, for as long as `Runner` allows. The term stays
+    /// The leader's work sent no heartbeat, or its health check no `Ok`, for as long as `Runner` allows. The term stays
     /// valid for the grace period. The node joins again only when its work has ended and its health check returns `Ok`.
     Stalled,
     /// The shutdown token given to `Election::run` was cancelled.
@@ -102,7 +102,7 @@ pub enum EndReason {
     SessionClosed,
     /// etcd refused the candidate's key; `campaign` returned the error.
     Refused,
-    /// The candidate should acquire at once or not at all, as in `Lock::try_acquire`, and others were there already.
+    /// The candidate was to acquire at once or not at all, as in `Lock::try_acquire`, and others hold or wait already.
     Taken,
 }
 
@@ -134,7 +134,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/operations.md");
 
-    /// Every reason, by going from each to the next: one that is new does not compile before it has its place here.
+    /// Lists every reason, as the successor of another: a new reason does not compile before it has its place here.
     const fn after(reason: LostReason) -> Option<LostReason> {
         Some(match reason {
             LostReason::LeaseExpiring => LostReason::LeaseLost,
@@ -167,7 +167,7 @@ mod tests {
         })
     }
 
-    /// In a row of the table under that heading.
+    /// Returns true if a row of the table under that heading explains the reason.
     fn explained(heading: &str, reason: &str) -> bool {
         let table = PAGE.split_once(heading).map_or("", |(_, rest)| rest);
         let rows = table.lines().skip_while(|line| !line.starts_with("| `"));
@@ -175,7 +175,7 @@ mod tests {
         rows.any(|row| row.starts_with(&format!("| `{reason}` |")))
     }
 
-    /// Has the feature `serde` the same names?
+    /// Returns true if the reason has the same name with the feature `serde`.
     #[cfg(feature = "serde")]
     fn is_serialized_as(reason: impl serde::Serialize, name: &str) -> bool {
         serde_json::to_value(reason).is_ok_and(|written| written == name)

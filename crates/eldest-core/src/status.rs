@@ -183,7 +183,8 @@ impl SessionState {
         SessionState::Lost { reason }
     }
 
-    /// Returns the same state with something else in place of the lease's id, or `None` if there is no such thing.
+    /// Returns the same state with the value of `lease` in place of the lease's id, or `None` if `lease` returns
+    /// `None`.
     pub fn try_map<L>(self, lease: impl FnOnce(i64) -> Option<L>) -> Option<SessionState<L>> {
         Some(match self {
             SessionState::Connecting => SessionState::Connecting,

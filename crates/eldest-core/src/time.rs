@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A point on the injected clock (on Linux `CLOCK_BOOTTIME`, which counts suspend).
+/// A point on the injected clock (on Linux `CLOCK_BOOTTIME`, which counts suspended time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 

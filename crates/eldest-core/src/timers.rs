@@ -1,4 +1,4 @@
-//! Stores the timers of a session, and finds the earliest without looking at the others.
+//! Stores the timers of a session, and finds the earliest without a search.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use crate::time::Time;
 /// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// Soft end of the trust in the lease.
+    /// The end of the trust in the lease, one grace period before the deadline.
     Trust,
     Grant,
     Renewal,
     Probe,
     Watches,
-    /// A watch of the slot that etcd refused or cancelled is asked for again.
+    /// Requests a watch of the slot again, after etcd refused or cancelled it.
     Rewatch(SlotId),
     Slot(SlotId),
     Relist(SlotId, RequestId),
     Rebalance(SlotId),
     Announcement(SlotId),
-    /// The marks are looked at again, after the session was not permitted to read them.
+    /// Observes the marks again, after the session was not permitted to read them.
     Marks,
     Removals,
     Revocations,
-    /// End of the patience of a closing session.
+    /// The end of the time for which a closing session waits.
     GiveUp,
 }
 
-/// The subjects to look at, by their times. Stale timers are harmless: each subject looks at its own state.
+/// The subjects that wait, by their times. Stale timers are harmless, because each subject checks its own state.
 #[derive(Debug, Clone)]
 pub(crate) struct Timers<K> {
     due: BTreeSet<(Time, K)>,
@@ -43,17 +43,17 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Ord + Copy> Timers<K> {
-    /// Calls `key` at `at` or a little later.
+    /// Sets a timer for `key`, which fires at `at` or a little later.
     pub(crate) fn set(&mut self, at: Time, key: K) {
         self.due.insert((at, key));
     }
 
-    /// The earliest instant something waits for.
+    /// Returns the time of the earliest timer.
     pub(crate) fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes one that is due.
+    /// Takes a timer that is due.
     pub(crate) fn pop(&mut self, now: Time) -> Option<K> {
         let (at, key) = *self.due.first()?;
         if at > now {

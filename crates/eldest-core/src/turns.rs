@@ -1,7 +1,8 @@
-//! Decides what a driver takes up next, and owns whose turn it is: the lease's answers and due timers come first; what
-//! else arrives takes turns behind them, so that a flood of one kind delays neither a renewal nor the other kinds.
+//! Decides what a driver handles next, and owns the order of its sources: the lease's answers and due timers come
+//! first; all other sources take turns behind them, so that a flood of one kind delays neither a renewal nor the other
+//! kinds.
 
-/// Commands taken up in one turn, which may share what they ask of etcd.
+/// The number of commands in one turn, which may share transactions.
 pub const IN_ONE_TURN: usize = 64;
 
 /// The events that a driver waits for.
@@ -32,10 +33,10 @@ const IN_TURN: [Source; 4] = [
     Source::Watches,
 ];
 
-/// The order in which a driver takes up its work.
+/// The order in which a driver handles its work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Turns {
-    /// Whose turn is next, in [`IN_TURN`].
+    /// The index in [`IN_TURN`] of the source whose turn is next.
     next: usize,
 }
 
@@ -57,7 +58,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// The sources whose work is taken, one after the other, while each has as much as `waiting` says.
+    /// Returns the sources whose work is taken, one after the other, while each has as much as `waiting` says.
     fn order(mut waiting: Vec<(Source, usize)>) -> Vec<Source> {
         let mut turns = Turns::default();
         let mut take = |source| {

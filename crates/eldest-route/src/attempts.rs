@@ -8,13 +8,13 @@ use crate::error::{Error, ErrorKind};
 
 /// The first pause between two attempts at the same term. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause is this part of the wait.
+/// The part of the wait that is the longest pause.
 const LONGEST_PAUSE: u32 = 16;
 
 /// The outcome of an attempt that no leader answered.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The node said that it does not lead. It did not work on the request.
+    /// The node answered that it does not lead. It did not work on the request.
     Refused,
     /// The request did not leave this process.
     NotSent(BoxError),
@@ -31,7 +31,7 @@ pub(crate) struct Attempts {
     left: u32,
     pause: Duration,
     longest: Duration,
-    /// The error of an attempt that the leader may have carried out.
+    /// The error of an attempt that the leader may have applied.
     lost: Option<Error>,
     last: Option<Error>,
 }
@@ -48,7 +48,7 @@ impl Attempts {
         }
     }
 
-    /// Notes the outcome of an attempt at `whom`. `whole`: the body can be sent again.
+    /// Records the outcome of an attempt at `whom`. `whole`: the body can be sent again.
     ///
     /// # Errors
     ///
@@ -77,18 +77,19 @@ impl Attempts {
         Err(self.give_up(error))
     }
 
-    /// The error of a request that is not sent again. What may have been carried out stays so, whatever came later.
+    /// Returns the error of a request that is not sent again. A request that may have been applied stays so, whatever
+    /// followed.
     pub(crate) fn give_up(&mut self, because: Error) -> Error {
         self.lost.take().unwrap_or(because)
     }
 
-    /// The error once the wait is over.
+    /// Returns the error after the end of the wait.
     pub(crate) fn out_of_time(&mut self, because: impl FnOnce() -> Error) -> Error {
         let last = self.last.take().unwrap_or_else(because);
         self.give_up(last)
     }
 
-    /// How long to wait before the next attempt at the same term.
+    /// Returns the pause before the next attempt at the same term.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(self.longest);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_worked_on_is_sent_again_if_its_body_is_whole() {
+    fn unprocessed_request_is_sent_again_if_its_body_is_whole() {
         for idempotent in [false, true] {
             assert_eq!(after(idempotent, true, Outcome::Refused), Ok(()));
             assert_eq!(after(idempotent, true, Outcome::NotSent(broken())), Ok(()));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_carried_out_is_sent_again_only_if_that_does_no_harm() {
+    fn request_that_may_have_been_applied_is_repeated_only_if_harmless() {
         for outcome in [|| Outcome::Broken(broken()), || Outcome::Replaced] {
             assert_eq!(after(true, true, outcome()), Ok(()));
             assert_eq!(after(true, false, outcome()), Err(ErrorKind::Lost));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_may_have_been_carried_out_once_stays_so() {
+    fn request_that_may_have_been_applied_stays_marked_so() {
         let mut attempts = Attempts::new(true, 3, WAIT);
         attempts
             .another(Outcome::Broken(broken()), "node-a", true)

@@ -16,7 +16,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 pub struct Body(UnsyncBoxBody<Bytes, BoxError>);
 
 impl Body {
-    /// Makes a body of any other.
+    /// Makes a body from any other body.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
@@ -52,7 +52,8 @@ impl fmt::Debug for Body {
     }
 }
 
-/// A body of which each attempt to send the request reads all: first what earlier attempts have read, then the rest.
+/// A body that each attempt to send the request reads completely: first the part that earlier attempts have read, then
+/// the rest.
 ///
 /// It keeps at most `limit` bytes. Once more have passed, the body cannot be sent again.
 pub(crate) struct Replay(Arc<Mutex<Recording>>);
@@ -62,11 +63,11 @@ struct Recording {
     frames: Vec<Kept>,
     bytes: usize,
     limit: usize,
-    /// The source has ended.
+    /// True if the source has ended.
     ended: bool,
-    /// The source failed, or gave more than the limit.
+    /// True if the source failed, or gave more than the limit.
     gone: bool,
-    /// The attempt that may read; earlier ones may not take parts of the body any more.
+    /// The attempt that may read; earlier ones may no longer take parts of the body.
     attempt: u64,
 }
 
@@ -94,7 +95,7 @@ impl Replay {
         !lock(&self.0).gone
     }
 
-    /// The body of the next attempt. Those before it fail if they are read on.
+    /// Returns the body of the next attempt. Earlier bodies fail when they are read further.
     pub(crate) fn next(&self) -> Body {
         let mut recording = lock(&self.0);
         recording.attempt += 1;
@@ -113,7 +114,7 @@ fn lock(recording: &Mutex<Recording>) -> MutexGuard<'_, Recording> {
 struct Attempt {
     recording: Arc<Mutex<Recording>>,
     number: u64,
-    /// How many of the kept frames it has given.
+    /// How many of the kept frames this body has given.
     at: usize,
 }
 
@@ -159,7 +160,7 @@ impl Recording {
         self.frames = Vec::new();
     }
 
-    /// The bytes that are kept from there on.
+    /// Returns the number of kept bytes from there on.
     fn ahead(&self, at: usize) -> u64 {
         let ahead = self.frames.get(at..).unwrap_or_default().iter();
         let length = |kept: &Kept| match kept {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_known_to_each_attempt_if_it_is_known_at_all() {
+    fn each_attempt_knows_the_length_if_the_body_does() {
         let replay = Replay::new(Body::new(Full::new(Bytes::from_static(b"abc"))), 64);
         for _ in 0..2 {
             let mut body = replay.next();

@@ -11,13 +11,13 @@ use tower_service::Service;
 
 use crate::body::Body;
 
-/// The number of addresses whose clients are kept. Beyond it, all are made again.
+/// The number of addresses whose clients are kept. Beyond it, all clients are made again.
 const KEPT: usize = 256;
 
 /// Makes the client for an address, once for each: [`Http`](crate::Http), `Grpc`, or a closure.
 ///
-/// The client is cloned for each request. It must not send a request twice by itself, unless it knows that the first was
-/// not sent.
+/// The client is cloned for each request. It must not send a request twice by itself, unless it knows that the first
+/// was not sent.
 ///
 /// A closure makes any `tower` service a client. Errors that mean that the request was not sent need
 /// [`NotSent`](crate::NotSent), if this crate does not know them.
@@ -36,9 +36,9 @@ const KEPT: usize = 256;
 /// # }
 /// ```
 pub trait MakeClient: Send + Sync + 'static {
-    /// The body of its answers.
+    /// The body of the client's answers.
     type Answer;
-    /// Why it fails.
+    /// The error of the client.
     type Error: Into<BoxError>;
     /// The future of an answer.
     type Future: Future<Output = Result<Response<Self::Answer>, Self::Error>> + Send;
@@ -56,7 +56,7 @@ pub trait MakeClient: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The address is none.
+    /// The text is not an address.
     fn make(&self, address: &str) -> Result<Self::Client, BoxError>;
 }
 
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// The clients that were made.
+/// The clients that were made, by their addresses.
 pub(crate) struct Clients<M: MakeClient> {
     make: M,
     made: Mutex<HashMap<Arc<str>, M::Client>>,
@@ -112,7 +112,7 @@ impl<M: MakeClient> Clients<M> {
 ///
 /// # Errors
 ///
-/// It is none; the error names it and the rule.
+/// The text is not an address; the error names the text and the rule.
 #[cfg(any(feature = "http", feature = "tonic", test))]
 pub(crate) fn base(address: &str) -> Result<Uri, BoxError> {
     let wrong = || {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_a_port_or_a_url_of_them() {
+    fn an_address_is_a_host_and_port_or_their_url() {
         for (address, url) in [
             ("10.0.0.1:8080", "http://10.0.0.1:8080/"),
             ("node-a", "http://node-a/"),

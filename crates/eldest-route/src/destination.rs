@@ -1,4 +1,4 @@
-//! Describes the node that requests go to: who it is, where it is, and under which term.
+//! Describes the node to which requests go: its identity, its address and its term.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Destination {
         }))
     }
 
-    /// The leader, at its address, or at the one that an item of its metadata names.
+    /// Makes the leader a destination, at its address, or at the address in an item of its metadata.
     pub(crate) fn leader(leader: &Member, item: Option<&str>) -> Self {
         let address = address(leader.announcement(), item);
         Self::new(leader.identity(), address, leader.create_revision())

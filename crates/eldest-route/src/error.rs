@@ -9,16 +9,16 @@ use eldest::BoxError;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// Nobody led within the wait. The request was not sent: send it again later.
+    /// No node led within the wait. The request was not sent: send it again later.
     NoLeader,
-    /// The leader announces no address, or one that is none. The request was not sent: correct the announcement of that
+    /// The leader announces no address, or an invalid one. The request was not sent: correct the announcement of that
     /// node.
     NoAddress,
     /// The request names no partition: correct the caller, or the function that takes the key from the request.
     NoKey,
-    /// No connection to the leader came about within the wait. The request was not sent: send it again later.
+    /// No connection to the leader was made within the wait. The request was not sent: send it again later.
     Unreachable,
-    /// Each node that received the request answered that it does not lead, so nobody worked on it: send it again.
+    /// Each node that received the request answered that it does not lead, so no node worked on it: send it again.
     NotLeading,
     /// The request was sent, and no answer came. It may have been carried out: check before you send it again.
     Lost,
@@ -51,7 +51,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The error of a routed request. `Display` says what happened and where; the words of the client or of etcd are the
+/// The error of a routed request. `Display` says what happened and where; the text of the client or of etcd is the
 /// [`source`](std::error::Error::source).
 #[derive(Debug, Clone)]
 pub struct Error {
@@ -79,8 +79,8 @@ impl Error {
         self.kind
     }
 
-    /// Returns `true` if a node may have carried the request out, although no answer came. Otherwise nobody worked on it,
-    /// and it is safe to send it again.
+    /// Returns `true` if a node may have carried the request out, although no answer came. Otherwise no node worked on
+    /// it, and it is safe to send it again.
     pub fn may_have_been_carried_out(&self) -> bool {
         self.kind == ErrorKind::Lost
     }

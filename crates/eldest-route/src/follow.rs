@@ -13,11 +13,11 @@ use tokio::sync::watch;
 /// The last view of etcd.
 #[derive(Debug, Clone)]
 pub(crate) enum View {
-    /// Nothing yet.
+    /// No state was seen yet.
     Unknown,
     Election(Option<Member>),
     Partitions(PartitionMap),
-    /// etcd refuses to show it, or shows that it is used otherwise.
+    /// etcd refuses to show the keys, or shows that the partitions have another count.
     Refused(eldest::Error),
     /// The session was closed.
     Closed,
@@ -33,13 +33,13 @@ pub(crate) struct Seen {
     pub(crate) freshness: Option<Freshness>,
 }
 
-/// The changes from one start of an observer to its end.
+/// The changes that one observer reports, until it ends.
 struct Changes {
     views: BoxStream<'static, eldest::Result<View>>,
     freshness: Freshness,
 }
 
-/// Starts an observer, again after etcd ended the one before.
+/// Starts an observer; called again after etcd ended the former one.
 type Start = Box<dyn Fn() -> BoxFuture<'static, eldest::Result<Changes>> + Send + Sync>;
 
 pub(crate) async fn election(election: &Election) -> eldest::Result<watch::Receiver<Seen>> {
@@ -115,7 +115,7 @@ async fn follow(
     Ok(receiver)
 }
 
-/// Shows each change until there are no more. True: the last one was a refusal.
+/// Shows each change until there are no more. Returns true if the last one was a refusal.
 async fn show(sender: &watch::Sender<Seen>, mut changes: Changes) -> bool {
     let mut refused = false;
     while let Some(view) = changes.views.next().await {

@@ -14,7 +14,7 @@ use tower_service::Service;
 use crate::body::Body;
 use crate::client::{MakeClient, base};
 
-/// How long a connection may take to come about.
+/// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Makes tonic channels to the announced addresses. Generated clients take the [`Routed`](crate::Routed) service in the
@@ -38,12 +38,12 @@ pub struct Grpc(Arc<Adjust>);
 type Adjust = dyn Fn(Endpoint) -> Result<Endpoint, tonic::transport::Error> + Send + Sync;
 
 impl Grpc {
-    /// Makes it with a connect timeout of 2 seconds, and otherwise with tonic's defaults.
+    /// Makes clients with a connect timeout of 2 seconds, and otherwise with tonic's defaults.
     pub fn new() -> Self {
         Self::with(Ok)
     }
 
-    /// Makes it with endpoints of which `adjust` sets the TLS, timeouts or keepalive.
+    /// Makes clients from endpoints whose TLS, timeouts or keepalive `adjust` sets.
     pub fn with(
         adjust: impl Fn(Endpoint) -> Result<Endpoint, tonic::transport::Error> + Send + Sync + 'static,
     ) -> Self {
@@ -75,7 +75,7 @@ impl fmt::Debug for Grpc {
     }
 }
 
-/// The channel to one address, which [`Grpc`] makes.
+/// The channel to one address, made by [`Grpc`].
 #[derive(Debug, Clone)]
 pub struct GrpcClient(Channel);
 

@@ -17,22 +17,22 @@ use tower_service::Service;
 use crate::body::Body;
 use crate::client::{MakeClient, base};
 
-/// How long a connection may take to come about.
+/// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Makes clients that speak HTTP/1.1 to the announced addresses, over one pool of connections.
 ///
-/// The request's path and query are sent as they are; its scheme and host are replaced by the announced address. A header
-/// `host` of the request stays.
+/// The request's path and query are sent as they are; its scheme and host are replaced by the announced address. A
+/// header `host` of the request stays.
 #[derive(Clone)]
 pub struct Http<C = HttpConnector> {
     client: Client<C, Body>,
-    /// True if the connector may know `https`.
+    /// True if the connector may support `https`.
     any_scheme: bool,
 }
 
 impl Http {
-    /// Makes it without TLS. A connection may take 2 seconds to come about; idle connections are kept for 90 seconds.
+    /// Makes clients without TLS. Making a connection may take 2 seconds; idle connections are kept for 90 seconds.
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -54,7 +54,8 @@ impl Default for Http {
 }
 
 impl<C> Http<C> {
-    /// Makes it with a client of your own: another connector, for example one with TLS by `hyper-rustls`, or other limits.
+    /// Makes clients from your own hyper client: with another connector, for example one with TLS by `hyper-rustls`, or
+    /// other limits.
     pub fn with(client: Client<C, Body>) -> Self {
         Self {
             client,
@@ -93,7 +94,7 @@ impl<C> fmt::Debug for Http<C> {
     }
 }
 
-/// The client of one address, which [`Http`] makes.
+/// The client of one address, made by [`Http`].
 #[derive(Clone)]
 pub struct HttpClient<C = HttpConnector> {
     client: Client<C, Body>,
@@ -116,7 +117,7 @@ where
         let mut uri = self.base.clone().into_parts();
         let path = request.uri().path_and_query().cloned();
         uri.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
-        // The parts are those of two URIs.
+        // The parts come from two valid URIs.
         if let Ok(uri) = Uri::from_parts(uri) {
             *request.uri_mut() = uri;
         }

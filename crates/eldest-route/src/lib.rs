@@ -1,7 +1,8 @@
 //! Sends each request to the leader of an election, or to the owner of a key's partition.
 //!
-//! [`RouteExt::route`] follows an election, also in a session that has no lease. [`Route`] names the present leader and its
-//! address, and waits for a leader during a hand-over. [`Routed`] is a `tower` service that sends requests to that address.
+//! [`RouteExt::route`] follows an election, also in a session that has no lease. [`Route`] names the present leader and
+//! its address, and waits for a leader during a hand-over. [`Routed`] is a `tower` service that sends requests to that
+//! address.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), eldest::BoxError> {
@@ -23,8 +24,8 @@
 //! ```
 //!
 //! **Guaranteed**: a request that may have been carried out is not sent again, unless it is idempotent. A request that
-//! nobody worked on is sent to the next leader, if one is found within [`Routed::wait`] and the body can be sent again.
-//! [`Error::kind`] tells the two apart.
+//! no node worked on is sent to the next leader, if one is found within [`Routed::wait`] and the body can be sent
+//! again. [`Error::kind`] distinguishes the two.
 //!
 //! **Not guaranteed**: that a node which receives a request leads. The view is etcd's, and it may be old. A node checks
 //! each request by its own clock, and answers with the header [`NOT_LEADER`] if it does not lead.

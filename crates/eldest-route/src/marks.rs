@@ -1,15 +1,15 @@
-//! Names the marks that travel with requests and answers: a node does not lead, or lost the leader's answer, how often a request was forwarded, and
-//! that it may be carried out twice.
+//! Names the marks that travel with requests and answers: whether a node does not lead, whether it lost the leader's
+//! answer, how often a request was forwarded, and whether it may be applied twice.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The header by which a node says that it does not lead, and did not work on the request. Its value is the
+/// The header by which a node reports that it does not lead, and did not work on the request. Its value is the
 /// [name](not_leader) of the election. `OnlyWhileLeader` of `eldest-http` sends it with its 503.
 pub const NOT_LEADER: HeaderName = HeaderName::from_static("eldest-not-leader");
 
-/// The header by which a node says that it passed a request on and lost the answer: the request may have been carried out.
-/// Its value is that of [`NOT_LEADER`]. `ForwardToLeader` of `eldest-http` sends it with its 502.
+/// The header by which a node reports that it passed a request on and lost the answer: the request may have been
+/// carried out. Its value is that of [`NOT_LEADER`]. `ForwardToLeader` of `eldest-http` sends it with its 502.
 pub const ANSWER_LOST: HeaderName = HeaderName::from_static("eldest-answer-lost");
 
 /// The header that counts how often a request was routed or forwarded.
@@ -45,7 +45,8 @@ fn says(headers: &HeaderMap, mark: &HeaderName, name: &str) -> bool {
         .is_some_and(|value| *value == not_leader(name))
 }
 
-/// Returns how often a request with these headers was routed or forwarded. A value that is no number counts as too often.
+/// Returns how often a request with these headers was routed or forwarded. A value that is no number counts as too
+/// often.
 pub fn hops(headers: &HeaderMap) -> u32 {
     let mut values = headers.get_all(HOPS).iter();
     let Some(value) = values.next() else {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_says_whether_a_request_may_be_repeated_unless_the_request_does() {
+    fn method_decides_repetition_unless_the_request_is_marked() {
         let parts = |method: &str, said: Option<bool>| {
             let mut request = http::Request::builder().method(method).body(()).unwrap();
             said.map(|said| request.extensions_mut().insert(Idempotent(said)));

@@ -1,4 +1,4 @@
-//! Answers where the next request goes: to the leader of an election, or to the owner of a partition.
+//! Determines where the next request goes: to the leader of an election, or to the owner of a partition.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,8 @@ use crate::destination::Destination;
 use crate::error::{Error, ErrorKind};
 use crate::follow::{self, Seen, View};
 
-/// The part of a wait beyond one TTL: an election of etcd's own leader, and the time until a new leader learns of its term.
+/// The part of a wait beyond one TTL: an election of etcd's own leader, and the time until a new leader learns of its
+/// term.
 const BEYOND_TTL: Duration = Duration::from_secs(5);
 
 /// Follows an [`Election`] or [`Partitions`].
@@ -23,9 +24,9 @@ pub trait RouteExt {
 
     /// Starts to follow the leader of the election, or the owners of the partitions.
     ///
-    /// It needs no lease, and only the permission to read. It sends nothing to the leader. One task follows for all clones
-    /// of the route, and ends with the last of them. While etcd cannot be reached, the route keeps the last leader that it
-    /// knew ([`Route::age`]). If etcd refuses the watch, the route asks again after a third of the TTL.
+    /// It needs no lease, and only the permission to read. It sends nothing to the leader. One task follows for all
+    /// clones of the route, and ends with the last of them. While etcd cannot be reached, the route keeps the last
+    /// leader that it knew ([`Route::age`]). If etcd refuses the watch, the route tries again after a third of the TTL.
     ///
     /// # Errors
     ///
@@ -33,7 +34,7 @@ pub trait RouteExt {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: nothing is left.
+    /// Cancel safe: a dropped call leaves nothing behind.
     fn route(&self) -> impl Future<Output = eldest::Result<Self::Route>> + Send;
 }
 
@@ -75,17 +76,17 @@ impl RouteExt for Partitions {
 
 /// The way to the leader of an election, or to the owner of a partition. Cheap to clone.
 ///
-/// **This is etcd's view.** Only the leader knows whether it acts as leader. So a node must check each request by its own
-/// clock (`OnlyWhileLeader` of `eldest-http`, [`Term::is_valid`](eldest::Term::is_valid)), however it came there.
+/// **This is etcd's view.** Only the leader knows whether it acts as leader. So a node must check each request by its
+/// own clock (`OnlyWhileLeader` of `eldest-http`, [`Term::is_valid`](eldest::Term::is_valid)), whatever route it took.
 #[derive(Clone)]
 pub struct Route {
     name: Arc<str>,
     env: SharedEnv,
     usual_wait: Duration,
     seen: watch::Receiver<Seen>,
-    /// `None`: the leader of an election.
+    /// The partition; `None` for the leader of an election.
     partition: Option<u32>,
-    /// The item of metadata that has the address.
+    /// The name of the metadata item that has the address.
     item: Option<Arc<str>>,
 }
 
@@ -109,8 +110,8 @@ impl Route {
         self
     }
 
-    /// Returns the leader, or the partition's owner, by the newest view, or `None` if there is none or nothing is known yet.
-    /// Reads memory.
+    /// Returns the leader, or the partition's owner, by the newest view, or `None` if there is none or no view exists
+    /// yet. Reads memory.
     pub fn destination(&self) -> Option<Destination> {
         match self.way() {
             Way::To(destination) => Some(destination),
@@ -125,8 +126,8 @@ impl Route {
         Some(self.env.now().since(as_of))
     }
 
-    /// Returns how long [`Routed`](crate::Routed) waits by default: one TTL and 5 seconds. A leader that dies is replaced
-    /// within that time, if its session has the TTL of this one.
+    /// Returns how long [`Routed`](crate::Routed) waits by default: one TTL and 5 seconds. A leader that dies is
+    /// replaced within that time, if its session has the TTL of this one.
     pub fn usual_wait(&self) -> Duration {
         self.usual_wait
     }
@@ -145,9 +146,9 @@ impl Route {
         next.unwrap_or_else(|| Err(self.nobody(limit)))
     }
 
-    /// Waits until that node's term is over, as far as etcd shows: another term has begun, or nobody leads or owns the
-    /// partition. Also returns when the route can no longer see that, because the session was closed or etcd refuses to show
-    /// the keys. While etcd cannot be reached, it waits ([`Route::age`]).
+    /// Waits until that node's term is over, as far as etcd shows: another term has begun, or no node leads or owns the
+    /// partition. Also returns when the route can no longer see that, because the session was closed or etcd refuses to
+    /// show the keys. While etcd cannot be reached, it waits ([`Route::age`]).
     ///
     /// # Cancellation safety
     ///
@@ -164,7 +165,7 @@ impl Route {
         }
     }
 
-    /// The error after a wait.
+    /// Makes the error after a wait without a leader.
     pub(crate) fn nobody(&self, waited: Duration) -> Error {
         let known = match self.seen.borrow().view {
             View::Unknown => "etcd has not shown the election yet",
@@ -245,7 +246,7 @@ impl Route {
         Error::new(ErrorKind::NoView, message)
     }
 
-    /// A route to the leader that a test names.
+    /// Makes a route to the leader that a test names.
     #[cfg(test)]
     pub(crate) fn named(seen: watch::Receiver<Seen>) -> Self {
         let env = eldest::internal::System::new().expect("a runtime");
@@ -299,7 +300,7 @@ impl PartitionRoutes {
         self
     }
 
-    /// Returns the newest map, or `None` if nothing is known yet.
+    /// Returns the newest map, or `None` before the first view.
     pub fn map(&self) -> Option<PartitionMap> {
         match &self.any.seen.borrow().view {
             View::Partitions(map) => Some(map.clone()),

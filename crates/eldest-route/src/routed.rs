@@ -1,4 +1,4 @@
-//! Sends each request to the leader, waits through a hand-over, and sends again what nobody has worked on.
+//! Sends each request to the leader, waits through a hand-over, and repeats requests that no node has worked on.
 
 use std::fmt;
 use std::pin::pin;
@@ -29,7 +29,7 @@ pub trait Direct: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The request does not say which; it is not sent.
+    /// The request names no way; it is not sent.
     fn direct(&self, parts: &Parts) -> Result<Route, BoxError>;
 }
 
@@ -47,8 +47,8 @@ pub struct ByKey<K> {
 }
 
 impl PartitionRoutes {
-    /// Returns what directs each request to the owner of the partition of its key. `key` takes the key from the request's
-    /// head; `None` fails the request with [`NoKey`](ErrorKind::NoKey).
+    /// Returns a [`Direct`] that sends each request to the owner of its key's partition. `key` takes the key from the
+    /// request's head; `None` fails the request with [`NoKey`](ErrorKind::NoKey).
     ///
     /// ```
     /// # use eldest_route::{Http, PartitionRoutes, Routed};
@@ -80,8 +80,8 @@ where
 
 /// A `tower` service that sends each request to the leader's announced address.
 ///
-/// **It waits** for a leader through a hand-over, [`wait`](Routed::wait) at most (default: one TTL and 5 seconds). The time
-/// for an answer is not limited: add a timeout of your own.
+/// **It waits** for a leader through a hand-over, [`wait`](Routed::wait) at most (default: one TTL and 5 seconds). The
+/// time for an answer is not limited: add a timeout of your own.
 ///
 /// **It sends a request again** only if that is safe, and if the body can be sent again
 /// ([`replay_limit`](Routed::replay_limit)):
@@ -97,9 +97,9 @@ where
 ///
 /// A request that may have been carried out, and is not sent again, fails with [`Lost`](ErrorKind::Lost).
 ///
-/// **It never loops**: the attempts are bounded ([`attempts`](Routed::attempts)), and the header [`HOPS`] counts the nodes
-/// that a request has passed ([`hops`](Routed::hops)). A request that was routed before is tried once, without waiting: the
-/// node that routed it first tries again.
+/// **It never loops**: the attempts are bounded ([`attempts`](Routed::attempts)), and the header [`HOPS`] counts the
+/// nodes that a request has passed ([`hops`](Routed::hops)). A request that was routed before is tried once, without
+/// waiting: the node that routed it first tries again.
 ///
 /// **The answer names its node**: it carries the [`Destination`] to which the request was sent as an extension.
 ///
@@ -139,14 +139,14 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
         self
     }
 
-    /// Sets how often a request is tried at most (default: 32, at least 1). The pause between two attempts at the same
-    /// term grows from 10 ms to a sixteenth of the wait. A new leader ends the pause.
+    /// Sets the largest number of attempts for a request (default: 32, at least 1). The pause between two attempts at
+    /// the same term grows from 10 ms to a sixteenth of the wait. A new leader ends the pause.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.options.attempts = attempts.max(1);
         self
     }
 
-    /// Sets how many bytes of a body are kept to be sent again (default: 64 KiB). Longer bodies are streamed all the same,
+    /// Sets how many bytes of a body are kept to be sent again (default: 64 KiB). Longer bodies are streamed as well,
     /// and a request is sent again only before more than that was read from its body.
     pub fn replay_limit(mut self, bytes: usize) -> Self {
         self.options.replay_limit = bytes;
@@ -278,7 +278,7 @@ impl Patience {
         }
     }
 
-    /// The output of a future, unless the time is over first. A future that is ready always has one.
+    /// Returns the output of a future, unless the time is over first. A future that is ready always returns its output.
     async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let first = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;

@@ -1,15 +1,15 @@
-//! Tells a request that did not leave this process from one whose answer was lost.
+//! Distinguishes a request that did not leave this process from one whose answer was lost.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use eldest::BoxError;
 
-/// Says that the request did not leave this process, so that it is safe to send it again. A client of your own wraps
-/// its errors in it.
+/// An error that shows that the request did not leave this process, so that it is safe to send it again. A client of
+/// your own wraps its errors in it.
 ///
-/// Errors of hyper's, hyper-util's, reqwest's and tonic's connections need no wrapping: those are recognised, if this crate's
-/// features `http` and `tonic` are on.
+/// Errors of hyper's, hyper-util's, reqwest's and tonic's connections need no wrapping: those are recognised, if this
+/// crate's features `http` and `tonic` are on.
 #[derive(Debug)]
 pub struct NotSent(BoxError);
 
@@ -32,7 +32,7 @@ impl StdError for NotSent {
     }
 }
 
-/// Returns true if the error, or one of its causes, says that the request was not sent.
+/// Returns true if the error, or one of its causes, shows that the request was not sent.
 pub(crate) fn was_not_sent(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -48,7 +48,7 @@ fn says_not_sent(error: &(dyn StdError + 'static)) -> bool {
     if error.is::<NotSent>() {
         return true;
     }
-    // hyper gives this to requests that it still has when their connection ends.
+    // hyper returns this for requests that it still holds when their connection ends.
     #[cfg(any(feature = "http", feature = "tonic"))]
     if error
         .downcast_ref::<hyper::Error>()

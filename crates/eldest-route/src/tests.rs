@@ -1,4 +1,4 @@
-//! Holds the rules of sending against nodes in memory: whom a request goes to, when it is sent again, and when it is not.
+//! Tests the rules of sending against nodes in memory: where a request goes, when it is sent again, and when it is not.
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::follow::{Seen, View};
 use crate::marks::{ANSWER_LOST, HOPS, Idempotent, NOT_LEADER, not_leader};
 use crate::{Body, Destination, Error, ErrorKind, NotSent, Route, Routed};
 
-/// With it, the longest pause is 100 ms.
+/// A wait with which the longest pause is 100 ms.
 const WAIT: Duration = Duration::from_millis(1600);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -33,15 +33,15 @@ enum Does {
     SaysAnswerLost,
     CannotBeReached,
     Breaks,
-    /// Answers nothing, for ever.
+    /// Never answers.
     Hangs,
-    /// Hands over to this node, and breaks.
+    /// Hands over to another node, and breaks the connection.
     HandsOver(Option<Destination>),
-    /// Hands over to this node, and answers nothing.
+    /// Hands over to another node, and never answers.
     HandsOverAndHangs(Destination),
 }
 
-/// Nodes that do one thing after the other, and note what came.
+/// Nodes that follow a script, and record the requests that they receive.
 #[derive(Clone)]
 struct Nodes {
     script: Arc<Mutex<VecDeque<Does>>>,
@@ -162,7 +162,7 @@ fn get() -> Request<Empty<Bytes>> {
 const NOT_WE: Does = Does::SaysNotLeader("team/e");
 
 #[tokio::test]
-async fn a_request_goes_to_the_leader_and_its_answer_comes_back_whatever_it_is() {
+async fn a_request_goes_to_the_leader_and_any_answer_comes_back() {
     for status in [200, 404, 500, 503] {
         let status = StatusCode::from_u16(status).unwrap();
         let (nodes, route) = Nodes::new(Some(node("a", 1)), [Does::Answers(status)]);
@@ -175,7 +175,7 @@ async fn a_request_goes_to_the_leader_and_its_answer_comes_back_whatever_it_is()
 }
 
 #[tokio::test]
-async fn a_request_waits_for_a_leader_and_for_no_longer_than_it_may() {
+async fn a_request_waits_for_a_leader_up_to_its_limit() {
     let (nodes, route) = Nodes::new(None, []);
     let mut routed = nodes.routed(route);
     let waiting = tokio::spawn(routed.call(post("x")));
@@ -192,7 +192,7 @@ async fn a_request_waits_for_a_leader_and_for_no_longer_than_it_may() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_reached_or_does_not_lead_is_asked_again_until_another_leads() {
+async fn unreachable_or_former_leader_is_tried_until_another_leads() {
     let script = [Does::CannotBeReached, NOT_WE, Does::CannotBeReached];
     let (nodes, route) = Nodes::new(Some(node("a", 1)), script);
     let answer = nodes.routed(route).call(post("x")).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_node_that_cannot_be_reached_or_does_not_lead_is_asked_again_until_ano
 
 #[tokio::test]
 async fn a_new_leader_ends_the_pause() {
-    // The pause after the eighth takes 1.3 s.
+    // The pause after the eighth attempt takes 1.3 s.
     let script = std::iter::repeat_n(Does::CannotBeReached, 1000);
     let (nodes, route) = Nodes::new(Some(node("a", 1)), script);
     let waiting = tokio::spawn(nodes.routed(route).wait(LONG * 2).call(post("x")));
@@ -219,7 +219,7 @@ async fn a_new_leader_ends_the_pause() {
 }
 
 #[tokio::test]
-async fn a_request_whose_answer_was_lost_is_not_sent_again_unless_it_is_idempotent() {
+async fn request_whose_answer_was_lost_is_repeated_only_if_idempotent() {
     let lost = || Nodes::new(Some(node("a", 1)), [Does::HandsOver(Some(node("b", 2)))]);
     let (nodes, route) = lost();
     let error = nodes.routed(route).call(post("x")).await.unwrap_err();
@@ -238,7 +238,7 @@ async fn a_request_whose_answer_was_lost_is_not_sent_again_unless_it_is_idempote
 }
 
 #[tokio::test]
-async fn an_answer_that_another_node_lost_is_lost_unless_the_request_is_idempotent() {
+async fn answer_lost_by_another_node_is_repeated_only_if_idempotent() {
     let lost = || Nodes::new(Some(node("a", 1)), [Does::SaysAnswerLost]);
     let (nodes, route) = lost();
     let error = nodes.routed(route).call(post("x")).await.unwrap_err();
@@ -265,14 +265,14 @@ async fn an_idempotent_request_leaves_a_leader_that_hangs_when_another_leads() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_carried_out_is_said_though_nobody_leads_in_the_end() {
+async fn error_says_that_the_request_may_have_been_applied_without_a_leader() {
     let (nodes, route) = Nodes::new(Some(node("a", 1)), [Does::HandsOver(None)]);
     let error = nodes.routed(route).call(get()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
 #[tokio::test]
-async fn a_node_that_never_says_that_it_leads_is_asked_a_bounded_number_of_times() {
+async fn a_node_that_never_leads_is_tried_a_bounded_number_of_times() {
     let (nodes, route) = Nodes::new(Some(node("a", 1)), std::iter::repeat_n(NOT_WE, 1000));
     let error = nodes
         .routed(route.clone())
@@ -338,7 +338,7 @@ async fn a_body_that_was_read_beyond_the_limit_is_not_sent_again() {
         "nobody worked on it: {error}"
     );
 
-    // Nothing of it was read.
+    // No part of the body was read.
     let (nodes, route) = Nodes::new(Some(node("a", 1)), [Does::CannotBeReached]);
     nodes
         .routed(route)
@@ -350,7 +350,7 @@ async fn a_body_that_was_read_beyond_the_limit_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_routed_before_is_tried_once_and_only_so_often() {
+async fn routed_request_is_tried_once_and_its_hops_are_bounded() {
     let routed_before = |hops: &str| {
         let mut request = post("x");
         request.headers_mut().insert(HOPS, hops.parse().unwrap());
@@ -456,7 +456,7 @@ async fn a_route_whose_session_was_closed_says_so_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_has_ended_once_another_leads_or_nobody_does() {
+async fn a_node_has_ended_once_it_no_longer_leads() {
     for next in [Some(node("a", 2)), Some(node("b", 2)), None] {
         let (nodes, route) = Nodes::new(Some(node("a", 1)), []);
         let first = route.destination().unwrap();

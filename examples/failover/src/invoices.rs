@@ -1,4 +1,4 @@
-//! The work that must never be done by two at once.
+//! The work, which two instances must never do at once.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use eldest::{BoxError, Error, ErrorKind, Leadership, Op};
 
 use crate::Witness;
 
-/// The key that holds the last number given.
+/// The key that holds the last number that was issued.
 pub const INVOICES: &str = "billing/invoices/last";
 
-/// Gives numbers for as long as this instance leads.
+/// Issues numbers for as long as this instance leads.
 pub(crate) async fn number_them(
     leadership: &Leadership,
     witness: &Witness,
@@ -17,7 +17,7 @@ pub(crate) async fn number_them(
     let lost = leadership.lost();
     let mut known = None;
     while !lost.is_cancelled() {
-        // A new leader, and one that does not know what became of its last write, first looks.
+        // A new leader, and one that does not know whether its last write was applied, first reads.
         let before = match known {
             Some(known) => Some(known),
             None => read(leadership).await.ok(),
@@ -39,7 +39,7 @@ pub(crate) async fn number_them(
             () = tokio::time::sleep(Duration::from_millis(50)) => {}
         }
     }
-    // Returning gives the key back at once, so that the next instance need not wait.
+    // Returning releases the key at once, so that the next instance need not wait.
     Ok(())
 }
 
@@ -50,7 +50,7 @@ fn must_stop(error: &Error) -> bool {
     )
 }
 
-/// Under the guard as well: who reads does so as the leader.
+/// Reads under the fence as well, so that only the leader reads.
 async fn read(leadership: &Leadership) -> Result<u64, BoxError> {
     let outcome = leadership.txn([Op::get(INVOICES)]).await?;
     match outcome.found().next() {

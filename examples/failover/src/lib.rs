@@ -1,5 +1,5 @@
-//! A small service as a team may have it: of all its instances, the leader numbers invoices, one after the other.
-//! What matters here is how its failover is tested; see `tests/`.
+//! A small service of which only the leading instance numbers invoices, one after the other. The example shows how to
+//! test the failover of such a service; see `tests/`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 mod invoices;
@@ -17,11 +17,11 @@ pub use witness::Witness;
 /// The election of this service.
 pub const ELECTION: &str = "billing";
 
-/// Serves until `shutdown` is cancelled. `GET /leader` answers 200 where the leader is, 503 elsewhere.
+/// Serves until `shutdown` is cancelled. `GET /leader` returns 200 on the leader, and 503 on other instances.
 ///
 /// # Errors
 ///
-/// etcd cannot be reached at the start, or refuses.
+/// etcd cannot be reached at the start, or refuses a request.
 pub async fn serve(
     listener: TcpListener,
     endpoints: &[String],
@@ -48,7 +48,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Compares the deadline at every request: a stopped process that wakes up does not say that it leads.
+/// Compares the deadline at every request, so that a stopped process that wakes up does not claim to lead.
 async fn leads(State(term): State<watch::Receiver<Option<Term>>>) -> StatusCode {
     match &*term.borrow() {
         Some(term) if term.is_valid() => StatusCode::OK,

@@ -1,5 +1,5 @@
-//! One instance of the service, set up by `NAME`, `ETCD_ENDPOINTS`, `LISTEN` and `TTL_SECONDS`; a build for the tests
-//! of its failover also by `HISTORY`, the file that it records to.
+//! One instance of the service, configured by `NAME`, `ETCD_ENDPOINTS`, `LISTEN` and `TTL_SECONDS`. A build for the
+//! failover tests also needs `HISTORY`, the file to which it writes its records.
 #![allow(clippy::disallowed_methods)] // an application has no injected clock
 
 use std::env;

@@ -6,13 +6,13 @@ pub use with::Witness;
 mod with {
     use eldest::{Error, Term};
 
-    /// Sees nothing.
+    /// Records nothing.
     #[derive(Debug, Clone, Default)]
     pub struct Witness;
 
     pub(crate) struct Write;
 
-    #[allow(clippy::unused_self)] // the other one needs it
+    #[allow(clippy::unused_self)] // the other witness needs it
     impl Witness {
         pub(crate) fn elected(&self, _: Term) {}
 
@@ -20,7 +20,7 @@ mod with {
             Write
         }
 
-        /// The node is about to shut down.
+        /// Records that the node is about to shut down.
         pub fn leaves(&self) {}
     }
 
@@ -37,14 +37,14 @@ mod with {
 
     use crate::ELECTION;
 
-    /// Records when an instance finds its term valid, and what it does, under the instance's name.
+    /// Records when an instance finds its term valid, and what it writes, under the instance's name.
     #[derive(Debug, Clone)]
     pub struct Witness {
         recorder: Recorder,
         name: String,
     }
 
-    /// A write that is under way. If it never ends, nobody knows whether it was applied.
+    /// A write in flight. If it never ends, it is unknown whether it was applied.
     pub(crate) struct Write {
         witness: Witness,
         token: i64,
@@ -52,7 +52,7 @@ mod with {
     }
 
     impl Witness {
-        /// Records for the instance of that name.
+        /// Makes the witness of the instance with that name.
         pub fn new(recorder: &Recorder, name: &str) -> Self {
             Self {
                 recorder: recorder.clone(),
@@ -78,7 +78,7 @@ mod with {
             self.recorder.record(&*self.name, ELECTION, what);
         }
 
-        /// The node is about to shut down.
+        /// Records that the node is about to shut down.
         pub fn leaves(&self) {
             self.recorder.record(&*self.name, ELECTION, What::Left);
         }

@@ -1,4 +1,4 @@
-//! The failover of this service, in containers: its leader is killed, frozen, cut off.
+//! Tests the failover of this service in containers: its leader is killed, frozen, or cut off from etcd.
 //!
 //! Needs a Docker Engine, and builds the image of the service by itself.
 #![allow(clippy::disallowed_methods)] // tests run in real time
@@ -27,7 +27,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const ETCD: (&str, &str) = ("quay.io/coreos/etcd", "v3.7.2");
 const TTL: Duration = Duration::from_secs(5);
-/// The TTL, half a second in which etcd looks for expired leases, and room for a busy machine.
+/// The longest takeover: the TTL, half a second in which etcd checks for expired leases, and room for a busy machine.
 const TAKEOVER: Duration = Duration::from_secs(5 + 4);
 /// Limit for events that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ async fn when_the_leader_is_killed_another_leads() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_leader_is_frozen_another_leads_and_the_old_one_does_not_act() -> Result {
+async fn frozen_leader_does_not_act_while_another_leads() -> Result {
     let stage = Stage::start("frozen").await?;
     let old = stage.leader(SOON).await?;
     old.container.freeze().await?;
@@ -83,7 +83,7 @@ impl fmt::Display for Node {
 }
 
 impl Node {
-    /// Starts an instance that writes its history into a file of that folder.
+    /// Starts an instance that writes its history into a file of the folder.
     async fn start(
         container: ContainerRequest<GenericImage>,
         name: &str,
@@ -109,12 +109,13 @@ impl Node {
 }
 
 async fn leads(node: &Node) -> Result<bool> {
-    // A published port may change whenever its container was started or connected.
+    // A published port may change whenever its container is started or connected.
     let address = node.container.address(8080).await?;
     Ok(common::says_that_it_leads(address).await?)
 }
 
-/// An etcd, three instances, and all that is seen of them. Dropped in this order: a network goes last.
+/// An etcd, three instances, and everything recorded about them. Fields are dropped in this order: a network must go
+/// last.
 struct Stage {
     nodes: Vec<Node>,
     _etcd: ContainerAsync<GenericImage>,
@@ -128,7 +129,7 @@ struct Stage {
 impl Stage {
     async fn start(test: &str) -> Result<Self> {
         sweep().await?; // what a test that was killed has left
-        // Before anything is recorded: a build may take longer than an election may stay vacant.
+        // Built before anything is recorded, because a build may take longer than an election may stay vacant.
         let service = image().await?;
         let (label, owner) = owner_label();
         let network = Network::create(format!("failover-{test}-{owner}")).await?;
@@ -153,7 +154,7 @@ impl Stage {
             client.get(INVOICES, None).await.ok().map(|_| client)
         })
         .await?;
-        // Before the first instance stands, or its election could not be checked.
+        // Started before the first instance joins, or its election could not be checked.
         let prefix = format!("eldest/{ELECTION}/");
         let eye = [container.address(2379).await?.to_string()];
         let truth = TruthRecorder::start(eye, recorder.clone(), ELECTION, prefix).await?;
@@ -188,7 +189,7 @@ impl Stage {
         Ok(one_leader_stays(TTL, leader, &self.nodes, leads).await?)
     }
 
-    /// Ends all instances, and checks what was recorded.
+    /// Ends all instances, and checks the records.
     async fn judge(mut self) -> Result {
         let ends = self.nodes.iter();
         let ends = ends.map(|node| node.container.stop(2 * TTL + Duration::from_secs(5)));
@@ -211,7 +212,7 @@ impl Stage {
         let report = check(&history, &rules);
         println!("{report}");
         report.assert_ok();
-        // Nothing was violated; that something was checked at all is as important.
+        // No rule was violated; the report must also show that something was checked.
         report.require(2, 1);
         assert!(report.counts.elections_checked_for_seniority >= 2);
         assert!(report.counts.samples >= 100);
@@ -221,7 +222,7 @@ impl Stage {
     }
 }
 
-/// The image of the service, of a binary that is built once.
+/// Returns the image of the service, with a binary that is built once.
 async fn image() -> Result<GenericImage> {
     static BINARY: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let binary = tokio::task::block_in_place(|| BINARY.get_or_init(static_binary).clone())?;
@@ -231,12 +232,13 @@ async fn image() -> Result<GenericImage> {
     Ok(image.build_image().await?)
 }
 
-/// A static binary runs in an empty image, and none has to be fetched for it.
+/// Builds a static binary, which runs in an empty image, so that no image has to be fetched.
 fn static_binary() -> std::result::Result<PathBuf, String> {
-    // Beside what this test was built with: what runs only while the service is built, such as macros, is there already.
+    // The folder in which this test was built: programs that run only during the build, such as macros, exist there
+    // already.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let folder = folder.parent().expect("the target folder");
-    // With a target named, the flags are not for build scripts and macros.
+    // With an explicit target, the flags do not apply to build scripts and macros.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", env!("CARGO_PKG_NAME")])

@@ -1,5 +1,5 @@
-//! The failover of this service without Docker: an etcd of the test's own, and every instance in this process, behind a
-//! proxy that goes silent on request.
+//! Tests the failover of this service without Docker: the test starts its own etcd, and runs every instance in this
+//! process, behind a proxy that can fall silent.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod common;
@@ -32,7 +32,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Waits until that many leaders have written: a leader can be asked before its first write was admitted.
+/// Waits until that many leaders have written: a leader may report that it leads before its first write was admitted.
 async fn have_written(recorder: &Recorder, leaders: usize) -> Result<(), BoxError> {
     let what = format!("{leaders} leaders have written");
     eventually(SOON, what, async || {
@@ -54,7 +54,7 @@ async fn have_written(recorder: &Recorder, leaders: usize) -> Result<(), BoxErro
 }
 
 #[tokio::test]
-async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
+async fn leader_without_answers_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
 {
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();
@@ -83,7 +83,7 @@ async fn a_leader_that_hears_nothing_from_etcd_stops_before_another_leads() -> R
     let name = "silent".to_owned();
     recorder.record(old.name, ELECTION, What::Fault { name: name.clone() });
     old.proxy.hold();
-    // The old one can still be asked, and says "yes" until its own deadline: both must not.
+    // The old leader still answers, and says "yes" until its own deadline: both must not say so.
     let other = async |node: &Node| Ok::<_, BoxError>(leads(node).await? && node.name != old.name);
     let new = one_leader(TTL + Duration::from_secs(4), &nodes, other).await?;
     assert!(!leads(old).await?, "{new} leads");

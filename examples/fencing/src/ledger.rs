@@ -1,5 +1,5 @@
-//! Fenced writes to `PostgreSQL`: a table keeps the highest token of each election, and each write compares it in the same
-//! statement.
+//! Fenced writes to `PostgreSQL`: a table keeps the highest token of each election, and each write compares it in the
+//! same statement.
 
 use anyhow::Result;
 use tokio_postgres::Client;
@@ -8,7 +8,7 @@ use crate::Refused;
 
 /// Creates the tables.
 pub const SCHEMA: &str = include_str!("sql/schema.sql");
-/// Stores a token, unless a higher one is there. It changes one row, or none.
+/// Stores a token, unless a higher one is stored. It changes one row, or none.
 pub const CLAIM: &str = include_str!("sql/claim.sql");
 /// Does the same, and writes a payment if the token was stored. It changes one row, or none.
 pub const PAY: &str = include_str!("sql/pay.sql");
@@ -24,7 +24,7 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// `PostgreSQL` cannot be reached, or refuses.
+    /// `PostgreSQL` cannot be reached, or refuses a statement.
     pub async fn open(client: Client, election: &str) -> Result<Self> {
         client.batch_execute(SCHEMA).await?;
         Ok(Self {
@@ -50,8 +50,8 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// [`Refused`] if a later leader has claimed the ledger; otherwise those of `PostgreSQL`. One of them says that the
-    /// invoice is paid already.
+    /// [`Refused`] if a later leader has claimed the ledger; otherwise those of `PostgreSQL`. One of them reports that
+    /// the invoice is paid already.
     pub async fn pay(&self, token: i64, invoice: &str) -> Result<()> {
         let rows = self
             .client
@@ -60,7 +60,7 @@ impl Ledger {
         admitted(rows, token)
     }
 
-    /// All invoices in the order of their payment, each with the token of the leader that paid it.
+    /// Returns all invoices in the order of their payment, each with the token of the leader that paid it.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! Writes that an old leader can never make, outside etcd: to `PostgreSQL`, and to an object store with conditional writes.
+//! Writes that an old leader can never make, outside etcd: to `PostgreSQL`, and to an object store with conditional
+//! writes.
 //!
-//! Both keep the highest fencing token beside the data and compare it in the same step as the write. `tests/` shows that an
-//! old leader is refused.
+//! Both keep the highest fencing token beside the data and compare it in the same step as the write. `tests/` shows
+//! that an old leader is refused.
 
 mod ledger;
 mod object;

@@ -1,5 +1,5 @@
-//! Fenced writes to one object of a store with conditional writes, as S3 has them: the object contains its writer's token,
-//! and each write names the version that it replaces.
+//! Fenced writes to one object of a store with conditional writes, as S3 has them: the object contains its writer's
+//! token, and each write names the version that it replaces.
 //!
 //! Plain HTTP, without authentication: a client of your store signs its requests and sends the same two headers.
 
@@ -37,7 +37,7 @@ pub struct Claimed {
 }
 
 impl Object {
-    /// The object at this address. Sends nothing yet.
+    /// Makes the object at this address. Sends nothing yet.
     pub fn at(uri: Uri) -> Self {
         Self {
             client: Client::builder(TokioExecutor::new()).build_http(),
@@ -57,7 +57,7 @@ impl Object {
                 Some((etag, found)) => ((IF_MATCH, etag), found.data),
                 None => ((IF_NONE_MATCH, "*".to_owned()), String::new()),
             };
-            // None: the object changed since it was read, perhaps because two leaders claim it at once.
+            // `None`: the object changed since it was read, perhaps because two leaders claim it at once.
             if let Some(etag) = self.put(condition, token, &data).await? {
                 return Ok(Claimed {
                     object: self.clone(),
@@ -80,7 +80,7 @@ impl Object {
         Ok(Some((etag, serde_json::from_slice(&body)?)))
     }
 
-    /// The new version's `ETag`; `None` if the condition does not hold.
+    /// Returns the new version's `ETag`; `None` if the condition does not hold.
     async fn put(
         &self,
         (header, value): (HeaderName, String),
@@ -93,7 +93,7 @@ impl Object {
         let request = request.body(Full::new(body.into()))?;
         let answer = self.client.request(request).await?;
         match answer.status() {
-            // S3 says CONFLICT if another write is under way.
+            // S3 returns CONFLICT if another write is in flight.
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(None),
             status if status.is_success() => Ok(Some(etag(&answer)?)),
             status => bail!("{status}"),
@@ -102,7 +102,7 @@ impl Object {
 }
 
 impl Claimed {
-    /// The content of the object, without the token.
+    /// Returns the content of the object, without the token.
     pub fn data(&self) -> &str {
         &self.data
     }

@@ -1,5 +1,5 @@
-//! Fenced writes to an object store. A small HTTP server in this process stands for S3: it has the answers of S3 to conditional
-//! requests, and nothing else of it.
+//! Tests fenced writes to an object store. A small HTTP server in this process replaces S3: it answers conditional
+//! requests as S3 does, and has no other features of S3.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod common;
@@ -25,7 +25,7 @@ type Result<T = ()> = std::result::Result<T, BoxError>;
 /// All versions of the one object, the newest last.
 type Versions = Arc<Mutex<Vec<Bytes>>>;
 
-/// A hash of the content alone, as S3 makes it.
+/// Returns a hash of the content alone, as S3 makes it.
 fn etag(content: &Bytes) -> String {
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
@@ -71,7 +71,7 @@ fn is_refused<T>(answer: anyhow::Result<T>, token: i64) -> bool {
 }
 
 #[tokio::test]
-async fn an_old_leader_cannot_replace_an_object_that_its_successor_has_claimed() -> Result {
+async fn an_old_leader_cannot_replace_an_object_claimed_by_its_successor() -> Result {
     let (object, _) = store().await?;
     let nodes = Nodes::start().await?;
 
@@ -83,7 +83,7 @@ async fn an_old_leader_cannot_replace_an_object_that_its_successor_has_claimed()
 
     let successor = nodes.successor(&leader).await?;
     let new = successor.fencing_token();
-    // The successor writes nothing new, and the content is the same but for the token.
+    // The successor writes no new data, so only the token in the content changes.
     let mut second = object.claim(new).await?;
     assert_eq!(second.data(), "one payment");
     assert!(is_refused(first.write("a late payment").await, old));

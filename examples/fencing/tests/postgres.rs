@@ -1,4 +1,4 @@
-//! Fenced writes to a real `PostgreSQL`: an old leader is refused, at whichever moment its write arrives.
+//! Tests fenced writes to a real `PostgreSQL`: an old leader is refused, whenever its write arrives.
 #![cfg(unix)] // the server listens on a socket in a folder
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -55,18 +55,18 @@ async fn an_old_leader_cannot_pay_after_its_successor_has_claimed_the_ledger() -
     assert!(is_refused(first.pay(old, "4712").await, old));
     assert!(is_refused(first.claim(old).await, old));
     second.pay(new, "4712").await?;
-    // Paid already: repeating a write whose answer was lost does no harm.
+    // Already paid: repeating a write whose answer was lost does no harm.
     assert!(second.pay(new, "4711").await.is_err());
 
     let paid = [("4711".to_owned(), old), ("4712".to_owned(), new)];
     assert_eq!(second.payments().await?, paid);
-    // The tokens of other elections are others.
+    // The tokens of another election do not count.
     let other = Ledger::open(connect(&server).await?, "shipping").await?;
     other.claim(1).await?;
     Ok(())
 }
 
-/// Awaits that a statement waits for another one's lock.
+/// Waits until a statement waits for the lock of another one.
 async fn one_waits(server: &Postgres) -> Result {
     let observer = connect(server).await?;
     let waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
@@ -87,7 +87,7 @@ async fn a_write_that_meets_the_claim_comes_before_it_or_is_refused() -> Result 
     let mut slow = connect(&server).await?;
     first.claim(7).await?;
 
-    // The claim is under way: the old leader's write waits for it, and is refused.
+    // The claim is in flight: the old leader's write waits for it, and is refused.
     let claim = slow.transaction().await?;
     assert_eq!(claim.execute(CLAIM, &[&ELECTION, &8_i64]).await?, 1);
     let (paid, committed) = tokio::join!(first.pay(7, "4711"), async {
@@ -97,7 +97,7 @@ async fn a_write_that_meets_the_claim_comes_before_it_or_is_refused() -> Result 
     committed?;
     assert!(is_refused(paid, 7));
 
-    // The old leader's write is under way: the claim waits for it, and the new leader reads it.
+    // The old leader's write is in flight: the claim waits for it, and the new leader reads it.
     let write = slow.transaction().await?;
     assert_eq!(write.execute(PAY, &[&ELECTION, &8_i64, &"4711"]).await?, 1);
     let (claimed, committed) = tokio::join!(second.claim(9), async {

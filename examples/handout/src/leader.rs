@@ -1,7 +1,8 @@
-//! The leader's part. **Its rule: it writes through its term, and after a write that may have failed it begins a new term.**
+//! The leader's part. **Its rule: it writes through its term, and after a write that may have failed it begins a new
+//! term.**
 //!
-//! So nobody else writes `job` while it leads, and what it has read of `job` stays true. Workers write pieces too. Therefore
-//! a hand-out also compares that the piece is the one that was read.
+//! So no other node writes `job` while it leads, and its copy of `job` stays correct. Workers write pieces too.
+//! Therefore a hand-out also compares the revision of the piece that was read.
 
 use std::ops::Range;
 
@@ -21,11 +22,11 @@ pub struct Job {
     pub pieces: Vec<(String, i64, Piece)>,
 }
 
-/// Leads the job to its end, and returns the sum. It is the work of an election.
+/// Leads the job to its end, and returns the sum. This function is the work of an election.
 ///
 /// # Errors
 ///
-/// etcd refuses a request, or the job's keys contain something else.
+/// etcd refuses a request, or the job's keys contain other data.
 pub async fn lead(
     leadership: Leadership,
     workers: &Group,
@@ -40,7 +41,8 @@ pub async fn lead(
         | ErrorKind::LeadershipLost
         | ErrorKind::Unavailable = error.kind()
     {
-        // Perhaps it was written, or will be: the next term's fence decides, and its leader reads what became of it.
+        // The write may have been applied, or may be later: the next term's fence decides, and its leader reads the
+        // result.
         leadership.step_down().await?;
     }
     Ok(led?)
@@ -76,11 +78,11 @@ async fn until_done(
     }
 }
 
-/// Reads the job, if there is one, as no earlier leader can change it any more.
+/// Reads the job, if there is one, in a state that no earlier leader can change any more.
 ///
 /// # Errors
 ///
-/// As [`Term::txn`], or the keys contain something else.
+/// As [`Term::txn`], or the keys contain other data.
 pub async fn read(term: &Term) -> Result<Option<Job>> {
     let found = term.txn([Op::get(JOB), Op::get_prefix(PIECES)]).await?;
     let mut found = found.found().peekable();
@@ -154,7 +156,7 @@ pub async fn count(term: &Term, mut job: Job) -> Result<Job> {
     Ok(job)
 }
 
-/// Hands pieces that nobody has, or that an absent worker has, to workers that have none.
+/// Hands pieces without a worker, or with an absent worker, to workers that have none.
 ///
 /// # Errors
 ///
@@ -175,7 +177,7 @@ pub async fn hand_out(term: &Term, job: &Job, present: &[String]) -> Result<()> 
             worker: Some(worker.clone()),
             ..piece.clone()
         };
-        // The absent worker may have been alive, and have written its result since.
+        // The absent worker may have been alive, and may have written its result since.
         let unchanged = Condition::mod_revision(key.as_str(), Comparison::Equal, *revision);
         writes.push(Op::when([unchanged], [put(key, &piece)?], []));
     }

@@ -1,7 +1,7 @@
 //! Counts the primes below a million, by all processes that run this program: one leads, and all of them work.
 //!
-//! Start it three times, and kill any of them: the others print 78498. Set up by `NAME`, `ETCD_ENDPOINTS`, `TTL_SECONDS`
-//! and `WORK_MILLIS`, which makes the work on a piece slow enough to be watched.
+//! Start it three times, and kill any of them: the others print 78498. Set up by `NAME`, `ETCD_ENDPOINTS`,
+//! `TTL_SECONDS` and `WORK_MILLIS`, which makes the work on a piece slow enough to be watched.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::env;

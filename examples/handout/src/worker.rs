@@ -1,6 +1,7 @@
-//! A worker's part. **Its rule: a result is written only if its piece is still as it was handed out.**
+//! The worker's part. **Its rule: a result is written only if its piece did not change after it was handed out.**
 //!
-//! Each hand-out changes the piece, so of several attempts only the last one that was handed out can be written, and only once.
+//! Each hand-out changes the piece, so of several attempts only the last one that was handed out can be written, and
+//! only once.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,11 +23,11 @@ pub struct Handed {
     pub piece: Piece,
 }
 
-/// Announces this node as a worker, and does what it is handed, for as long as the future is polled.
+/// Announces this node as a worker, and works on the pieces that it is handed, for as long as the future is polled.
 ///
 /// # Errors
 ///
-/// The session is closed, or etcd refuses it.
+/// The session is closed, or etcd refuses a request.
 pub async fn work(
     session: &Session,
     mut etcd: Client,
@@ -61,7 +62,7 @@ async fn until_error(
 ///
 /// # Errors
 ///
-/// etcd cannot be reached, or the keys contain something else.
+/// etcd cannot be reached, or the keys contain other data.
 pub async fn handed_to(etcd: &mut Client, name: &str) -> Result<Vec<Handed>> {
     let pieces = etcd
         .get(PIECES, Some(GetOptions::new().with_prefix()))
@@ -81,7 +82,8 @@ pub async fn handed_to(etcd: &mut Client, name: &str) -> Result<Vec<Handed>> {
     Ok(mine)
 }
 
-/// Writes the result of a piece. `false`: it does not count, because the piece was handed out again, or has a result.
+/// Writes the result of a piece. Returns `false` if the result does not count, because the piece was handed out again,
+/// or has a result.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The job is completed though leaders and workers die at the worst moments: each result counts once.
+//! Tests that the job is completed although leaders and workers die at the worst moments, and that each result counts
+//! once.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod common;
@@ -23,7 +24,7 @@ async fn begun(leadership: &Leadership, workers: &[&str]) -> Result<Job> {
     Ok(leader::read(leadership).await?.ok_or("a job")?)
 }
 
-/// The worker of that name does all that it was handed.
+/// Lets the worker with that name do all the pieces that it was handed.
 async fn does_its_pieces(node: &Node, name: &str) -> Result<usize> {
     let mut etcd = node.etcd.clone();
     let handed = worker::handed_to(&mut etcd, name).await?;
@@ -35,7 +36,7 @@ async fn does_its_pieces(node: &Node, name: &str) -> Result<usize> {
     Ok(pieces)
 }
 
-/// The job is completed under that leader, by that worker, and each result counts once.
+/// Checks that the job is completed by that leader and that worker, and that each result counts once.
 async fn is_completed(etcd: &Etcd, leader: &Node, worker: &Node) -> Result {
     let working = worker.works();
     assert_eq!(leader.completes().await?, SUM);
@@ -76,7 +77,7 @@ async fn a_leader_dies_after_it_handed_pieces_out() -> Result {
     begun(&leadership, &["b", "c"]).await?;
     crash(&a.session)?;
     let (sum, ()) = tokio::try_join!(b.completes(), async {
-        // Both do what the dead leader handed them, while nobody leads.
+        // Both workers do the pieces that the dead leader handed them, while no node leads.
         assert_eq!(does_its_pieces(&b, "b").await?, 1);
         assert_eq!(does_its_pieces(&c, "c").await?, 1);
         drop((b.works(), c.works()));
@@ -92,7 +93,7 @@ async fn a_leader_dies_after_it_handed_pieces_out() -> Result {
 }
 
 #[tokio::test]
-async fn a_leader_dies_after_a_result_was_written_and_before_it_was_counted() -> Result {
+async fn a_leader_dies_between_writing_a_result_and_counting_it() -> Result {
     let etcd = Etcd::start().await?;
     let [a, b, c] = nodes(&etcd).await?;
     let (_candidate, leadership) = a.leads().await?;
@@ -102,7 +103,7 @@ async fn a_leader_dies_after_a_result_was_written_and_before_it_was_counted() ->
     is_completed(&etcd, &b, &c).await
 }
 
-/// The old leader does not hear that its key is gone, and etcd still hears the old leader.
+/// The old leader does not learn that its key is gone, and its requests still reach etcd.
 #[tokio::test]
 async fn a_leader_that_was_overtaken_writes_nothing() -> Result {
     let etcd = Etcd::start().await?;
@@ -173,9 +174,9 @@ async fn a_dead_workers_piece_is_handed_out_again() -> Result {
     Ok(())
 }
 
-/// The first worker was wrongly taken for dead, so both have done the piece.
+/// The first worker was wrongly considered dead, so both have done the piece.
 #[tokio::test]
-async fn of_two_workers_with_the_same_piece_only_the_last_one_writes_a_result() -> Result {
+async fn only_the_last_worker_of_a_piece_writes_its_result() -> Result {
     let etcd = Etcd::start().await?;
     let [a, b, c] = nodes(&etcd).await?;
     let (mut candidate, leadership) = a.leads().await?;
@@ -195,7 +196,7 @@ async fn of_two_workers_with_the_same_piece_only_the_last_one_writes_a_result() 
         (2, &first.piece.numbers)
     );
 
-    // Its answer would count twice, or replace a right one, if it were taken.
+    // Its result would count twice, or replace a right one, if it were accepted.
     let late = worker::hand_in(&mut of_b, first.clone(), 1_000_000).await?;
     assert!(!late, "the first attempt counts before the second");
     assert!(worker::hand_in(&mut of_c, second.clone(), 45).await?);
@@ -258,9 +259,9 @@ async fn three_processes_count_the_primes_though_one_is_killed_while_it_leads() 
     Ok(())
 }
 
-/// The leader does not learn whether its requests were carried out.
+/// The leader does not learn whether its requests were applied.
 #[tokio::test]
-async fn a_leader_without_answers_goes_on_in_a_later_term() -> Result {
+async fn a_leader_without_answers_continues_in_a_later_term() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = Node::at(&proxy.endpoint(), &etcd, "a").await?;

@@ -17,7 +17,7 @@ use tracing_subscriber::{Layer, layer::SubscriberExt};
 ///
 /// # Errors
 ///
-/// The endpoint is no URL.
+/// The endpoint is not a URL.
 ///
 /// # Panics
 ///
@@ -40,7 +40,7 @@ pub fn exporter(endpoint: &str, node: &str) -> Result<SdkTracerProvider> {
 
 /// Exports the library's spans, renewals included, and this program's own. Writes log lines to the standard error.
 pub fn subscriber(exporter: &SdkTracerProvider) -> impl Subscriber + Send + Sync + use<> {
-    // `DEBUG` has the renewals, and locks; `INFO` has campaigns and terms alone.
+    // `DEBUG` includes renewals and locks; `INFO` has campaigns and terms alone.
     let wanted = Targets::new()
         .with_target("eldest", LevelFilter::DEBUG)
         .with_target(env!("CARGO_CRATE_NAME"), LevelFilter::INFO);

@@ -1,4 +1,4 @@
-//! A node whose leader writes reports. `NAME` names it; etcd is at `ETCD_ENDPOINTS`, the collector at
+//! A node that writes reports while it leads. `NAME` is its name; etcd is at `ETCD_ENDPOINTS`, the collector at
 //! `OTEL_EXPORTER_OTLP_ENDPOINT`. Ends by Ctrl-C.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 

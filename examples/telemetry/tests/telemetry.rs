@@ -1,4 +1,5 @@
-//! Two nodes export the spans of a hand-over to a double of the collector: names, parents, links, attributes and times.
+//! Tests that two nodes export the spans of a hand-over to a replacement of the collector: names, parents, links,
+//! attributes and times.
 #![cfg(unix)] // the nodes are ended by a signal
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
@@ -85,7 +86,7 @@ fn is_root(received: &Received) {
     assert_eq!(received.span.parent_span_id, [0; 0], "{received:?}");
 }
 
-/// Checks the spans of a node that led once. Returns its campaign and its term.
+/// Checks the spans of a node that led once. Returns the spans of its campaign and its term.
 fn led_once(collector: &Collector, node: &str) -> (Received, Received) {
     let who = [("identity", node), ("election", "reports")];
     let campaign = collector.span(node, "campaign");
@@ -117,7 +118,7 @@ fn led_once(collector: &Collector, node: &str) -> (Received, Received) {
 }
 
 #[tokio::test]
-async fn a_hand_over_its_terms_and_renewals_arrive_at_the_collector() -> Result {
+async fn terms_renewals_and_a_hand_over_reach_the_collector() -> Result {
     let etcd = Etcd::start().await?;
     let (collector, endpoint) = Collector::start().await?;
     let mut first = Node::start("a", &etcd, &endpoint)?;
@@ -144,14 +145,14 @@ async fn a_hand_over_its_terms_and_renewals_arrive_at_the_collector() -> Result 
     let wait = collector.span("b", "wait");
     is_child(&wait, &campaign);
     says(&wait, &[("ahead", "1")]);
-    // Both nodes have the clock of this machine.
+    // Both nodes use the clock of this machine.
     assert!(next.span.start_time_unix_nano >= term.span.end_time_unix_nano);
     let hand_over = collector.span("b", "hand_over").span;
     assert!(hand_over.start_time_unix_nano >= wait.span.end_time_unix_nano);
 
     for node in ["a", "b"] {
         let mut renewals = collector.spans(node, "renewal");
-        // The stream was opened before the first one.
+        // The stream was opened before the first renewal.
         renewals.retain(|renewal| renewal.attributes["outcome"] != "opened");
         assert!(!renewals.is_empty(), "no renewal of {node}");
         for renewal in &renewals {

@@ -19,7 +19,7 @@ type Bytes = std::result::Result<Vec<u8>, String>;
 /// The end of a PEM header that marks a certificate.
 const CERTIFICATE: &str = "CERTIFICATE-----";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-/// With these bytes some editors begin a file in UTF-8.
+/// Some editors begin a UTF-8 file with these bytes.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The authorities to trust and the certificate to show for TLS with etcd; for
@@ -28,9 +28,9 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// Every attempt to connect reads the files (PEM) again: replace them in time, and no process has to be restarted. An
 /// established connection is not affected when they change or when a certificate expires, because both sides check
-/// certificates only when they connect. [`Session::connect`](crate::Session::connect) [checks](TlsOptions::check) the files
-/// first. Later, if a file is missing, or a key does not fit its certificate, the attempt fails and the next one reads them
-/// again. So replace them in any order, each by a rename.
+/// certificates only when they connect. [`Session::connect`](crate::Session::connect) [checks](TlsOptions::check) the
+/// files first. Later, if a file is missing, or a key does not fit its certificate, the attempt fails and the next one
+/// reads them again. So replace them in any order, each by a rename.
 ///
 /// # Default
 ///
@@ -51,7 +51,7 @@ enum Pem {
 }
 
 impl fmt::Debug for Pem {
-    /// Leaves out the bytes, which may be a private key.
+    /// Omits the bytes, which may be a private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Pem::File(file) => f.debug_tuple("File").field(file).finish(),
@@ -155,7 +155,7 @@ impl TlsOptions {
         })
     }
 
-    /// With that server name, unless the user has set one.
+    /// Sets the server name, unless the user has set one.
     pub(super) fn or_server_name(mut self, name: Option<String>) -> Self {
         self.server_name = self.server_name.or(name);
         self
@@ -215,7 +215,7 @@ impl Pem {
         self.holding(kind, bytes)
     }
 
-    /// Returns the bytes if they hold something of that kind; rustls would take other bytes for an empty list.
+    /// Returns the bytes if they hold an item of that kind; rustls would read other bytes as an empty list.
     fn holding(&self, kind: &str, bytes: Vec<u8>) -> Bytes {
         let text = String::from_utf8_lossy(&bytes);
         if bytes.starts_with(BYTE_ORDER_MARK) {
@@ -223,7 +223,7 @@ impl Pem {
                 "{self}: it begins with a byte order mark, which hides its first line: save it as UTF-8 without one"
             ));
         }
-        // The second one is OpenSSL's own form.
+        // The second form is OpenSSL's own.
         let is_encrypted = text.contains("ENCRYPTED PRIVATE KEY") || text.contains(",ENCRYPTED");
         if kind == PRIVATE_KEY && is_encrypted {
             return Err(format!(
@@ -247,7 +247,7 @@ impl fmt::Display for Pem {
     }
 }
 
-/// Checks that the key can be used, and that it is the certificate's.
+/// Checks that the key can be used, and that it belongs to the certificate.
 fn fits(
     (certificate, chain): (&Pem, &[u8]),
     (key, secret): (&Pem, &[u8]),
@@ -268,7 +268,7 @@ fn fits(
         Err(rustls::Error::InconsistentKeys(_)) => Err(format!(
             "{key}: it is not the private key of the certificate in {certificate}"
         )),
-        // webpki's own error has no type here.
+        // rustls has no type for this error of webpki.
         Err(why) if format!("{why:?}").contains("UnsupportedCertVersion") => Err(format!(
             "{certificate}: the certificate has version 1 of X.509: issue it again with an extension, such as \
              subjectAltName, which makes it one of version 3"

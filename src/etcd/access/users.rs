@@ -14,12 +14,12 @@ use crate::error::BoxError;
 
 /// A user of etcd and the password, for [`SessionOptions::credentials`](crate::SessionOptions::credentials).
 ///
-/// Every connection that the session makes authenticates once, and again when etcd does not take its token any more,
-/// because it has expired, or users or roles have changed. With [`from_file`](Self::from_file) and
-/// [`from_provider`](Self::from_provider) each of these takes the password of that moment: rotate it, and no process has to
-/// be restarted. While etcd refuses the password, a session that had a lease before keeps trying.
+/// Every connection that the session makes authenticates once, and again when etcd no longer accepts its token, because
+/// the token has expired, or users or roles have changed. With [`from_file`](Self::from_file) and
+/// [`from_provider`](Self::from_provider) each authentication uses the password of that moment: rotate it, and no
+/// process has to be restarted. While etcd refuses the password, a session that had a lease before keeps trying.
 ///
-/// Where etcd has authentication disabled, the session goes on without the user, and logs one warning.
+/// Where etcd has authentication disabled, the session continues without the user, and logs one warning.
 ///
 /// Its `Debug` output leaves the password out.
 ///
@@ -66,11 +66,11 @@ impl Credentials {
         })
     }
 
-    /// Asks `provider` for the user and the password before each authentication. The attempt to connect, and with it this
-    /// future, is dropped after four request timeouts. While the provider fails, attempts to connect fail with `Unavailable`
-    /// and its message.
+    /// Asks `provider` for the user and the password before each authentication. The attempt to connect, and with it
+    /// this future, is dropped after four request timeouts. While the provider fails, attempts to connect fail with
+    /// `Unavailable` and its message.
     ///
-    /// A guard that the session [spawns](crate::guard::Guard) is another process, and cannot ask: use
+    /// A guard that the session [spawns](crate::guard::Guard) is another process, and cannot call the provider: use
     /// [`from_file`](Self::from_file) with it.
     pub fn from_provider<F, R>(provider: F) -> Self
     where
@@ -80,7 +80,7 @@ impl Credentials {
         Self(Source::Provider(Arc::new(move || provider().boxed())))
     }
 
-    /// Returns the user's name, unless a provider tells it.
+    /// Returns the user's name, unless a provider supplies it.
     pub fn user(&self) -> Option<&str> {
         match &self.0 {
             Source::Given { user, .. } | Source::File { user, .. } => Some(user),
@@ -88,7 +88,7 @@ impl Credentials {
         }
     }
 
-    /// Returns the user and the password of this moment.
+    /// Returns the present user and password.
     ///
     /// # Errors
     ///

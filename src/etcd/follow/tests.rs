@@ -29,8 +29,9 @@ fn usable(urls: &[&str]) -> Usable {
 }
 
 #[test]
-fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_be_asked() {
-    // With the members that were known, the answer, and what is used, known and unsettled after it.
+fn last_listed_members_are_used_only_while_no_member_answers() {
+    // Each row has the members known before and the answer, then the endpoints used, the members known and unsettled
+    // after it.
     let none: &[&str] = &[];
     for (known, answer, used, unsettled) in [
         (none, Ok(usable(&[B])), &[B][..], false),
@@ -61,7 +62,7 @@ fn the_members_listed_last_are_used_beside_named_endpoints_only_while_none_can_b
 }
 
 #[test]
-fn members_that_change_are_asked_for_soon_and_each_refusal_is_reported() {
+fn changed_members_are_listed_soon_and_each_refusal_is_reported() {
     let usable = Usable {
         refused: vec!["a".to_owned(), "b".to_owned()],
         changing: true,
@@ -75,7 +76,7 @@ fn members_that_change_are_asked_for_soon_and_each_refusal_is_reported() {
     assert_eq!((round.troubles, round.unsettled), (troubles.into(), true));
 }
 
-/// Timers that the test lets end, in their order.
+/// Timers that the test completes, in their order.
 #[derive(Default)]
 struct Clock {
     now: Duration,
@@ -83,7 +84,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// The next timer until then, and its time.
+    /// Returns the next timer up to that time, with its time.
     fn next(&mut self, until: Duration) -> Option<(Duration, oneshot::Sender<()>)> {
         self.timers.retain(|(_, timer)| !timer.is_closed());
         let timers = self.timers.iter().enumerate();
@@ -92,11 +93,11 @@ impl Clock {
     }
 }
 
-/// The background lookups of a pool with one name, which has an address, has none, or is not answered for.
+/// The background lookups of a pool with one name. The name has an address, has none, or gets no answer.
 struct Lookups {
     pool: Arc<Pool>,
     clock: Arc<Mutex<Clock>>,
-    /// The seconds at which the name was asked for.
+    /// The seconds at which the name was looked up.
     asked: Arc<Mutex<Vec<u64>>>,
     known: Arc<Mutex<Option<bool>>>,
 }
@@ -146,11 +147,11 @@ impl Lookups {
         }
     }
 
-    /// The seconds, until this one, at which the name was asked for since the last call.
+    /// Returns the seconds, up to this one, at which the name was looked up since the last call.
     async fn until(&self, second: u64) -> Vec<u64> {
         let end = Duration::from_secs(second);
         loop {
-            // One thread: each task goes on until it waits for a timer.
+            // One thread: each task runs until it waits for a timer.
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
@@ -165,11 +166,11 @@ impl Lookups {
 }
 
 #[tokio::test]
-async fn lookups_follow_failures_after_1_to_16_s_and_success_after_30_s_on_average() {
+async fn lookups_wait_1_to_16_s_after_failures_and_30_s_otherwise() {
     let lookups = Lookups::new(Some(false));
     assert_eq!(lookups.until(50).await, [0, 1, 3, 7, 15, 31, 47]);
     *lookups.known.lock().unwrap() = Some(true);
-    // The pause before the next one is still the last that followed a failure.
+    // The pause before the next lookup is still the last that followed a failure.
     assert_eq!(lookups.until(116).await, [63, 79, 94, 109]);
     lookups.pool.leave(Lane::Data, "a failed request");
     assert_eq!(lookups.until(117).await, [116]);
@@ -179,7 +180,7 @@ async fn lookups_follow_failures_after_1_to_16_s_and_success_after_30_s_on_avera
 }
 
 #[tokio::test]
-async fn a_lookup_has_5_s() {
+async fn a_lookup_times_out_after_5_s() {
     let lookups = Lookups::new(None);
     assert_eq!(lookups.until(15).await, [0, 6, 13]);
     let failures = lookups.pool.named(|named| named.troubles.clone());

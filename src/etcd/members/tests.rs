@@ -9,7 +9,7 @@ fn member(name: &str, urls: &[&str]) -> EtcdMember {
     }
 }
 
-/// Returns the endpoints that are used, and why others are not.
+/// Returns the used endpoints, and why others are not used.
 fn of(members: &[EtcdMember], named: &[Endpoint]) -> Usable {
     usable(members, named, &[], &Access::default())
 }
@@ -29,7 +29,7 @@ fn each_member_is_used_by_one_url_a_known_one_first() {
     let new = Endpoint::new("http://10.0.0.2:2379");
     assert_eq!(found.endpoints, [named[0].clone(), new.clone()]);
     assert_eq!((found.refused.len(), found.changing), (0, false));
-    // An endpoint in use is known as well.
+    // An endpoint in use is a known one as well.
     let in_use = [Endpoint {
         server_name: Some("etcd.example".to_owned()),
         ..new
@@ -83,7 +83,7 @@ fn urls_that_lead_elsewhere_are_refused() {
             refused.contains(url) && refused.contains("\"a\""),
             "{refused}"
         );
-        // Another URL of it is used.
+        // Another URL of this member is used.
         let good = "https://10.0.0.9:2379";
         let found = of(&[member("a", &[url, good])], named);
         assert_eq!((urls(&found), found.refused.len()), (vec![good], 0));

@@ -5,7 +5,7 @@ fn endpoints(urls: &[&str]) -> Vec<Endpoint> {
 }
 
 #[test]
-fn endpoints_that_are_found_are_listed_once_each_with_their_name_s_data_center() {
+fn found_endpoints_are_listed_once_with_the_data_center_of_their_name() {
     let mut host = Name::of(Endpoint::new("dns+http://etcd.test").data_center("eu"));
     let (one, other) = ("http://10.0.0.1", "http://10.0.0.2");
     host.answered(Ok(endpoints(&[one, other])));
@@ -19,7 +19,7 @@ fn endpoints_that_are_found_are_listed_once_each_with_their_name_s_data_center()
     ];
     let names = [host.clone(), records.clone()];
     assert_eq!(list(&names), expected);
-    // A failure keeps what was found, and says why.
+    // A failure keeps the former result, and reports the cause.
     records.answered(Err("refused".to_owned()));
     assert_eq!(
         records.failure(),

@@ -4,7 +4,7 @@ use super::*;
 
 const NEAR: Duration = Duration::from_millis(1);
 const FAR: Duration = Duration::from_millis(40);
-/// A draw that stretches no pause.
+/// A random number that stretches no pause.
 const EVEN: u64 = 1 << 63;
 
 fn ms(ms: u64) -> Duration {
@@ -20,7 +20,7 @@ fn unnamed() -> Nearness {
     Nearness::new([false; 3], at(0.0), || EVEN)
 }
 
-/// Probes every endpoint twice, with these round trips.
+/// Probes every endpoint twice, with the given round trips.
 fn measured(own: [bool; 3], round_trips: [Duration; 3]) -> Nearness {
     let mut nearness = Nearness::new(own, at(0.0), || EVEN);
     for second in [1.0, 3.0] {
@@ -54,7 +54,7 @@ fn the_nearest_endpoint_is_chosen_after_two_probes() {
 }
 
 #[test]
-fn the_first_move_is_to_the_nearest_whichever_probe_is_due_first() {
+fn first_move_is_to_the_nearest_in_any_order_of_probes() {
     let mut chance = fastrand::Rng::with_seed(5);
     for _ in 0..1000 {
         let mut nearness = Nearness::new([false; 3], at(0.0), || chance.u64(..));
@@ -93,7 +93,7 @@ fn endpoints_that_are_about_equally_near_are_not_exchanged() {
 }
 
 #[test]
-fn whatever_is_measured_no_two_endpoints_are_preferred_to_each_other() {
+fn no_two_endpoints_are_preferred_to_each_other() {
     let mut rng = fastrand::Rng::with_seed(7);
     for _ in 0..20_000 {
         let mut nearness = Nearness::new([rng.bool(), rng.bool()], at(0.0), || EVEN);
@@ -112,7 +112,7 @@ fn whatever_is_measured_no_two_endpoints_are_preferred_to_each_other() {
 }
 
 #[test]
-fn one_slow_probe_of_the_endpoint_in_use_or_one_fast_probe_of_another_moves_no_lane() {
+fn single_slow_or_fast_probe_moves_no_lane() {
     let mut nearness = measured([false; 3], [ms(20), ms(20), ms(20)]);
     nearness.probed(0, at(5.0), Some(ms(90)), EVEN);
     nearness.probed(1, at(5.0), Some(ms(1)), EVEN);
@@ -137,7 +137,7 @@ fn the_own_data_center_is_preferred_however_near_the_others_are() {
 }
 
 #[test]
-fn a_failed_endpoint_is_used_again_when_it_has_answered_twice_and_was_away_for_a_while() {
+fn failed_endpoint_is_used_again_after_a_while_and_two_answers() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR * 2]);
     let next = nearness.failed(Lane::Data, 0, at(10.0), EVEN);
     assert_eq!(next, 1, "the next nearest");
@@ -156,7 +156,8 @@ fn a_failed_endpoint_is_used_again_when_it_has_answered_twice_and_was_away_for_a
     assert_eq!(nearness.better_than(1, at(24.0)), Some(0));
     assert!(!nearness.is_failing(0));
 
-    // Two answers at once are not enough: it stays away for a while, and for longer because it has failed again.
+    // Two answers at once are not enough: the endpoint is avoided for a while, and for longer because it has failed
+    // again.
     nearness.failed(Lane::Data, 0, at(30.0), EVEN);
     for second in [31.0, 32.0] {
         nearness.probed(0, at(second), Some(NEAR), EVEN);
@@ -166,7 +167,7 @@ fn a_failed_endpoint_is_used_again_when_it_has_answered_twice_and_was_away_for_a
 }
 
 #[test]
-fn an_endpoint_that_fails_whenever_it_is_used_stays_away_for_longer_each_time() {
+fn repeatedly_failing_endpoint_is_avoided_for_longer_each_time() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR]);
     let mut now = 10.0;
     let mut away = Vec::new();
@@ -178,13 +179,13 @@ fn an_endpoint_that_fails_whenever_it_is_used_stays_away_for_longer_each_time() 
             nearness.probed(0, at(now), Some(NEAR), EVEN);
         }
         away.push((now - failed) as u64);
-        // All three lanes notice, which is one failure.
+        // All three lanes see it, which counts as one failure.
         for lane in Lane::ALL {
             nearness.failed(lane, 0, at(now), EVEN);
         }
     }
     assert_eq!(away, [5, 10, 20, 40, 80, 160, 320, 600, 600]);
-    // Once it was fit for use for long enough, it is forgiven.
+    // Once the endpoint has answered for long enough, its failures are forgotten.
     let well = now + 600.0;
     nearness.probed(0, at(well), Some(NEAR), EVEN);
     nearness.failed(Lane::Data, 0, at(well + 600.0), EVEN);
@@ -213,7 +214,7 @@ fn a_lane_that_could_not_be_moved_tries_less_and_less_often() {
 #[test]
 fn an_outage_of_all_endpoints_tries_each_in_turn() {
     for own in [[false; 3], [true, false, false], [true, true, false]] {
-        // However long each failure takes.
+        // The time that each failure takes makes no difference.
         for pause in [0.1, 1.0, 10.0, 1000.0] {
             let mut nearness = measured(own, [NEAR, FAR, FAR * 2]);
             let (mut lane, mut tried) = (0, Vec::new());
@@ -231,7 +232,7 @@ fn an_outage_of_all_endpoints_tries_each_in_turn() {
     }
 }
 
-/// Another lane and probes fail there all the time.
+/// Another lane and probes fail at the endpoint all the time.
 #[test]
 fn no_failure_of_others_keeps_a_lane_from_an_endpoint() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR * 2]);
@@ -269,10 +270,10 @@ fn measurements_that_noise_has_spoilt_are_corrected_within_minutes() {
 
 /// The endpoint answers probes and no requests.
 #[test]
-fn an_endpoint_that_only_seems_well_does_not_keep_a_lane_from_the_others() {
+fn seemingly_healthy_endpoint_does_not_keep_a_lane_from_others() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR * 2]);
     let (mut lane, mut now, mut visits) = (0, 10.0, [0; 3]);
-    // Each failure takes so long that the first one may be used again meanwhile.
+    // Each failure takes so long that the first endpoint may be used again meanwhile.
     for _ in 0..12 {
         lane = nearness.failed(Lane::Data, lane, at(now), EVEN);
         visits[lane] += 1;
@@ -295,7 +296,7 @@ fn without_measurements_a_failure_leads_to_the_next_of_the_list() {
     assert_eq!(alone.why(0, at(1.0)), EndpointReason::Only);
 }
 
-/// How often each endpoint is probed from `begin` to `end`, while all lanes stay where they are.
+/// Returns how often each endpoint is probed from `begin` to `end`, while all lanes stay where they are.
 fn probes(
     nearness: &mut Nearness,
     used: &[usize],
@@ -315,7 +316,7 @@ fn probes(
 }
 
 #[test]
-fn a_session_that_does_well_probes_each_endpoint_twice_and_then_every_two_minutes() {
+fn healthy_session_probes_each_endpoint_twice_then_every_two_minutes() {
     let round_trips = |endpoint| Some([NEAR, FAR, FAR][endpoint]);
     let mut nearness = unnamed();
     let first = probes(&mut nearness, &[0], (0.0, 60.0), round_trips);
@@ -329,14 +330,14 @@ fn a_session_that_does_well_probes_each_endpoint_twice_and_then_every_two_minute
 }
 
 #[test]
-fn a_session_in_its_own_data_center_and_one_with_a_single_endpoint_probe_nothing() {
+fn sessions_in_their_data_center_or_with_one_endpoint_probe_nothing() {
     let mut named = Nearness::new([true, false, false], at(0.0), || EVEN);
     assert_eq!(named.next(&[0]), None);
     let mut alone = Nearness::new([false], at(0.0), || EVEN);
     assert_eq!(alone.next(&[0]), None);
     alone.failed(Lane::Data, 0, at(1.0), EVEN);
     assert_eq!(alone.next(&[0]), None);
-    // One that failed is asked until it answers, or it would count as failing for good.
+    // A failed endpoint is probed until it answers, or it would count as failing for good.
     named.failed(Lane::Data, 0, at(1.0), EVEN);
     assert_eq!(named.next(&[0]), Some(at(3.0)));
     named.probed(0, at(3.0), Some(NEAR), EVEN);
@@ -345,7 +346,7 @@ fn a_session_in_its_own_data_center_and_one_with_a_single_endpoint_probe_nothing
 }
 
 #[test]
-fn a_preferred_endpoint_that_is_down_is_probed_at_most_about_once_a_minute() {
+fn preferred_endpoint_that_is_down_is_probed_about_once_a_minute() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR]);
     nearness.failed(Lane::Data, 0, at(10.0), EVEN);
     let minute = probes(&mut nearness, &[1], (10.0, 70.0), |_| None);
@@ -357,7 +358,7 @@ fn a_preferred_endpoint_that_is_down_is_probed_at_most_about_once_a_minute() {
 }
 
 #[test]
-fn an_endpoint_that_answers_but_may_not_be_used_yet_is_not_probed_all_the_time() {
+fn endpoint_on_probation_is_not_probed_all_the_time() {
     let mut nearness = measured([false; 3], [NEAR, FAR, FAR]);
     let mut now = 10.0;
     for _ in 0..8 {
@@ -383,7 +384,7 @@ fn probes_of_many_sessions_are_spread() {
 }
 
 #[test]
-fn a_replaced_list_keeps_what_is_known_of_the_endpoints_that_stay() {
+fn a_replaced_list_keeps_the_measurements_of_endpoints_that_stay() {
     let mut nearness = measured([false; 3], [FAR, FAR * 2, NEAR]);
     nearness.failed(Lane::Lease, 0, at(4.0), EVEN);
     nearness.replace([(2, false), (3, false), (0, true)], at(5.0), || EVEN);
@@ -400,7 +401,7 @@ fn a_replaced_list_keeps_what_is_known_of_the_endpoints_that_stay() {
         0,
         "it is in the session's data center now"
     );
-    // Answers and failures of an endpoint that is gone change nothing.
+    // Answers and failures of a removed endpoint change nothing.
     assert_eq!(
         (nearness.round_trip(1), nearness.is_failing(1)),
         (None, false)
@@ -412,7 +413,7 @@ fn a_replaced_list_keeps_what_is_known_of_the_endpoints_that_stay() {
         (nearness.round_trip(1), nearness.is_failing(1)),
         (None, false)
     );
-    // Its lanes go to the nearest one that is well.
+    // Its lanes go to the nearest endpoint that answers.
     assert_eq!(nearness.instead_of(Lane::Data, 1, at(5.0)), Some(2));
     assert_eq!(nearness.failed(Lane::Data, 1, at(5.0), EVEN), 2);
     assert!(nearness.due(&[1, 2, 2], at(9.0)).iter().all(|it| *it != 1));

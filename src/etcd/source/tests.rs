@@ -41,7 +41,7 @@ fn names_are_checked_like_urls() {
 }
 
 #[test]
-fn the_certificate_at_an_address_must_be_valid_for_the_host_s_name() {
+fn certificate_at_an_address_must_be_valid_for_the_host() {
     for (url, at, whole) in [
         (
             "https://etcd.example:2379",
@@ -73,7 +73,7 @@ fn the_host_of_an_endpoint_has_no_port_and_no_brackets() {
 
 #[test]
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-fn beside_https_in_any_spelling_nothing_is_dialled_without_tls() {
+fn beside_an_https_endpoint_nothing_is_dialled_without_tls() {
     let urls = |texts: &[&str]| {
         let endpoints: Vec<_> = texts.iter().map(|text| Endpoint::new(*text)).collect();
         let access = access_of(&endpoints, &Access::default());
@@ -90,7 +90,7 @@ fn beside_https_in_any_spelling_nothing_is_dialled_without_tls() {
     }
 }
 
-/// DNS with both kinds of records, or an error of that kind for the second one.
+/// Returns a DNS with both kinds of records, or with an error for the second kind.
 fn records(secure: &[&str], plain: io::Result<&[&str]>) -> Scripted {
     let services = |hosts: &[&str]| {
         let service = |host: &&str| Service {
@@ -125,7 +125,7 @@ fn found(env: &Scripted, name: &str, access: &Access) -> Result<Vec<String>, Str
 
 #[test]
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-fn records_with_ssl_are_https_and_the_others_are_ignored_beside_them_and_with_tls_options() {
+fn ssl_records_are_https_and_replace_plain_ones() {
     let dns = || records(&["a"], Ok(&["b"]));
     let (domain, plain) = ("srv://example.com", Access::default());
     let all = ["https://a:2379"].map(str::to_owned);
@@ -139,7 +139,7 @@ fn records_with_ssl_are_https_and_the_others_are_ignored_beside_them_and_with_tl
 }
 
 #[test]
-fn a_lookup_fails_if_one_question_does_or_nothing_is_found() {
+fn a_lookup_fails_if_one_query_fails_or_finds_nothing() {
     let access = Access::default();
     for (dns, name, why) in [
         (

@@ -1,4 +1,4 @@
-//! Users, passwords and permissions.
+//! Tests users, passwords and permissions.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use super::*;
 
 pub(super) const PASSWORD: &str = "canary-7f3a";
 
-/// An etcd on which `me` may read and write below `ns/`, with a client of its root.
+/// Starts an etcd on which `me` may read and write below `ns/`, with a client of its root.
 pub(super) async fn guarded() -> (Etcd, Client) {
     let etcd = Etcd::start().await;
     let mut client = etcd.client().await;
@@ -29,7 +29,7 @@ pub(super) async fn guarded() -> (Etcd, Client) {
     (etcd, root)
 }
 
-/// With the right password.
+/// Makes a pool with the user's right password.
 pub(super) fn pool_of_user(etcd: &Etcd, user: &str) -> Arc<Pool> {
     pool_of(etcd, user, PASSWORD)
 }
@@ -56,7 +56,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
         );
         assert!(!format!("{failure} {failure:?}").contains("canary"));
     }
-    // No user at all.
+    // A pool without a user.
     let failure = etcd
         .pool()
         .list(b"ns/e/", Reach::Children)
@@ -92,7 +92,7 @@ async fn authentication_is_disabled_and_enabled_under_a_user_and_under_none() {
 }
 
 #[tokio::test]
-async fn what_the_user_may_not_do_is_denied() {
+async fn operation_without_permission_is_denied() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
@@ -111,14 +111,14 @@ async fn what_the_user_may_not_do_is_denied() {
 }
 
 #[tokio::test]
-async fn refusals_tell_which_watch_they_are_about() {
+async fn refusals_name_their_watch() {
     let (etcd, _root) = guarded().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let (mut sender, mut receiver) = pool
         .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
         .await
         .unwrap();
-    // Sent without waiting for an answer: allowed and forbidden ones in no particular pattern.
+    // Sent without waiting for answers: allowed and forbidden watches in no particular pattern.
     let forbidden = |id: i64| id * id % 7 == 2 || id % 10 == 0;
     for id in 2..200 {
         let key = if forbidden(id) { "other/" } else { "ns/" };
@@ -137,7 +137,7 @@ async fn refusals_tell_which_watch_they_are_about() {
             other => panic!("{other:?}"),
         }
     }
-    // The stream still tells of changes.
+    // The stream still delivers changes.
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
     pool.join(b"ns/e/1", b"a", lease, b"ns/e/", Admission::default())
@@ -181,7 +181,7 @@ async fn a_token_that_etcd_refuses_is_replaced_for_calls_and_streams() {
 }
 
 #[tokio::test]
-async fn one_refused_token_replaces_those_of_all_lanes_and_no_endpoint_is_blamed() {
+async fn refused_token_replaces_those_of_all_lanes_and_blames_no_endpoint() {
     let (etcd, mut root) = guarded().await;
     let [first, second] = etcd.two_endpoints();
     let access = Access::new(Some(Credentials::new("me", PASSWORD)));

@@ -1,4 +1,4 @@
-//! Many keys in one transaction, each under a condition of its own.
+//! Tests many keys in one transaction, each under a condition of its own.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn keys(numbers: impl IntoIterator<Item = u32>) -> Vec<Arc<[u8]>> {
 }
 
 #[tokio::test]
-async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
+async fn free_partitions_are_taken_and_owned_ones_left_alone() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -37,7 +37,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
     let new = new.unwrap();
     assert_eq!((new.create_revision, new.lease), (second.revision, lease));
 
-    // One of them has another create revision: it stays, the others go.
+    // One of the keys has another create revision: it stays, and the others are deleted.
     let doomed: Vec<_> = all
         .iter()
         .map(|key| (Arc::clone(key), second.revision))
@@ -49,7 +49,7 @@ async fn what_is_absent_is_taken_and_what_stands_is_left_alone() {
 }
 
 #[tokio::test]
-async fn without_its_member_nothing_is_taken() {
+async fn without_its_member_key_no_partition_is_taken() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -65,7 +65,7 @@ async fn without_its_member_nothing_is_taken() {
     );
 }
 
-/// Candidate `1` of election `n`.
+/// Returns the key and prefix of candidate `1` of election `n`.
 fn candidate(n: usize) -> (String, String) {
     (format!("ns/e{n}/1"), format!("ns/e{n}/"))
 }
@@ -85,12 +85,12 @@ fn refs(joins: &[Join]) -> Vec<&Join> {
 }
 
 #[tokio::test]
-async fn lock_puts_no_key_beside_a_candidate_that_came_after_its_first_request() {
+async fn lock_writes_no_key_beside_a_candidate_that_joined_meanwhile() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    let stand = async |key: &[u8], value: &[u8]| {
+    let add_key = async |key: &[u8], value: &[u8]| {
         let joined = pool.join(key, value, lease, b"ns/l/", Admission::default());
         joined.await.unwrap();
     };
@@ -99,9 +99,9 @@ async fn lock_puts_no_key_beside_a_candidate_that_came_after_its_first_request()
         ..Admission::default()
     };
     let lock = join(&("ns/l/2".into(), "ns/l/".into()), lease, admission);
-    stand(b"ns/l/1", b" of a lock").await;
+    add_key(b"ns/l/1", b" of a lock").await;
     // The first request has found the other lock alone.
-    stand(b"ns/l/3", b"of a candidate").await;
+    add_key(b"ns/l/3", b"of a candidate").await;
     assert!(!pool.join_behind(&lock, 16).await.unwrap().created);
     let (_, candidate) = pool.read(Lane::Data, b"ns/l/3").await.unwrap();
     let revision = candidate.unwrap().create_revision;
@@ -117,8 +117,8 @@ async fn joins_share_a_transaction_and_nothing_else() {
     let pool = etcd.pool();
     let lease = fresh_id();
     pool.grant_as(lease, 30).await.unwrap();
-    // The first finds nobody, the second its own key, the third more than one answer holds, the fourth whom it does not
-    // want to join.
+    // The first election has no other candidate, the second its own key, the third more keys than one answer holds, the
+    // fourth a candidate that its admission refuses.
     let candidates: Vec<_> = (0..4).map(candidate).collect();
     let stands = async |key: &str, prefix: &str| {
         let (key, prefix) = (key.as_bytes(), prefix.as_bytes());
@@ -169,7 +169,7 @@ async fn joins_share_a_transaction_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
+async fn sixty_four_joins_fit_etcds_limit_with_room_to_spare() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -194,7 +194,7 @@ async fn sixty_four_joins_are_as_many_as_etcd_takes_with_room_to_spare() {
         .collect();
     let refused = pool.join_each(&refs(&joins)).await.map(drop).unwrap_err();
     assert_eq!(refused.class, Class::Invalid, "{refused}");
-    // One lease that is gone fails them all, and nothing was put.
+    // One lease that is gone fails all joins, and no key is put.
     let two = [candidate(200), candidate(201)];
     let gone = [
         join(&two[0], lease, beside.clone()),

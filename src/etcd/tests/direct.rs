@@ -7,7 +7,7 @@ use super::access::{PASSWORD, guarded};
 use super::*;
 use eldest_fixtures::grpc_proxy::GrpcProxy;
 
-/// Forwards connections to an address that may change; those to the old one are closed then.
+/// Forwards connections to an address that may change; a change closes the connections to the old address.
 struct Switch {
     endpoint: String,
     target: watch::Sender<String>,
@@ -49,7 +49,7 @@ fn host(endpoint: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_proxy_is_distinguished_from_a_member_whatever_the_user_may_do() {
+async fn a_proxy_is_distinguished_from_a_member_under_any_permissions() {
     let (etcd, _root) = guarded().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &["--advertise-client-url="]).unwrap();
     let me = ConnectOptions::new().with_user("me", PASSWORD);
@@ -65,7 +65,7 @@ async fn a_proxy_is_distinguished_from_a_member_whatever_the_user_may_do() {
 }
 
 #[tokio::test]
-async fn no_lease_is_renewed_through_a_proxy_that_takes_a_members_place() {
+async fn no_lease_is_renewed_through_a_proxy_in_a_members_place() {
     let etcd = Etcd::start().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &[]).unwrap();
     let switch = Switch::to(&etcd.endpoint).await;
@@ -74,7 +74,7 @@ async fn no_lease_is_renewed_through_a_proxy_that_takes_a_members_place() {
     pool.grant_as(id, 30).await.unwrap();
     let (mut client, _) = pool.client(Lane::Lease).await.unwrap();
     switch.turn_to(&proxy.endpoint());
-    // The client connects again by itself, and the pool does not know.
+    // The client reconnects by itself, and the pool does not notice.
     let again = async { while client.get("k", None).await.is_err() {} };
     soon("an answer by way of the proxy", again).await;
     let failure = soon("a refusal", pool.keepalive(id)).await.err();

@@ -15,7 +15,7 @@ async fn after_a_dead_endpoint_the_second_call_succeeds() {
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
     assert_eq!(pool.endpoint(Lane::Data), etcd.endpoint);
 
-    // The other lane learns by itself.
+    // The other lane detects it by itself.
     assert_eq!(pool.endpoint(Lane::Lease), dead);
     let id = fresh_id();
     assert!(!pool.grant_as(id, 30).await.unwrap_err().ambiguous);
@@ -76,7 +76,7 @@ async fn with_one_endpoint_the_client_connects_to_it_again() {
     let (_, second) = pool.client(Lane::Data).await.unwrap();
     assert_ne!(second, first);
 
-    // A late failure of the first connection is not held against the second.
+    // A late failure of the first connection does not count against the second.
     pool.report(
         &first,
         &RequestError::new(Class::Retry, "late", &etcd.endpoint),
@@ -91,7 +91,7 @@ async fn connecting_counts_against_the_timeout_and_sends_nothing() {
     let endpoints = ["http://hangs:1", etcd.endpoint.as_str()];
     let pool = pool_with(&endpoints, ConnectOptions::new(), limit);
     let begun = Instant::now();
-    // Ten calls, one of which connects; none waits for longer than its own timeout.
+    // Ten calls, of which one connects; none waits for longer than its own timeout.
     let calls = (0..10).map(|_| pool.probe(b"k"));
     for failure in futures::future::join_all(calls).await {
         if let Err(failure) = failure {
@@ -108,10 +108,10 @@ async fn connecting_counts_against_the_timeout_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn connecting_goes_on_when_the_request_that_began_it_has_ended() {
+async fn connecting_continues_after_its_first_request_has_ended() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_secs(1);
-    // As a password check on a busy etcd: longer than any request waits.
+    // Like a password check on a busy etcd: longer than any request waits.
     let (connects, env) = slow(limit * 19 / 10);
     let one = [etcd.endpoint.as_str()];
     let pool = pool_in(env, &one, ConnectOptions::new(), limit);
@@ -141,7 +141,7 @@ async fn an_attempt_that_leads_to_nothing_is_repeated_after_a_while() {
 }
 
 #[tokio::test]
-async fn unusable_endpoints_are_refused_at_the_door() {
+async fn unusable_endpoints_are_refused_on_connecting() {
     let refusal = |endpoints: &[&str]| {
         let endpoints: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
         let options = ConnectOptions::new();

@@ -15,7 +15,7 @@ use crate::runtime::Service;
 
 const KEY: &[u8] = b"ns/~";
 
-/// The answers of DNS. Names that it does not know have no records, and no answer to a question for their addresses.
+/// The answers of DNS. Unknown names have no records, and address lookups of them get no answer.
 #[derive(Default)]
 struct Answers {
     addresses: BTreeMap<String, Vec<IpAddr>>,
@@ -63,7 +63,7 @@ impl Dns {
     }
 }
 
-/// Each address serves what its endpoint serves, all at one port.
+/// Makes each address forward to its endpoint, all at one port.
 async fn served(all: &[(&str, &Etcd)]) -> (u16, Vec<AbortOnDropHandle<()>>) {
     loop {
         let port = free_port();
@@ -97,7 +97,7 @@ fn listed(pool: &Pool) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_address_of_a_host_is_an_endpoint_and_the_host_is_looked_up_again() {
+async fn each_address_of_a_host_is_an_endpoint_and_lookups_repeat() {
     let etcd = Etcd::start().await;
     let all = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|at| (at, &etcd));
     let (port, _served) = served(&all).await;
@@ -117,7 +117,7 @@ async fn each_address_of_a_host_is_an_endpoint_and_the_host_is_looked_up_again()
     assert_eq!(listed(&pool), [at(2), at(3)]);
     pool.leave_unlisted(KEY).await;
     pool.probe(KEY).await.unwrap();
-    // Another order is no other list.
+    // Another order makes no other list.
     let generation = pool.client(Lane::Data).await.unwrap().1;
     dns.addresses("etcd.test", &["127.0.0.3", "127.0.0.2"]);
     assert!(pool.refresh(KEY).await);
@@ -155,14 +155,14 @@ async fn addresses_of_another_cluster_are_left_out() {
     pool.refresh(KEY).await;
     let good = [2, 3].map(|last| format!("http://127.0.0.{last}:{port}"));
     assert_eq!(listed(&pool), good);
-    // Alone, it changes nothing.
+    // Alone, this change has no effect.
     dns.addresses("etcd.test", &["127.0.0.4"]);
     assert!(!pool.refresh(KEY).await);
     assert_eq!(listed(&pool), good);
 }
 
 #[tokio::test]
-async fn services_are_asked_for_as_etcd_s_clients_do_and_come_in_the_order_of_their_priorities() {
+async fn services_are_looked_up_like_etcd_clients_do_in_order_of_priority() {
     let etcd = Etcd::start().await;
     let port = etcd.endpoint.rsplit(':').next().unwrap().parse().unwrap();
     let service = |priority, host: &str, port| Service {
@@ -209,7 +209,7 @@ async fn services_are_asked_for_as_etcd_s_clients_do_and_come_in_the_order_of_th
 
 /// A session that began without TLS gets a list that demands it.
 #[tokio::test]
-async fn beside_an_https_endpoint_of_a_later_list_no_records_without_tls_are_asked_for() {
+async fn later_https_endpoint_stops_lookups_of_records_without_tls() {
     let etcd = Etcd::start().await;
     let dns = Arc::<Dns>::default();
     let records = vec![Service {
@@ -228,15 +228,15 @@ async fn beside_an_https_endpoint_of_a_later_list_no_records_without_tls_are_ask
     assert_eq!(pool.size(), 1, "the list before");
 }
 
-/// The background task of a session moves the lanes.
+/// Starts the background task of a session, which moves the lanes.
 fn kept_near(pool: Arc<Pool>) -> Arc<Pool> {
     pool.keep_near(KEY.into(), tracing::Span::none());
     pool
 }
 
-/// In the library: a request that hangs at the resolver neither delays others nor is waited for when the session ends.
+/// In the library, a request that hangs at the resolver neither delays others nor the end of the session.
 #[tokio::test]
-async fn a_lookup_that_hangs_delays_nothing() {
+async fn a_hanging_lookup_delays_nothing() {
     let etcd = Etcd::start().await;
     let env = Scripted {
         addresses: Box::new(|_| std::future::pending().boxed()),
@@ -269,7 +269,7 @@ fn following(endpoint: &str, options: ConnectOptions) -> Arc<Pool> {
 }
 
 #[tokio::test]
-async fn the_member_replaces_another_name_of_it() {
+async fn a_member_url_replaces_another_name_of_that_member() {
     let etcd = Etcd::start().await;
     let other = etcd.two_endpoints()[1].clone();
     let pool = following(&other, ConnectOptions::new());
@@ -292,7 +292,7 @@ async fn every_user_may_follow_the_members() {
 }
 
 #[tokio::test]
-async fn a_client_that_etcd_refuses_to_tell_its_members_keeps_its_endpoints() {
+async fn client_that_may_not_list_members_keeps_its_endpoints() {
     let (etcd, _root) = guarded().await;
     let pool = following(&etcd.two_endpoints()[1], ConnectOptions::new());
     let before = listed(&pool);

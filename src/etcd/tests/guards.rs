@@ -1,4 +1,4 @@
-//! Deletes the keys of a lease that is proven, and nobody else's.
+//! Tests that the keys of a proven lease are deleted, and no others.
 
 use etcd_client::{GetOptions, PutOptions};
 
@@ -8,7 +8,7 @@ use crate::etcd::guard::{Extent, Proof, Release};
 
 const KEY: &str = "ns/~guard/1";
 
-/// A lease with its proof and so many keys of elections.
+/// Makes a lease with its proof and `keys` keys of elections.
 async fn proven(pool: &Pool, keys: usize) -> Proof {
     let lease = pool.grant_as(fresh_id(), 60).await.unwrap().id;
     let proof = pool
@@ -28,7 +28,7 @@ async fn proven(pool: &Pool, keys: usize) -> Proof {
     proof
 }
 
-/// The keys that stand, in their order.
+/// Returns the keys that exist, in their order.
 async fn standing(client: &mut Client) -> Vec<String> {
     let all = Some(GetOptions::new().with_all_keys());
     let found = client.get("", all).await.unwrap();
@@ -41,7 +41,7 @@ async fn release(pool: &Pool, proof: &Proof, extent: Extent) -> Release {
 }
 
 #[tokio::test]
-async fn the_keys_of_a_proven_lease_are_deleted_however_few_a_transaction_may_have() {
+async fn keys_of_a_proven_lease_are_deleted_in_transactions_of_any_size() {
     for etcd in [
         Etcd::start().await,
         Etcd::start_with(&["--max-txn-ops=4"]).await,
@@ -62,7 +62,7 @@ async fn the_keys_of_a_proven_lease_are_deleted_however_few_a_transaction_may_ha
 }
 
 #[tokio::test]
-async fn without_the_very_proof_under_the_very_lease_nothing_is_deleted() {
+async fn without_its_proof_under_its_lease_no_key_is_deleted() {
     for case in [
         "deleted",
         "put again",
@@ -94,7 +94,7 @@ async fn without_the_very_proof_under_the_very_lease_nothing_is_deleted() {
     }
 }
 
-/// Somebody has proven a lease while it had no keys. Then its owner goes on.
+/// Another user has proven a lease while it had no keys. Then its owner continues.
 #[tokio::test]
 async fn keys_outside_of_the_namespace_and_of_other_leases_stay() {
     let etcd = Etcd::start().await;
@@ -118,7 +118,7 @@ async fn keys_outside_of_the_namespace_and_of_other_leases_stay() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_user_may_not_read_hides_none_that_it_may_delete() {
+async fn unreadable_key_hides_no_key_that_the_user_may_delete() {
     let (etcd, mut root) = guarded().await;
     let pool = pool_of_user(&etcd, "me");
     let proof = proven(&pool, 3).await;

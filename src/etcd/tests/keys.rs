@@ -1,4 +1,4 @@
-//! Candidates: registered, read, removed.
+//! Tests how candidates are registered, read and removed.
 
 use etcd_client::{Txn, TxnOp};
 
@@ -53,7 +53,7 @@ async fn the_first_join_creates_the_key_and_the_second_finds_it() {
 }
 
 #[tokio::test]
-async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
+async fn a_join_is_refused_if_another_candidate_joined_after_a_revision() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -66,7 +66,7 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
         let joined = pool.join(key.as_bytes(), b"a", lease, b"ns/e/", admission);
         joined.await.unwrap()
     };
-    // A neighbour does not count.
+    // A neighbouring prefix does not count.
     fill(&pool, ["ns/f/0", "ns/e", "ns/d/9"].map(String::from)).await;
     let first = join("ns/e/1", 0).await;
     assert!(first.created, "nobody stands");
@@ -77,7 +77,7 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
     assert!(join("ns/e/2", first.header.revision).await.created);
     let third = join("ns/e/3", first.header.revision).await;
     assert!(!third.created, "the second is younger");
-    // Written again is not joined again.
+    // A key that is written again has not joined again.
     pool.txn(Txn::new().and_then([TxnOp::put("ns/e/1", "b", None)]))
         .await
         .unwrap();
@@ -85,7 +85,7 @@ async fn a_join_is_refused_if_somebody_joined_after_a_revision() {
 }
 
 #[tokio::test]
-async fn a_lock_joins_where_nothing_but_locks_stands() {
+async fn a_lock_joins_only_where_all_keys_are_locks() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -131,7 +131,7 @@ async fn a_lock_joins_where_nothing_but_locks_stands() {
 }
 
 #[tokio::test]
-async fn a_join_is_refused_if_a_key_stands_beside_its_prefix() {
+async fn a_join_is_refused_if_a_key_exists_beside_its_prefix() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();
@@ -177,7 +177,7 @@ async fn more_candidates_than_a_page_are_read_whole() {
     let pool = etcd.pool();
     let name = |n: i32| format!("ns/e/{n:05}");
     fill(&pool, (0..1300).map(name)).await;
-    // Neighbours and deeper keys, some of them where pages begin.
+    // Neighbours and deeper keys, some of them at the beginning of pages.
     fill(&pool, (500..520).map(|n| format!("{}/x", name(n)))).await;
     fill(
         &pool,
@@ -226,7 +226,7 @@ async fn all_pages_show_the_same_revision() {
     fill(&pool, (1000..2500).map(|n| format!("ns/e/{n}"))).await;
     fill(&pool, ["ns/e/0".to_owned()]).await;
 
-    // One key moves from the first page to the last and back, always in one transaction.
+    // One key moves from the first page to the last and back, in one transaction each time.
     let moving = tokio::spawn({
         let pool = Arc::clone(&pool);
         async move {
@@ -267,7 +267,7 @@ async fn a_guarded_delete_never_removes_a_recreated_key() {
     assert_eq!(gone.revision, first + 1);
     let second = join().await.unwrap().header.revision;
 
-    // The first delete arrives once more.
+    // The first delete arrives a second time.
     let header = pool.delete(b"ns/e/1", first).await.unwrap();
     assert_eq!(header.revision, second);
     let (_, entry) = pool.read(Lane::Lease, b"ns/e/1").await.unwrap();
@@ -332,7 +332,7 @@ async fn a_proclamation_changes_the_value_of_our_own_key_only() {
     for (token, lease, mod_revision) in [
         (token + 1, lease, token + 1),
         (token, other, token + 1),
-        // Sent before the last one was answered, and late.
+        // Sent before the last announcement was answered, and applied late.
         (token, lease, token),
     ] {
         let stands = proclaim(token, lease, mod_revision, b"c").await;

@@ -1,4 +1,4 @@
-//! Leases and the pairing of renewals with their answers.
+//! Tests leases, and the pairing of renewals with their answers.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ async fn a_lease_is_granted_under_our_id_listed_and_revoked() {
     let granted = pool.grant_as(id, 30).await.unwrap();
     assert_eq!(granted.ttl, Duration::from_secs(30));
     assert_ne!((granted.header.cluster, granted.header.term), (0, 0));
-    // The id is taken now: nobody may adopt it.
+    // The id is taken now: no other session may adopt it.
     let taken = pool.grant_as(id, 30).await.unwrap_err();
     assert_eq!(taken.class, Class::LeaseTaken, "{taken}");
 
@@ -42,7 +42,7 @@ async fn the_term_is_the_one_etcd_chose() {
 }
 
 #[tokio::test]
-async fn a_renewal_is_answered_with_the_term_and_a_header_that_a_read_confirms() {
+async fn renewal_answer_has_the_term_and_a_header_that_a_read_confirms() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let id = fresh_id();
@@ -92,7 +92,7 @@ async fn a_keepalive_whose_renewal_was_dropped_is_used_up() {
     let mut keepalive = pool.keepalive(id).await.unwrap();
     keepalive.renew().await.unwrap();
 
-    // The request is queued at the first poll, and its answer would be the next one's.
+    // The request is queued at the first poll, and its answer would be taken for the next request's.
     tokio::select! {
         biased;
         answer = keepalive.renew() => panic!("answered without waiting: {answer:?}"),
@@ -140,7 +140,7 @@ async fn keys_of_a_lease_are_found_where_one_answer_cannot_hold_them() {
         TxnOp::put(key, "", Some(PutOptions::new().with_lease(lease)))
     };
     for first in (0..KEYS).step_by(100) {
-        // Every tenth key beside ours is somebody else's.
+        // Every tenth key beside ours belongs to another lease.
         let ours = (first..first + 100).map(|number| put(number, id));
         let others = (first..first + 10).map(|number| put(KEYS + number, other));
         let puts: Vec<_> = ours.chain(others).collect();

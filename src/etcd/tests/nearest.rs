@@ -1,4 +1,5 @@
-//! Tests the move of a lane to a preferred endpoint: its requests, its streams, and what keeps it where it is.
+//! Tests the move of a lane to a preferred endpoint: its requests, its streams, and the conditions under which it
+//! stays.
 
 use eldest_core::time::Time;
 
@@ -7,7 +8,7 @@ use super::*;
 
 const KEY: &[u8] = b"ns/~";
 
-/// Measurements by which the second endpoint is preferred.
+/// Records measurements by which the second endpoint is preferred.
 fn prefer_the_second(pool: &Pool) {
     let mut nearness = Nearness::new([false; 2], Time::ZERO, || 0);
     for _ in 0..2 {
@@ -65,7 +66,7 @@ async fn a_renewal_under_way_is_answered_on_its_own_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_at_an_endpoint_that_the_lane_has_left_again_is_not_used() {
+async fn stream_at_an_endpoint_that_the_lane_left_is_not_used() {
     let etcd = Etcd::start().await;
     let [first, second] = etcd.two_endpoints();
     let pool = pool(&[&first, &second]);
@@ -80,7 +81,7 @@ async fn a_stream_at_an_endpoint_that_the_lane_has_left_again_is_not_used() {
 }
 
 #[tokio::test]
-async fn renewals_stay_on_their_stream_if_none_can_be_opened_at_the_preferred_endpoint() {
+async fn renewals_stay_on_their_stream_if_the_preferred_endpoint_opens_none() {
     let (mut etcd, mut other) = (Etcd::start().await, Etcd::start().await);
     let pool = pool(&[&etcd.endpoint, &other.endpoint]);
     let granted = pool.grant(60).await.unwrap();
@@ -107,7 +108,7 @@ async fn a_watch_stream_of_a_lane_that_moved_says_so() {
     pool.follow_all(KEY).await;
     let moved = soon("the stream ends", receiver.next()).await;
     assert_eq!(moved.unwrap(), WatchMessage::Moved);
-    // The next one is at the new endpoint, and stays.
+    // The next stream is at the new endpoint, and stays.
     let (_sender, mut receiver) = watch().await.unwrap();
     let created = receiver.next().await.unwrap();
     assert!(matches!(created, WatchMessage::Created { .. }));
@@ -153,17 +154,17 @@ async fn a_probed_member_of_another_cluster_counts_as_failing() {
     pool.measure(&[0, 1, 2]).await;
     let failing = [0, 1, 2].map(|at| pool.nearness(|known| known.is_failing(at)));
     assert_eq!(failing, [false, true, false]);
-    // So a failure leads past it.
+    // So a failure skips it.
     pool.leave(Lane::Data, "test");
     assert_eq!(pool.endpoint(Lane::Data), second);
 }
 
-/// The background task asks for probes while failures move the lanes, on other threads.
+/// The background task computes probes while failures move the lanes, on other threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_and_probes_take_their_locks_in_one_order() {
     const TIMES: usize = 20_000;
     let pool = pool(&["http://127.0.0.1:1", "http://127.0.0.1:2"]);
-    // Threads of their own: the runtime would wait for its own ones, even if they never end.
+    // Separate threads: the runtime would wait for its own ones, even if they never end.
     let (ended, mut both) = tokio::sync::mpsc::unbounded_channel();
     let start = |act: fn(&Pool)| {
         let (pool, ended) = (Arc::clone(&pool), ended.clone());

@@ -4,7 +4,7 @@ use super::access::{guarded, pool_of_user};
 use super::*;
 
 #[tokio::test]
-async fn what_a_user_may_do_is_found_out_without_doing_it() {
+async fn permissions_of_a_user_are_checked_without_side_effects() {
     let (etcd, mut root) = guarded().await;
     root.put("ns/e/1", "kept", None).await.unwrap();
     let before = root.get("ns/e/1", None).await.unwrap();
@@ -12,7 +12,7 @@ async fn what_a_user_may_do_is_found_out_without_doing_it() {
     let may = |read, write| Permissions { read, write };
     assert_eq!(pool.permissions(b"ns/").await.unwrap(), may(true, true));
     assert_eq!(pool.permissions(b"ns/e/").await.unwrap(), may(true, true));
-    // The prefix without its slash begins more keys than those below the namespace.
+    // The prefix without its slash also covers keys outside the namespace.
     assert_eq!(pool.permissions(b"ns").await.unwrap(), may(false, false));
     let role = etcd_client::Permission::read("other/").with_prefix();
     root.role_grant_permission("mine", role).await.unwrap();
@@ -45,7 +45,7 @@ async fn only_the_very_key_that_was_seen_is_evicted() {
 }
 
 #[tokio::test]
-async fn everybodys_lease_may_be_looked_at() {
+async fn any_lease_may_be_read() {
     let (etcd, mut root) = guarded().await;
     let lease = root.lease_grant(100, None).await.unwrap().id();
     let bound = etcd_client::PutOptions::new().with_lease(lease);
@@ -62,7 +62,7 @@ async fn everybodys_lease_may_be_looked_at() {
 }
 
 #[tokio::test]
-async fn a_member_says_how_it_is_and_the_shortest_lease_is_given_back() {
+async fn a_member_reports_its_status_and_the_shortest_lease_is_revoked() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let status = pool.status().await.unwrap();
@@ -73,7 +73,7 @@ async fn a_member_says_how_it_is_and_the_shortest_lease_is_given_back() {
     assert_eq!(members.len(), 1);
     assert_eq!(members[0].id, status.member);
     assert_eq!(members[0].client_urls, std::slice::from_ref(&etcd.endpoint));
-    // The election timeout is a second.
+    // The election timeout is one second.
     let shortest = pool.shortest_term().await.unwrap();
     assert_eq!(shortest, Duration::from_secs(2));
     let mut client = etcd.client().await;

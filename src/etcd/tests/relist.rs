@@ -5,7 +5,7 @@ use crate::etcd::relist::Refused;
 
 const KEY: &[u8] = b"ns/~";
 
-/// The background task of a session moves the lanes.
+/// Starts the background task of a session, which moves the lanes.
 fn kept_near(pool: Arc<Pool>) -> Arc<Pool> {
     pool.keep_near(KEY.into(), tracing::Span::none());
     pool
@@ -25,7 +25,7 @@ fn listed(pool: &Pool) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn lanes_leave_an_endpoint_that_is_gone_without_a_failed_request_or_renewal() {
+async fn lanes_leave_a_removed_endpoint_without_a_failed_request_or_renewal() {
     let etcd = Etcd::start().await;
     let [first, second] = etcd.two_endpoints();
     let pool = kept_near(pool(&[&first]));
@@ -90,9 +90,9 @@ async fn endpoints_that_stay_keep_their_connections_and_measurements() {
     );
 }
 
-/// The lane has gone on after a failure, and the stream is where it was.
+/// The lane has moved on after a failure, and the stream is still at the old endpoint.
 #[tokio::test]
-async fn a_stream_that_a_failure_left_behind_at_an_endpoint_that_goes_ends() {
+async fn stream_left_behind_at_a_removed_endpoint_ends() {
     let etcd = Etcd::start().await;
     let [first, second] = etcd.two_endpoints();
     let pool = kept_near(pool(&[&first, &second]));
@@ -115,7 +115,7 @@ async fn a_stream_that_a_failure_left_behind_at_an_endpoint_that_goes_ends() {
 }
 
 #[tokio::test]
-async fn members_of_another_cluster_are_refused_also_when_no_present_endpoint_answers() {
+async fn members_of_another_cluster_are_refused_even_if_no_endpoint_answers() {
     let (mut etcd, other) = (Etcd::start().await, Etcd::start().await);
     let second = etcd.two_endpoints()[1].clone();
     let limit = Duration::from_millis(500);
@@ -154,7 +154,7 @@ async fn a_list_of_which_no_endpoint_answers_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_list_may_replace_one_that_never_answered_or_answers_no_more() {
+async fn a_list_may_replace_one_that_does_not_answer() {
     let (mut etcd, other) = (Etcd::start().await, Etcd::start().await);
     let [first, second] = other.two_endpoints();
     let dead = format!("http://127.0.0.1:{}", free_port());
@@ -172,7 +172,7 @@ async fn a_list_may_replace_one_that_never_answered_or_answers_no_more() {
 }
 
 #[tokio::test]
-async fn a_late_failure_at_an_endpoint_that_is_gone_is_not_held_against_another() {
+async fn late_failure_of_a_removed_endpoint_is_not_counted_against_another() {
     let etcd = Etcd::start().await;
     let [first, second] = etcd.two_endpoints();
     let pool = kept_near(pool(&[&first]));
@@ -186,7 +186,7 @@ async fn a_late_failure_at_an_endpoint_that_is_gone_is_not_held_against_another(
 }
 
 #[tokio::test]
-async fn list_of_which_no_endpoint_can_be_used_is_refused_with_the_cause_of_each() {
+async fn list_without_a_usable_endpoint_is_refused_with_each_cause() {
     let (etcd, other) = (Etcd::start().await, Etcd::start().await);
     let pool = kept_near(pool(&[&etcd.endpoint]));
     pool.probe(KEY).await.unwrap();

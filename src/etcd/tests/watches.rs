@@ -1,4 +1,4 @@
-//! Watch streams.
+//! Tests watch streams.
 
 use super::*;
 use eldest_core::kv::{Change, Header};
@@ -114,7 +114,7 @@ async fn all_keys_of_a_revoked_lease_go_in_one_message() {
 }
 
 #[tokio::test]
-async fn reused_watch_id_is_refused_and_the_stream_goes_on() {
+async fn reused_watch_id_is_refused_and_the_stream_continues() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let (mut sender, mut receiver) = pool

@@ -43,7 +43,7 @@ fn proof(lease: i64) -> Proof {
 }
 
 #[tokio::test]
-async fn without_etcd_the_keys_of_a_dead_process_are_given_up_in_time() {
+async fn without_etcd_the_guard_abandons_keys_of_a_dead_process_in_time() {
     let (logs, _guard) = Logs::capture();
     let env = machine();
     let endpoints = ["http://127.0.0.1:1".to_owned()];

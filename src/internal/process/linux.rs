@@ -1,4 +1,4 @@
-//! Opens a process on Linux, and reads from `/proc` what the kernel says of it.
+//! Opens a process on Linux, and reads its properties from `/proc`.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use crate::guard::Process;
 
-/// Set in the flags of a task that is a part of the kernel.
+/// Set in the flags of a task that belongs to the kernel.
 const KERNEL: u64 = 0x0020_0000;
 
-/// A process that is opened, and what `/proc` says of it.
+/// An opened process, with its properties from `/proc`.
 pub(super) struct Opened {
     process: Process,
     user: u32,
-    /// True if the process has the same numbers for other processes as this one.
+    /// True if the process knows other processes by the same numbers as this one.
     shares_numbers: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn open(number: u32) -> Result<Opened, String> {
     examined(process, number)
 }
 
-/// Opens the process that a descriptor stands for. Returns its number too.
+/// Opens the process of a descriptor. Returns its number as well.
 pub(super) fn of_descriptor(descriptor: OwnedFd) -> Result<(Opened, u32), String> {
     let process = Process::new(descriptor)?;
     let number = process.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -80,7 +80,7 @@ fn cannot_be_awaited(number: u32, reason: &str) -> String {
     format!("process {number} cannot be awaited: {reason}")
 }
 
-/// Reads what `/proc` says of a process, which is alive afterwards.
+/// Reads the properties of a process from `/proc`; the process is alive afterwards.
 fn examined(process: Process, number: u32) -> Result<Opened, String> {
     let failed = |reason: String| cannot_be_awaited(number, &reason);
     // `/proc` may belong to another pid namespace, in which the process has another number.
@@ -99,12 +99,12 @@ fn examined(process: Process, number: u32) -> Result<Opened, String> {
             "process {number} is a thread of the kernel, which runs no program"
         ));
     }
-    // Alive until now, so what was read is not of a later process with the same number.
+    // The process was alive until now, so the properties do not belong to a later process with the same number.
     if process.has_ended() {
         return Err(format!("process {number} has ended"));
     }
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    // A process that this one sees is in the same pid namespace or in one below, where it has one more number.
+    // A process that this one sees is in the same pid namespace, or in one below, where it has one more number.
     let depth = depth(&status).filter(|depth| *depth > 0);
     let shares_numbers = depth.is_some() && depth == self::depth(&own);
     Ok(Opened {
@@ -114,7 +114,8 @@ fn examined(process: Process, number: u32) -> Result<Opened, String> {
     })
 }
 
-/// Returns how many numbers a process has: one in each pid namespace that contains it, from that of `/proc` down.
+/// Returns how many numbers a process has: one in each pid namespace that contains it, from the namespace of `/proc`
+/// down.
 fn depth(status: &str) -> Option<usize> {
     let mut lines = status.lines();
     let numbers = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn numbers_that_stand_for_no_other_process_are_refused() {
+    async fn numbers_that_name_no_other_process_are_refused() {
         assert!(refusal(0).contains("not the number of a process"));
         assert!(refusal(u32::MAX).contains("not the number of a process"));
         assert!(refusal(std::process::id()).contains("this node itself"));
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_tell_a_thread_of_the_kernel_whatever_its_name() {
+    fn flags_identify_a_kernel_thread_of_any_name() {
         let stat = |name: &str, flags: u64| format!("2 ({name}) S 0 0 0 0 -1 {flags} 0 0 0");
         assert!(is_kernel(&stat("kthreadd", 0x0020_8040)));
         assert!(is_kernel(&stat("a) S 0 (b", 0x0020_8040)));
@@ -231,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_of_the_kernel_is_refused() {
-        // Number 2, where the kernel's threads are visible.
+        // Process 2 belongs to the kernel, wherever the kernel's threads are visible.
         let stat = fs::read_to_string("/proc/2/stat").unwrap_or_default();
         if is_kernel(&stat) {
             assert!(refusal(2).contains("thread of the kernel"));

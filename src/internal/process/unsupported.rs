@@ -1,4 +1,4 @@
-//! Says that a system without process descriptors cannot await other processes.
+//! Reports that a system without process descriptors cannot await other processes.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! When the watchdog fires, and for whom.
+//! Tests when the watchdog fires, and for which entries.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -7,7 +7,7 @@ use super::*;
 
 const GUARD: Duration = Duration::from_secs(5);
 
-/// Reports each firing with its time.
+/// Records each firing with its time.
 struct Probe {
     due: AtomicU64,
     asked: AtomicU64,
@@ -62,13 +62,13 @@ fn assert_fires(seen: &Receiver<Time>, due: Time) {
 }
 
 impl Watchdog {
-    /// Both ways to wait.
+    /// Makes a watchdog for each of the two ways to wait.
     pub(in crate::runtime) fn both() -> [Arc<Watchdog>; 2] {
         [Bell::new(), Bell::plain()].map(|bell| Arc::new(Watchdog::new(bell)))
     }
 }
 
-/// A suspend is not to be had in a test; that the kernel's timer counts it, the kernel says.
+/// A test cannot suspend the machine; the kernel's documentation promises that the timer counts a suspend.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_kernel_s_timer_counts_suspend() {
@@ -80,7 +80,7 @@ fn the_kernel_s_timer_counts_suspend() {
 }
 
 #[test]
-fn fires_within_50_ms_of_due_although_every_worker_of_the_runtime_is_blocked() {
+fn watchdog_fires_within_50_ms_while_all_workers_are_blocked() {
     let lateness = || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -92,7 +92,7 @@ fn fires_within_50_ms_of_due_although_every_worker_of_the_runtime_is_blocked() {
             let due = in_ms(60);
             probe.set(Some(due));
             watch(weak(&probe));
-            // Blocks the only worker until the fire is seen.
+            // Blocks the only worker until the firing is seen.
             let _ = finished.send((due, seen.recv_timeout(GUARD)));
         });
         let (due, fired) = result.recv_timeout(GUARD * 2).expect("the worker ends");
@@ -250,7 +250,7 @@ fn many_registrations_share_one_thread() {
 }
 
 #[test]
-fn a_due_time_that_stays_in_the_past_does_not_keep_the_thread_busy() {
+fn due_time_in_the_past_does_not_keep_the_thread_busy() {
     for dog in Watchdog::both() {
         let (stale, stale_seen) = Probe::new(Some(now()));
         Watchdog::watch(&dog, weak(&stale));
@@ -259,7 +259,7 @@ fn a_due_time_that_stays_in_the_past_does_not_keep_the_thread_busy() {
         let (probe, seen) = Probe::new(Some(due));
         Watchdog::watch(&dog, weak(&probe));
         assert_fires(&seen, due);
-        // One round per ring and timer; a busy thread would have asked thousands of times.
+        // One call for each ring and timer; a busy thread would have made thousands of calls.
         let asked = stale.asked.load(Ordering::SeqCst);
         assert!(asked < 20, "asked {asked} times");
     }

@@ -82,7 +82,7 @@ fn the_catch_up_rule_chooses_among_the_due_times_that_passed() {
 }
 
 #[test]
-fn an_interrupted_run_is_repeated_first_if_at_least_once_is_asked_for() {
+fn interrupted_run_is_repeated_first_under_at_least_once() {
     let interrupted = begun(10);
     for catch_up in [CatchUp::Skip, CatchUp::Latest, CatchUp::All(3)] {
         let next =
@@ -99,7 +99,7 @@ fn an_interrupted_run_is_repeated_first_if_at_least_once_is_asked_for() {
 }
 
 #[test]
-fn a_clock_that_is_behind_waits_until_it_has_passed_the_last_due_time() {
+fn a_late_clock_waits_until_it_has_passed_the_last_due_time() {
     for catch_up in [CatchUp::Skip, CatchUp::Latest, CatchUp::All(3)] {
         let plan = plan(Delivery::AtMostOnce, catch_up);
         let next = plan.next(Some(&finished(100)), None, at(3));
@@ -108,7 +108,7 @@ fn a_clock_that_is_behind_waits_until_it_has_passed_the_last_due_time() {
 }
 
 #[test]
-fn a_vacancy_of_years_is_caught_up_without_looking_at_all_of_it() {
+fn a_vacancy_of_years_is_caught_up_without_visiting_each_due_time() {
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = std::sync::Arc::clone(&asked);
     let schedule = Schedule::from_fn(move |time| {
@@ -133,7 +133,7 @@ fn a_vacancy_of_years_is_caught_up_without_looking_at_all_of_it() {
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Nothing,
-    /// The leader dies; the next one's clock is off by so many milliseconds.
+    /// The leader dies; the next one's clock is off by this many milliseconds.
     Dies {
         skew: i64,
     },
@@ -167,7 +167,7 @@ fn rules() -> impl Strategy<Value = (Delivery, CatchUp)> {
     (delivery, catch_up)
 }
 
-/// The leaders of an election, one after the other, as `Executor::term` takes its steps.
+/// The leaders of an election, one after the other, with the steps of `Executor::term`.
 struct Leaders {
     plan: Plan,
     record: Option<Record>,
@@ -227,7 +227,7 @@ impl Leaders {
 
 proptest! {
     #[test]
-    fn no_due_time_is_begun_twice_at_most_once_and_none_is_left_at_least_once(
+    fn at_most_once_begins_none_twice_and_at_least_once_omits_none(
         (delivery, catch_up) in rules(),
         events in proptest::collection::vec(event(), 1..200),
     ) {
@@ -245,7 +245,7 @@ proptest! {
             leaders.suffer(event);
             leaders.step();
         }
-        // The last leader lives on: whatever it may still run, it runs.
+        // The last leader survives, and runs every due time that is left.
         leaders.awaited = None;
         for _ in 0..5000 {
             leaders.step();

@@ -1,4 +1,4 @@
-//! Tests which options are refused, and what follows from the TTL.
+//! Tests which options are refused, and which times follow from the TTL.
 
 use super::*;
 
@@ -23,9 +23,9 @@ fn the_defaults_work_for_every_ttl_that_is_allowed() {
 
 const PAGE: &str = include_str!("../../../docs/ttl.md");
 
-/// Seconds as the page writes them: hundredths, rounded down.
+/// Formats seconds as the page does: in hundredths, rounded down.
 fn seconds(duration: Duration) -> String {
-    // A duration a nanosecond below a hundredth was rounded on its way.
+    // A duration a nanosecond below a hundredth comes from an earlier rounding.
     let hundredths = (duration + Duration::from_nanos(10)).as_millis() / 10;
     let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -37,14 +37,14 @@ fn on_the_page(first: &str, columns: &[Duration]) {
     assert!(PAGE.lines().any(|line| line == row), "missing: {row}");
 }
 
-/// The longest change of etcd's leader that is survived, found by asking.
+/// Finds the longest survivable change of etcd's leader by trying.
 fn change(settings: &Settings) -> Duration {
     let survived = |ms: &u64| settings.survives(Duration::from_millis(*ms));
     let change = (0..300_000).take_while(survived).last().unwrap_or_default();
     Duration::from_millis(change)
 }
 
-/// When work is asked to stop, and until when a term is valid, as the lease's clock has it.
+/// Returns when work must stop, and until when a term is valid, by the lease's clock.
 fn ends(settings: &Settings) -> (Duration, Duration) {
     use eldest_core::kv::Header;
     use eldest_core::lease::LeaseClock;
@@ -88,7 +88,7 @@ fn the_figures_on_the_page_of_ttls_are_those_of_the_code() {
         let settings = options.settle().unwrap();
         let (ttl, request) = (settings.ttl, settings.request_timeout);
         let (stop, _) = ends(&settings);
-        // As etcd's documentation advises, and never less than its defaults.
+        // Follows the advice of etcd's documentation, and never goes below its defaults.
         let (heartbeat, timeout) = (ms.max(100), (ms * 10).max(1000));
         let first = format!("{ms} ms | {heartbeat} | {timeout} | ");
         let change = change(&settings);
@@ -194,7 +194,7 @@ fn names_with_empty_levels_are_refused_with_the_rule() {
 }
 
 #[test]
-fn an_exact_prefix_is_refused_only_where_it_would_stand_elsewhere() {
+fn exact_prefix_is_refused_only_where_its_keys_would_lie_elsewhere() {
     for (prefix, rule) in [
         ("", "empty"),
         ("/a/", "\"/a/\" must not end with '/'"),

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
 }
 
-/// A term under a lease that is trusted until 100 ms.
+/// Makes a term under a lease that is trusted until 100 ms.
 fn term(clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     term_in(Scripted::still(), clock)
 }
@@ -34,7 +34,7 @@ fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermSt
 }
 
 #[test]
-fn a_belief_that_ended_is_never_extended() {
+fn a_trust_that_ended_is_never_extended() {
     let lease_deadline = LeaseDeadline::until(1, at(100));
     assert!(lease_deadline.extend(at(200)));
     assert!(
@@ -49,7 +49,7 @@ fn a_belief_that_ended_is_never_extended() {
 }
 
 #[test]
-fn no_is_never_followed_by_yes_although_a_renewal_arrives_after_it() {
+fn ended_validity_never_returns_after_a_late_renewal() {
     let clock = Arc::new(Clock::default());
     let (lease_deadline, shared) = term(&clock);
     clock.set(100);
@@ -63,7 +63,7 @@ fn no_is_never_followed_by_yes_although_a_renewal_arrives_after_it() {
 }
 
 #[test]
-fn no_is_never_followed_by_yes_although_the_term_is_ended_once_more() {
+fn ended_validity_never_returns_when_the_term_ends_again() {
     let clock = Arc::new(Clock::default());
     let (_, shared) = term(&clock);
     shared.end(LostReason::KeyDeleted, at(90), false);
@@ -75,7 +75,7 @@ fn no_is_never_followed_by_yes_although_the_term_is_ended_once_more() {
 }
 
 #[test]
-fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
+fn check_during_an_extension_never_returns_false_then_true() {
     let clock = Arc::new(Clock::default());
     let (lease_deadline, shared) = term(&clock);
     clock.set(100);
@@ -84,10 +84,10 @@ fn a_check_during_an_extension_does_not_say_no_and_then_yes() {
     assert_eq!((first, shared.is_valid()), (true, true));
 }
 
-/// A word that is read after the clock may have been read long after it: the process was stopped in between, and the check
-/// compares with a time that has passed. Whether a word was read before shows by a change that comes with the reading.
+/// A word must not be read after the clock. If the process is stopped between the two, the check would compare with an
+/// outdated time. A change during the reading of the clock shows whether a word was read before.
 #[test]
-fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
+fn clock_is_read_after_both_words_so_a_pause_is_seen() {
     let clock = Arc::new(Clock::default());
     let (lease_deadline, shared) = term(&clock);
     clock.readings();
@@ -103,7 +103,7 @@ fn the_clock_is_read_after_both_words_so_that_a_pause_between_them_is_seen() {
 }
 
 #[test]
-fn a_caller_that_saw_an_older_deadline_pass_does_not_end_the_trust() {
+fn caller_with_an_outdated_deadline_does_not_end_the_trust() {
     let lease_deadline = LeaseDeadline::until(1, at(100));
     lease_deadline.extend(at(200));
     assert!(!lease_deadline.end_by(at(199)));
@@ -114,7 +114,7 @@ fn a_caller_that_saw_an_older_deadline_pass_does_not_end_the_trust() {
 }
 
 #[test]
-fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
+fn the_watchdog_ends_trust_a_grace_period_before_its_deadline() {
     let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
     let lease_deadline = lease_deadlines.begin(1, at(100));
     assert_eq!(lease_deadlines.due(), Some(at(70)));
@@ -127,7 +127,7 @@ fn the_watchdog_ends_the_belief_a_grace_period_before_its_deadline() {
 }
 
 #[test]
-fn the_watchdog_spares_a_belief_that_was_extended_after_it_looked() {
+fn the_watchdog_spares_a_trust_extended_after_its_check() {
     let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
     let lease_deadline = lease_deadlines.begin(1, at(100));
     let (due, now) = (lease_deadlines.due(), at(99));
@@ -142,7 +142,7 @@ fn the_watchdog_spares_a_belief_that_was_extended_after_it_looked() {
     assert_eq!(lease_deadlines.due(), Some(at(270)));
 }
 
-/// When what the watchdog watches is due, each time that it is made to look.
+/// Records when the watched deadline is due, each time that the watchdog checks it.
 #[derive(Default)]
 struct Watchdog {
     watched: Mutex<Option<Weak<dyn Watched>>>,
@@ -170,7 +170,7 @@ impl Watchdog {
 }
 
 #[tokio::test]
-async fn the_end_of_a_term_wakes_the_watchdog_for_the_earlier_deadline_of_its_work() {
+async fn end_of_a_term_wakes_the_watchdog_for_its_work_deadline() {
     let options = SessionOptions::new("a");
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
     let handle = session.election("e").unwrap().handle;
@@ -192,7 +192,7 @@ async fn the_end_of_a_term_wakes_the_watchdog_for_the_earlier_deadline_of_its_wo
 }
 
 #[test]
-fn the_end_of_a_term_without_watched_work_wakes_nobody() {
+fn end_of_a_term_without_watched_work_does_not_wake_the_watchdog() {
     let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
     let (_, shared) = term_in(watchdog.env(), &clock);
     shared.end(LostReason::Resigned, at(50), true);

@@ -8,7 +8,7 @@ use super::{Running, partitions, until_lost};
 use crate::common::{Result, SOON, in_memory, options};
 
 #[tokio::test(start_paused = true)]
-async fn a_member_of_twice_the_capacity_owns_twice_as_many_and_nothing_else_moves() -> Result {
+async fn double_capacity_owns_twice_as_many_and_nothing_else_moves() -> Result {
     let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let large = options("b").announcement(Announcement::default().with_capacity(2));

@@ -9,7 +9,7 @@ use crate::common::{Result, SOON, in_memory, keys, short, soon};
 
 const CHECKPOINT: &str = "eldest/~checkpoint/billing/1/0";
 
-/// The keys that are there.
+/// Returns the existing keys.
 async fn left(client: &mut etcd_client::Client) -> Vec<String> {
     let all = keys(client, "eldest/").await;
     all.into_iter().map(|key| key.path).collect()
@@ -68,7 +68,7 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
     let mut member = session.partitions("billing", 1)?.join().await?;
     let partition = next(&mut member).await?;
     partition.save_checkpoint("mine").await?;
-    // As if this process had been stopped until its lease expired: its clock has not noticed.
+    // As if this process had been stopped until its lease expired: its clock does not show that.
     let key = String::from_utf8(partition.key().to_vec())?;
     let saved = async {
         client.delete(key, None).await?;
@@ -85,14 +85,14 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_somebody_replaced_does_not_keep_the_owner_from_the_next() -> Result {
+async fn a_replaced_checkpoint_does_not_stop_the_owners_next_one() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 1).await?;
     let mut member = partitions.join().await?;
     let partition = next(&mut member).await?;
     partition.save_checkpoint("1").await?;
-    // As an attempt of its own that etcd applies late.
+    // As if etcd applied an earlier attempt of this owner late.
     partition.txn([Op::put(CHECKPOINT, "0")]).await?;
     partition.save_checkpoint("2").await?;
     assert_eq!(partition.checkpoint().await?.as_deref(), Some(&b"2"[..]));

@@ -25,7 +25,7 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
     let again = next(&mut member).await?;
     assert_eq!(again.number(), 0, "balance still wants it here");
     assert!(again.fencing_token() > term.fencing_token() && !term.is_valid());
-    // A partition never handed out goes with the member, a partition in use when it is dropped.
+    // A partition that was never handed out goes with the member; a partition in use goes when it is dropped.
     let ended = CancellationToken::new();
     let finish = ended.clone();
     two.spawn(async move { finish.cancelled().await })?;
@@ -53,7 +53,7 @@ async fn step_by_step_partitions_are_handed_out_and_given_back() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_membership_that_is_dropped_or_never_came_to_be_leaves_nothing() -> Result {
+async fn a_dropped_or_unfinished_membership_leaves_nothing() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (session, partitions) = partitions(&etcd, "a", 300).await?;

@@ -1,4 +1,4 @@
-//! Shared partitions: who owns what, and what work is begun and ended.
+//! Tests shared partitions: their owners, and when work on them begins and ends.
 
 mod capacities;
 mod checkpoints;
@@ -26,7 +26,7 @@ use crate::common::{
 
 const PREFIX: &str = "eldest/~partitions/billing/";
 
-/// A member that runs in a task of its own and tells every term of its work.
+/// A member that runs in a separate task and reports every term of its work.
 struct Running {
     shutdown: CancellationToken,
     begun: mpsc::UnboundedReceiver<(u32, Term)>,
@@ -66,7 +66,7 @@ impl Running {
         }
     }
 
-    /// The partitions that it owns now.
+    /// Returns the partitions that the member owns now.
     fn owned(&mut self) -> BTreeSet<u32> {
         while let Ok((number, term)) = self.begun.try_recv() {
             if let Some(earlier) = self.terms.insert(number, term.clone()) {
@@ -107,7 +107,7 @@ async fn partitions(
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -> Result {
+async fn work_begins_once_a_partition_and_ends_before_its_key_goes() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 200).await?;
@@ -134,7 +134,7 @@ async fn work_is_begun_once_for_each_partition_and_ended_before_its_key_goes() -
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_is_given_its_share_and_who_leaves_leaves_it() -> Result {
+async fn joining_member_receives_a_share_and_leaving_member_releases_it() -> Result {
     let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 12).await?;
     let (_b, second) = partitions(&etcd, "b", 12).await?;
@@ -183,7 +183,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     assert_eq!(error.kind(), ErrorKind::Work);
     assert!(error.report().to_string().contains("broken"), "{error}");
     assert_eq!(keys(&mut client, PREFIX).await, []);
-    // And it may run again.
+    // The member may run again.
     let run = partitions.run(CancellationToken::new(), async |_| {
         Ok::<_, eldest::BoxError>(())
     });
@@ -192,7 +192,7 @@ async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_one_partitions_work_goes_on_after_the_others_have_ended() -> Result {
+async fn panic_of_one_partition_unwinds_after_the_others_have_ended() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
@@ -230,7 +230,7 @@ async fn a_run_that_is_dropped_drops_the_work_and_then_the_keys() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_stand_until_the_work_has_ended_when_partitions_move() -> Result {
+async fn keys_stay_until_the_work_has_ended_when_partitions_move() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, first) = partitions(&etcd, "a", 4).await?;
     let (_b, second) = partitions(&etcd, "b", 4).await?;
@@ -268,7 +268,7 @@ async fn work_that_ignores_its_token_is_dropped_and_its_partition_moves() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_whose_key_somebody_deletes_is_taken_again_with_a_larger_token() -> Result {
+async fn partition_whose_key_is_deleted_is_retaken_with_a_larger_token() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;

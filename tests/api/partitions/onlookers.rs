@@ -8,7 +8,7 @@ use super::{PREFIX, Running, partitions, until_lost};
 use crate::common::{Result, SOON, in_memory, keys, options, session, soon};
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Result {
+async fn onlookers_see_the_owner_of_each_partition_and_its_address() -> Result {
     let etcd = in_memory();
     let (_eye, seen) = partitions(&etcd, "eye", 8).await?;
     let map = seen.map().await?;
@@ -48,7 +48,7 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
     assert!(map.revision() > first.revision());
     for (number, of) in map.iter() {
         let (_, owner) = &mut members[usize::from(of.identity() == "b")];
-        // The key stands before its owner has heard of it.
+        // The key exists before its owner has learned of it.
         eventually(SOON, format!("{number} has its work"), async || {
             owner.owned().contains(&number).then_some(())
         })
@@ -67,7 +67,7 @@ async fn onlookers_see_which_partition_is_with_whom_and_how_to_reach_it() -> Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
+async fn another_partition_count_is_refused_while_the_first_has_members() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, first) = partitions(&etcd, "a", 8).await?;
@@ -91,7 +91,7 @@ async fn another_count_is_refused_until_nobody_shares_the_first() -> Result {
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     assert_eq!(keys(&mut client, &format!("{PREFIX}16/")).await, []);
 
-    // Not even the key of one partition whose work winds up may stand beside another count.
+    // Not even the key of one partition whose work is ending may exist beside another count.
     let own = only_member(&mut client).await;
     client.delete(own, None).await?;
     let error = soon("refused", second.join()).await.unwrap_err();
@@ -109,7 +109,7 @@ async fn only_member(client: &mut etcd_client::Client) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
+async fn invalid_partitions_are_refused_with_the_rule() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
     for (name, count, rule) in [
@@ -137,7 +137,7 @@ async fn what_cannot_be_shared_is_refused_at_the_door() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_with_another_count_get_an_error_until_nobody_shares_the_first() -> Result {
+async fn onlookers_with_another_count_get_an_error_while_the_first_is_used() -> Result {
     let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 8).await?;
     let (_eye, other) = partitions(&etcd, "eye", 16).await?;

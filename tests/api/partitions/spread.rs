@@ -1,4 +1,4 @@
-//! Tests that data centres own equal numbers of partitions, where all members ask for that.
+//! Tests that data centres own equal numbers of partitions if all members request that.
 
 use eldest::{Announcement, ErrorKind, Partitions};
 
@@ -28,14 +28,14 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
     let mut b = Running::start(&second, until_lost);
     b.owns(6).await?;
     let before = a.terms.clone();
-    // One more in the same data centre takes of that one's share only.
+    // Another member in the same data centre takes only from the share of that data centre.
     let mut c = Running::start(&third, until_lost);
     c.owns(3).await?;
     b.owns(3).await?;
     for number in a.owns(6).await? {
         assert!(before[&number].is_valid(), "{number} did not move");
     }
-    // A member that does not ask for it makes all members equal, until it has left.
+    // One member without the request makes the shares of all members equal, until it has left.
     let other = member(&etcd, "d", "east", false).await?;
     let mut d = Running::start(&other, until_lost);
     for running in [&mut a, &mut b, &mut c, &mut d] {
@@ -54,7 +54,7 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_asks_for_it_and_names_no_data_centre_is_refused() -> Result {
+async fn spread_without_a_data_centre_is_refused() -> Result {
     let etcd = in_memory();
     let nowhere = Announcement::default().with_spread_over_data_centers();
     let session = etcd.session(options("a").announcement(nowhere)).await?;

@@ -1,4 +1,4 @@
-//! Tests that work which stalls loses its partition, and that a member which is ill has none.
+//! Tests that stalled work loses its partition, and that an unhealthy member owns none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ async fn beats_but_for_1(partition: Partition) -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_whose_work_is_silent_begins_again_and_the_others_go_on() -> Result {
+async fn silent_partition_begins_again_and_the_others_continue() -> Result {
     let etcd = in_memory();
     let (_session, partitions) = partitions(&etcd, "a", 3).await?;
     let mut running = Running::with(partitions.runner().stall_timeout(STALL), beats_but_for_1);
@@ -129,7 +129,7 @@ async fn a_member_whose_check_hangs_leaves_when_the_limit_is_over() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_cannot_be_kept_is_refused_before_anything_is_begun() -> Result {
+async fn an_unkeepable_limit_is_refused_before_any_work_begins() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 2).await?;

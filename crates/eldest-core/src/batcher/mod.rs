@@ -1,5 +1,5 @@
-//! Gathers the joins and deletes of a turn into transactions, and asks again by halves for what etcd refuses as a whole.
-//! Owns the requests that wait for a transaction, how many transactions are under way, and how large they may be.
+//! Gathers the joins and deletes of a turn into transactions, and splits a refused transaction into halves. Owns the
+//! waiting requests, the number of transactions in flight, and the limit of their size.
 
 mod size;
 
@@ -11,12 +11,14 @@ use self::size::BatchSize;
 pub use self::size::Outcome;
 use crate::action::{Ask, Class, Join, RequestError, RequestId};
 
-/// Transactions of a kind under way; what is asked for meanwhile is gathered. So a request that comes alone never waits.
+/// How many transactions of a kind may be in flight. Requests that arrive meanwhile are batched; a single request is
+/// sent at once.
 const AT_ONCE: usize = 4;
-/// In one transaction. etcd takes 128 operations and allows those within one of them what is left of these; a join has
-/// two.
+/// How many requests one transaction may hold. etcd allows 128 operations, and counts nested ones against the same
+/// limit; a join has two.
 const MOST: usize = 64;
-/// etcd refuses requests of more than 1.5 MiB; announcements may have 32 KiB each.
+/// How many bytes one transaction may hold. etcd refuses requests of more than 1.5 MiB; announcements may have 32 KiB
+/// each.
 const MOST_BYTES: usize = 512 << 10;
 
 /// A request with its number.
@@ -34,7 +36,7 @@ pub enum Kind {
 impl Kind {
     fn of(ask: &Ask) -> Option<Self> {
         match ask {
-            // Conditions are looked at before anything is put: two of these could each miss the other's key.
+            // etcd checks all conditions before it puts any key, so two of these joins could each miss the other's key.
             Ask::Join(join) => {
                 let admission = &join.admission;
                 admission.nothing_else_in.is_none().then_some(Kind::Join)
@@ -45,7 +47,7 @@ impl Kind {
     }
 }
 
-/// The requests of all kinds that wait for others.
+/// The requests of all kinds that wait for a transaction.
 #[derive(Debug)]
 pub struct Batcher {
     joins: Line,
@@ -60,7 +62,7 @@ struct Line {
 }
 
 impl Batcher {
-    /// Makes one that keeps nothing yet.
+    /// Makes an empty batcher.
     pub fn new(request_timeout: Duration) -> Self {
         let line = || Line {
             waiting: VecDeque::new(),
@@ -80,7 +82,7 @@ impl Batcher {
         }
     }
 
-    /// Keeps a request that may share a transaction, and hands back one that may not.
+    /// Keeps a request that may share a transaction, and returns one that may not.
     pub fn keep(&mut self, (request, ask): Asked) -> Option<Asked> {
         let Some(kind) = Kind::of(&ask) else {
             return Some((request, ask));
@@ -89,13 +91,13 @@ impl Batcher {
         None
     }
 
-    /// Returns the next batch that is to be sent now.
+    /// Returns the next batch to send now.
     pub fn next_batch(&mut self) -> Option<Batch> {
         let mut kinds = [Kind::Join, Kind::Delete].into_iter();
         kinds.find_map(|kind| Some(Batch::new(kind, self.line(kind).next()?)))
     }
 
-    /// Records that a batch of that kind is answered; `outcome` is there with the last part of it.
+    /// Records that a batch of that kind is answered; the last part of the batch has the `outcome`.
     pub fn answered(&mut self, kind: Kind, outcome: Option<Outcome>) {
         if let Some(outcome) = outcome {
             let line = self.line(kind);
@@ -121,7 +123,7 @@ impl Line {
     }
 }
 
-/// The requests that are in a transaction already.
+/// The requests that one transaction holds so far.
 #[derive(Default)]
 struct Fits {
     bytes: usize,
@@ -141,7 +143,8 @@ impl Fits {
                 prefix,
                 ..
             }) => {
-                // A lease that is gone fails all of them, and one create revision makes two leaders of an election.
+                // A missing lease fails all joins of a transaction, and two keys of one election with the same create
+                // revision would make two leaders.
                 let alike = *self.lease.get_or_insert(*lease) == *lease
                     && self.prefixes.insert(Arc::clone(prefix));
                 (2 * (key.len() + prefix.len()) + value.len(), alike)
@@ -154,22 +157,22 @@ impl Fits {
     }
 }
 
-/// A batch under way, one transaction after the other.
+/// A batch in flight, one transaction after the other.
 ///
 /// A transaction that etcd refuses as a whole changed nothing, and one of its requests may be to blame: so its requests
-/// are asked for again by halves.
+/// are sent again in halves.
 #[derive(Debug)]
 pub struct Batch {
     kind: Kind,
-    /// How many requests it has.
+    /// The number of its requests.
     all: usize,
     /// The requests that are still to be sent, the next part last.
     parts: Vec<Vec<Asked>>,
-    /// The most that etcd took at once.
+    /// The largest number of requests that etcd accepted at once.
     taken: usize,
-    /// One was refused alone.
+    /// True if a request was refused alone.
     to_blame: bool,
-    /// The result of some requests is unknown.
+    /// True if the result of some requests is unknown.
     late: bool,
 }
 
@@ -195,8 +198,8 @@ impl Batch {
         self.parts.pop()
     }
 
-    /// Records the answer to the transaction of these requests. Returns them if they are answered by it, or `None` if they
-    /// are asked for again.
+    /// Records the answer to the transaction of these requests. Returns the requests if it answers them, or `None` if
+    /// they will be sent again.
     pub fn answered(
         &mut self,
         mut part: Vec<Asked>,
@@ -217,8 +220,8 @@ impl Batch {
         Some(part)
     }
 
-    /// Returns what the batch says about the size of others, once all of it is answered; `took` is how long it was under
-    /// way.
+    /// Returns what the batch shows about the size of others, once all of it is answered; `took` is how long it was in
+    /// flight.
     pub fn outcome(&self, took: Duration) -> Option<Outcome> {
         let outcome = match self.taken {
             _ if self.late => Outcome::Late(self.all),
@@ -262,7 +265,7 @@ mod tests {
         }
     }
 
-    /// How many go out together, until enough are under way.
+    /// Returns the sizes of the batches that are sent, until enough are in flight.
     fn sizes(batches: &mut Batcher) -> Vec<usize> {
         std::iter::from_fn(|| batches.next_batch().map(|batch| batch.all)).collect()
     }
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_in_one_turn_goes_out_together() {
+    fn requests_of_one_turn_share_a_transaction() {
         let mut batches = batches();
         keep(&mut batches, (0..5).map(|n| join(&format!("e{n}"), 1, 9)));
         keep(&mut batches, (0..3).map(delete));
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_alone_is_not_kept_until_many_are_under_way() {
+    fn single_request_is_sent_at_once_until_many_are_in_flight() {
         let mut batches = batches();
         for n in 0..AT_ONCE {
             keep(&mut batches, [join(&format!("e{n}"), 1, 9)]);
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_election_never_share_a_transaction() {
+    fn two_requests_of_one_election_never_share_a_transaction() {
         let mut batches = batches();
         let elections = ["a", "b", "a", "c"];
         keep(&mut batches, elections.map(|name| join(name, 1, 9)));
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leases_of_those_that_share_are_one() {
+    fn requests_that_share_a_transaction_have_one_lease() {
         let mut batches = batches();
         let leases = [1, 1, 2, 2, 2];
         let asks = leases.iter().enumerate();
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_beyond_its_own_prefix_shares_nothing() {
+    fn request_that_reads_beyond_its_prefix_shares_no_transaction() {
         let mut batches = batches();
         let mut permit = join("s/3", 1, 9);
         if let Ask::Join(join) = &mut permit {
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_stay_below_what_etcd_accepts_whatever_is_announced() {
+    fn transactions_stay_below_etcds_limit_for_any_announcement() {
         let mut batches = batches();
         keep(
             &mut batches,
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_batch_is_asked_for_by_halves_until_the_one_to_blame_is_alone() {
+    fn refused_batch_is_halved_until_the_failing_request_is_alone() {
         let to_blame = 5;
         let mut batches = batches();
         keep(&mut batches, (0..8).map(delete));
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_may_have_been_done_is_not_asked_for_again() {
+    fn request_that_may_have_been_applied_is_not_sent_again() {
         let mut batches = batches();
         keep(&mut batches, (0..8).map(delete));
         let mut batch = batches.next_batch().expect("a batch");
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_etcd_took_at_once_is_not_exceeded_again() {
+    fn batch_never_exceeds_the_size_that_etcd_accepted() {
         let mut batches = batches();
         keep(&mut batches, [join("a", 1, 9)]);
         assert_eq!(sizes(&mut batches), [1]);

@@ -1,40 +1,42 @@
-//! Decides how many requests share a transaction: as many as etcd takes, and does within a part of the request timeout.
+//! Decides how many requests share a transaction: as many as etcd accepts and completes within a part of the request
+//! timeout.
 //!
-//! With users, etcd checks every key of a lease for each put under it, and holds up everybody else meanwhile: a transaction of
-//! 64 puts takes six times as long at 6,144 keys as at 1,024. One that is refused or takes too long is not sent again at the
-//! same size.
+//! With users, etcd checks every key of a lease for each put under it, and delays all other requests meanwhile: a
+//! transaction of 64 puts takes six times as long at 6,144 keys as at 1,024. A transaction that is refused or takes too
+//! long is not sent again at the same size.
 
 use std::time::Duration;
 
 /// The result of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// etcd did all of these, in that time.
+    /// etcd completed this many requests, in the given time.
     Done(usize, Duration),
-    /// etcd refused more than so many at once.
+    /// etcd refused more than this many requests at once.
     Took(usize),
-    /// So many were not answered in time.
+    /// etcd did not answer this many requests in time.
     Late(usize),
-    /// The batch says nothing about the size.
+    /// The batch shows nothing about the size.
     Open,
 }
 
-/// How many may share the next transaction.
+/// The number of requests that may share the next transaction.
 #[derive(Debug)]
 pub(super) struct BatchSize {
     now: usize,
-    /// More than this, etcd has refused.
+    /// The largest number that etcd has not refused.
     taken: usize,
     most: usize,
-    /// How many full batches etcd did, one after the other, since the size was last changed.
+    /// How many full batches etcd completed in a row since the size last changed.
     full: u32,
-    /// Answers that take longer shrink the next batches; those that take less than half of it let them grow.
+    /// The time that decides about the size: slower answers shrink the next batches, and answers in less than half of
+    /// it let them grow.
     long: Duration,
 }
 
-/// After so many full batches that etcd did soon, the next ones are larger by a quarter.
+/// After this many quick full batches, the next ones are larger by a quarter.
 const GROW: u32 = 4;
-/// After so many, it is tried again whether etcd takes more than it refused: its configuration may have changed.
+/// After this many, a size that etcd refused is tried again: its configuration may have changed.
 const FORGET: u32 = 256;
 
 impl BatchSize {
@@ -93,7 +95,7 @@ mod tests {
         BatchSize::new(64, 400 * MS)
     }
 
-    /// So many full batches that etcd does at once.
+    /// Records full batches that etcd completes at once.
     fn quick(size: &mut BatchSize, batches: u32) {
         for _ in 0..batches {
             size.learn(Outcome::Done(size.now(), MS));
@@ -101,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn what_took_long_or_was_not_answered_is_halved_and_grows_again() {
+    fn batch_size_halves_after_a_slow_answer_and_grows_again() {
         for outcome in [Outcome::Late(64), Outcome::Done(64, 201 * MS)] {
             let mut size = size();
             size.learn(outcome);
             assert_eq!(size.now(), 32, "{outcome:?}");
-            // Others of its size were under way.
+            // Others of the same size were in flight.
             size.learn(outcome);
             assert_eq!(size.now(), 32, "{outcome:?}");
             size.learn(Outcome::Done(32, 150 * MS));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_the_smallest() {
+    fn smallest_batch_has_one_request() {
         let mut size = size();
         for _ in 0..20 {
             size.learn(Outcome::Late(size.now()));
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_tried_again_only_after_a_long_time() {
+    fn refused_batch_size_is_tried_again_only_after_a_long_time() {
         let mut size = size();
         size.learn(Outcome::Took(16));
         assert_eq!(size.now(), 16);
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_are_not_full_say_nothing_of_larger_ones() {
+    fn partial_batches_do_not_raise_the_batch_size() {
         let mut size = size();
         size.learn(Outcome::Late(64));
         for _ in 0..100 {

@@ -20,19 +20,19 @@ impl Seat<'_> {
         if stands {
             self.announce();
         } else {
-            // The value will be announced with the key.
+            // The next key will have the value.
             self.out.answer_proclaims([ticket], true);
         }
     }
 
-    /// The pause after a failed write is over.
+    /// Writes an owed value, after the pause that followed a failed write.
     pub(crate) fn announce_owed(&mut self) {
         if self.me.announcements().is_due() {
             self.announce();
         }
     }
 
-    /// Writes the candidate's value into its key, after the write under way.
+    /// Writes the candidate's value into its key, after the write in flight.
     pub(super) fn announce(&mut self) {
         let Some(tickets) = self.me.announcements().begin() else {
             return;
@@ -51,7 +51,7 @@ impl Seat<'_> {
         self.out.ask(Purpose::Proclaim { slot, key, tickets }, ask);
     }
 
-    /// A write of the candidate's value was answered.
+    /// Applies the answer to a write of the candidate's value.
     pub(crate) fn proclaimed(&mut self, key: &[u8], tickets: Vec<u64>, answer: Answer) {
         self.me.announcements().answered();
         let tickets = match &answer {
@@ -76,8 +76,8 @@ impl Seat<'_> {
         }
     }
 
-    /// The key stands otherwise than was expected. If it is still ours, an earlier write, of which no answer is known, came
-    /// first, and the next one answers these calls; otherwise they are returned.
+    /// Handles a key that differs from the expected one. If it is still ours, an earlier write without an answer came
+    /// first, and the next write answers these calls; otherwise the calls are returned.
     fn overtaken(&mut self, entry: Option<&Entry>, tickets: Vec<u64>) -> Vec<u64> {
         match (self.me.own(), entry) {
             (Some(own), Some(entry)) if own.is(entry) && entry.lease == own.lease => {

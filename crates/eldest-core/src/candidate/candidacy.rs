@@ -19,11 +19,11 @@ pub enum Role {
     /// To lead when its turn comes.
     #[default]
     Candidate,
-    /// To say that it is there and owns partitions; it never leads.
+    /// To be listed and to own partitions; it never leads.
     Member(Box<Membership>),
-    /// To say that it is there, as a member of a group; it never leads.
+    /// To be listed as a member of a group; it never leads.
     Present,
-    /// To own a partition, for that member. It leads from the start, once, and looks at nothing.
+    /// To own a partition for its member. It leads from the start, once, and watches no key.
     Owner {
         /// The member's slot.
         member: SlotId,
@@ -41,39 +41,38 @@ pub enum Role {
 pub struct Candidacy {
     pub(super) prefix: Arc<[u8]>,
     pub(super) value: Arc<[u8]>,
-    /// The value that it announces instead, because it does without partitions.
+    /// The announcement that replaces the value while the member takes no partitions.
     pub(super) aside: Option<Arc<[u8]>>,
     pub(super) config: CandidateConfig,
-    /// Rejoins after a lost term; false once the candidate was dropped or left.
+    /// True if the candidate rejoins after a lost term; false once it was dropped or left.
     pub(super) wanted: bool,
-    /// True while the candidate is held back from joining: its node is unhealthy, or its work goes on.
+    /// True while the candidate is held back from joining: its node is unhealthy, or its work continues.
     pub(super) held: bool,
-    /// True once its key has been in etcd; from then on everything is retried.
+    /// True once its key has been in etcd; from then on every failure is retried.
     pub(super) registered: bool,
-    /// Every key up to this revision is known, and leaves a permit free (with `at_once`), or belongs to no candidate of an
-    /// election (of a lock). 0: no key is known.
+    /// All keys up to this revision are known. They leave a permit free (with `at_once`), or none of them is an
+    /// election's (for a lock). 0: no key is known.
     pub(super) free_at: i64,
-    /// A join was lost on the way: a key may stand, or come to stand, that we do not know of.
+    /// True if the answer to a join was lost: a key may exist, or still appear, that we do not know.
     pub(super) uncertain: bool,
-    /// The newest revision that was known before the first join of which no answer is known. A key created up to then
-    /// is not from these joins.
+    /// The newest revision known before the first unanswered join. A key created up to then is not from these joins.
     pub(super) joins_after: i64,
     /// The key without a lease that was last reported to block the election.
     pub(super) blocker: Option<Arc<[u8]>>,
-    /// The key that went with the last lease; if it stands all the same, somebody wrote over it unseen.
+    /// The key that went with the last lease; if it still exists, another program overwrote it unseen.
     pub(super) former: Option<Own>,
     pub(super) failures: u32,
-    /// The mod revision of its key, as far as known.
+    /// The mod revision of the candidate's key, as far as known.
     pub(super) announced_at: i64,
-    /// Made for the first one: of thousands of elections few have any.
+    /// Made for the first announcement, because few of thousands of elections have one.
     pub(super) announcements: Option<Box<Announcements>>,
-    /// When its key last came to stand, and how often in a row one was lost soon after that.
+    /// The time at which the candidate's key was last created, and how often in a row a key was lost soon after that.
     pub(super) stood_at: Time,
     pub(super) short_stays: u32,
     /// The candidate does not give way before this time.
     pub(super) stays_until: Time,
     pub(super) error: Option<RequestError>,
-    /// Its view of the queue.
+    /// The candidate's view of the queue.
     pub(crate) view: View,
     pub(super) role: Role,
     pub(super) phase: Phase,
@@ -81,7 +80,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// A candidate that has not joined yet.
+    /// Makes a candidate that has not joined yet.
     pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, config: CandidateConfig) -> Self {
         let role = match &config.partitions {
             Some(partitions) => Role::Member(Box::new(Membership::new(partitions.clone()))),
@@ -118,7 +117,7 @@ impl Candidacy {
         }
     }
 
-    /// The owner of a partition; its key stands.
+    /// Makes the owner of a partition, whose key exists.
     pub fn owner(prefix: Arc<[u8]>, value: Arc<[u8]>, member: SlotId, partition: u32) -> Self {
         let role = Role::Owner { member, partition };
         Self {
@@ -129,32 +128,32 @@ impl Candidacy {
         }
     }
 
-    /// Below this are its key and those of its queue.
+    /// Returns the prefix of the candidate's key and of its queue.
     pub(crate) fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
 
-    /// Returns the value that it announces.
+    /// Returns the value that the candidate announces.
     pub(crate) fn value(&self) -> &Arc<[u8]> {
         self.aside.as_ref().unwrap_or(&self.value)
     }
 
-    /// Returns true if an evacuation of its data centre concerns it.
+    /// Returns true if an evacuation of its data centre concerns the candidate.
     pub(crate) fn is_movable(&self) -> bool {
         self.is_member() || (self.leads() && self.config.gives_way)
     }
 
-    /// Keeps the candidate from giving way until then.
+    /// Keeps the candidate from giving way until `until`.
     pub(super) fn stay_until(&mut self, until: Time) {
         self.stays_until = self.stays_until.max(until);
     }
 
-    /// Returns its phase.
+    /// Returns the candidate's phase.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// How many of the eldest lead.
+    /// Returns how many of the eldest candidates lead.
     pub fn capacity(&self) -> usize {
         self.config
             .permit
@@ -162,7 +161,7 @@ impl Candidacy {
             .map_or(1, |permit| permit.capacity)
     }
 
-    /// Its key under that lease.
+    /// Returns the candidate's key under that lease.
     pub fn key(&self, lease: i64) -> Arc<[u8]> {
         let prefix = &self.prefix;
         match (&self.role, &self.config.permit, self.config.shared) {
@@ -174,22 +173,22 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if its turn to lead may come.
+    /// Returns true if the candidate can become leader.
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Candidate)
     }
 
-    /// Returns true if it is a member that may own partitions.
+    /// Returns true if the candidate is a member that may own partitions.
     pub fn is_member(&self) -> bool {
         matches!(self.role, Role::Member(_))
     }
 
-    /// Returns true if it owns one partition, whose key its member looks after.
+    /// Returns true if the candidate owns one partition, whose key its member manages.
     pub fn is_owner(&self) -> bool {
         matches!(self.role, Role::Owner { .. })
     }
 
-    /// If it stands for one partition, its member and the partition.
+    /// Returns the member and the partition, for the owner of one partition.
     pub(crate) fn owner_of(&self) -> Option<(SlotId, u32)> {
         match self.role {
             Role::Owner { member, partition } => Some((member, partition)),
@@ -197,7 +196,7 @@ impl Candidacy {
         }
     }
 
-    /// A member's side of it.
+    /// Returns the membership of a member.
     pub(crate) fn member(&self) -> Option<&Membership> {
         match &self.role {
             Role::Member(member) => Some(member),
@@ -205,7 +204,7 @@ impl Candidacy {
         }
     }
 
-    /// The same, to tell it what happened.
+    /// Returns the membership of a member, to change it.
     pub(crate) fn member_mut(&mut self) -> Option<&mut Membership> {
         match &mut self.role {
             Role::Member(member) => Some(member),
@@ -213,23 +212,23 @@ impl Candidacy {
         }
     }
 
-    /// A member's: the partitions of every take under way.
+    /// Returns the partitions of every take in flight, for a member.
     pub fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
         self.member().into_iter().flat_map(Membership::takes)
     }
 
-    /// A member's: the keys of the partitions that it is taking.
+    /// Returns the keys of the partitions that a member is taking.
     pub(crate) fn taking(&self) -> impl Iterator<Item = Arc<[u8]>> {
         let partitions = self.takes().flat_map(|(_, partitions)| partitions);
         partitions.map(|partition| partition_key(&self.prefix, *partition))
     }
 
-    /// Its place, as far as its view can tell.
+    /// Returns the candidate's place, as far as its view shows it.
     pub(super) fn place(&self, own: &Own) -> Place {
         self.view.place(own, self.capacity())
     }
 
-    /// The key that blocks the election, if that is news.
+    /// Returns the key that blocks the election, if it was not reported before.
     pub(super) fn blocked(&mut self) -> Option<Arc<[u8]>> {
         let blocker = match &self.view {
             _ if !self.leads() => None,
@@ -243,18 +242,18 @@ impl Candidacy {
         news
     }
 
-    /// Our key, while we hold one and may still act on it.
+    /// Returns our key, while we hold one and may still act on it.
     pub fn own(&self) -> Option<&Own> {
         self.phase.own()
     }
 
-    /// Returns true if this candidate uses its view: it is not leaving.
+    /// Returns true if the candidate uses its view, because it is not leaving.
     pub fn looks(&self) -> bool {
         !matches!(self.phase, Phase::Leaving { .. })
     }
 
-    /// Returns true if a key at its path may be its own, or become so. No key is while a term ends whose key went before its
-    /// work, or while the candidate is held back: no join of it follows that would take such a key for its own.
+    /// Returns true if a key at its path may be its own, or become so. No such key exists while a term ends whose key
+    /// went before its work, or while the candidate is held back: no join follows that could adopt such a key.
     pub fn may_stand(&self) -> bool {
         match self.phase {
             Phase::Leaving { .. } | Phase::Ending { own: None, .. } => false,
@@ -273,13 +272,13 @@ impl Candidacy {
         announcements.is_some_and(|announcements| announcements.are_under_way())
     }
 
-    /// The candidate is forgotten: calls of `proclaim` that nothing will answer.
+    /// Returns the calls of `proclaim` that no write will answer, because the candidate is forgotten.
     pub(crate) fn unanswered(self) -> Vec<u64> {
         let announcements = self.announcements;
         announcements.map_or_else(Vec::new, |announcements| announcements.unanswered())
     }
 
-    /// The only place where the phase, and with it leadership, changes.
+    /// Changes the phase, and with it leadership, as the only function that does.
     pub(super) fn enter(&mut self, next: Phase) {
         debug_assert!(
             self.phase.may_become(&next),
@@ -289,7 +288,7 @@ impl Candidacy {
         self.phase = next;
     }
 
-    /// No attempt to join before this.
+    /// Prevents attempts to join before `not_before`.
     pub(super) fn join_at(&mut self, not_before: Time) {
         self.enter(Phase::Joining {
             request: None,
@@ -297,7 +296,7 @@ impl Candidacy {
         });
     }
 
-    /// Sets the key of the term that is ending, if any is left of it.
+    /// Sets the key of the ending term, or that it has none left.
     pub(super) fn end_with(&mut self, left: Option<Own>) {
         let mut phase = self.phase.clone();
         if let Phase::Ending { own, .. } = &mut phase {
@@ -306,7 +305,7 @@ impl Candidacy {
         }
     }
 
-    /// After the term that is ending, the candidate leaves.
+    /// Makes the candidate leave after the ending term.
     pub(super) fn end_by(&mut self, reason: EndReason) {
         let mut phase = self.phase.clone();
         if let Phase::Ending { next, .. } = &mut phase {
@@ -315,17 +314,17 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if it does not join again until it is permitted to.
+    /// Returns true if the candidate does not join again before it is permitted to.
     pub(crate) fn is_held_back(&self) -> bool {
         self.held
     }
 
-    /// Returns true if it leads.
+    /// Returns true if the candidate leads.
     pub(crate) fn is_leading(&self) -> bool {
         matches!(self.phase, Phase::Leading { .. })
     }
 
-    /// Returns until when the work of a term that is over may go on, and true if its key exists.
+    /// Returns until when the work of an ended term may continue, and true if its key exists.
     pub(crate) fn ending(&self) -> Option<(Time, bool)> {
         match &self.phase {
             Phase::Ending { cutoff, own, .. } => Some((*cutoff, own.is_some())),
@@ -333,7 +332,7 @@ impl Candidacy {
         }
     }
 
-    /// Why it leaves, if it does.
+    /// Returns why the candidate leaves, if it does.
     pub(crate) fn leaving(&self) -> Option<EndReason> {
         match self.phase {
             Phase::Leaving { reason } => Some(reason),
@@ -341,7 +340,8 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if it still holds the key of that term, false if it holds the key of another one, `None` without a key.
+    /// Returns true if the candidate still holds the key of the given term, false if it holds the key of another one,
+    /// `None` without a key.
     pub(crate) fn holds_key_of(&self, term: TermId) -> Option<bool> {
         match self.phase {
             Phase::Leading { term: t, .. }
@@ -354,35 +354,35 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if it still counts as a candidate: it has not left, and is not about to. A member does: the work of its
-    /// partitions goes on after it has left.
+    /// Returns true if the candidate still counts: it has not left, and is not about to. A member counts longer: the
+    /// work of its partitions continues after it has left.
     pub(crate) fn stands(&self) -> bool {
         let stands = self.looks() && (self.wanted || self.own().is_some());
         stands || self.is_member()
     }
 
-    /// Returns true if the lease of a session that closes must be kept for it.
+    /// Returns true if a closing session must keep its lease for this candidate.
     pub(crate) fn needs_lease(&self) -> bool {
         match &self.phase {
-            // The former key went with its lease, unless somebody wrote over it unseen.
+            // The former key went with its lease, unless another program overwrote it unseen.
             Phase::Ending { own, .. } => {
                 own.is_some() || (self.former.is_some() && !self.is_owner())
             }
-            // A member waits for the work of its partitions, whose keys count by themselves.
+            // A member waits for the work of its partitions, whose keys count separately.
             Phase::Leaving { .. } if self.is_member() => false,
             _ => true,
         }
     }
 
-    /// Ends the candidacy. Returns the error for its caller, and a key that went with the lease unless somebody wrote over it
-    /// unseen: then it would block the others for ever.
+    /// Ends the candidacy. Returns the error for its caller, and a key that went with the lease unless another program
+    /// overwrote it unseen: such a key would block the others for ever.
     pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
         let owner = self.is_owner();
         let former = self.former.take().filter(|_| !owner);
         (self.error.take(), former)
     }
 
-    /// Returns true if its view shows everything up to now, and that key is not there.
+    /// Returns true if the candidate's view shows everything up to now, and the key does not exist.
     pub(crate) fn shows_gone(&self, own: &Own) -> bool {
         let View::Prefix(view) = &self.view else {
             return false;
@@ -392,7 +392,7 @@ impl Candidacy {
         is_judge && own.read(roster.get(&own.key)) != Fate::Ours
     }
 
-    /// Forgets what was read so far: another store answers now.
+    /// Forgets the former reads, because another store answers now.
     pub(crate) fn store_changed(&mut self) {
         self.view = new_view(&self.prefix, self.config.watch_scope);
         self.free_at = 0;
@@ -405,7 +405,7 @@ impl Candidacy {
         );
     }
 
-    /// Where the candidate stands, if that is news.
+    /// Returns the candidate's status, if it changed.
     pub(super) fn news(&mut self) -> Option<Status> {
         let status = match &self.phase {
             Phase::Joining { .. } => Status::Joining,
@@ -414,7 +414,7 @@ impl Candidacy {
             Phase::Waiting { own } => match self.place(own) {
                 Place::Behind(ahead) => Status::waiting(ahead),
                 Place::First => Status::waiting(0),
-                // Not known: keep to what was said.
+                // The place is unknown: keep the last reported status.
                 _ => match self.status {
                     Some(old @ Status::Waiting { .. }) => old,
                     _ => Status::Joining,
@@ -434,7 +434,7 @@ impl Candidacy {
     }
 }
 
-/// A fresh view of the kind that `watch_scope` starts with.
+/// Makes a new view of the kind with which `watch_scope` starts.
 pub(super) fn new_view(prefix: &Arc<[u8]>, watch_scope: WatchScope) -> View {
     match watch_scope {
         WatchScope::Predecessor => View::Predecessor(PredecessorView::new(Arc::clone(prefix))),

@@ -37,37 +37,40 @@ pub const LONG_QUEUE: usize = 64;
 )]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CandidateConfig {
-    /// The part of the queue that it watches.
+    /// The part of the queue that the candidate watches.
     pub watch_scope: WatchScope,
-    /// True if the candidate retries failures that it would otherwise report to the caller of `campaign`.
+    /// True if the candidate retries failures that the caller of `campaign` would otherwise receive.
     pub persistent: bool,
-    /// True if it joins only if it leads at once. Otherwise no key is put, and the candidacy ends as `Taken`.
+    /// True if the candidate joins only if it leads at once. Otherwise no key is put, and the candidacy ends as
+    /// `Taken`.
     pub at_once: bool,
     /// The permit of a semaphore, whose permits several candidates hold at once.
     pub permit: Option<Permit>,
-    /// `Some` if it leads together with others that share, as the holders of a shared lock. The number tells the keys of one
-    /// session apart.
+    /// `Some` if the candidate leads together with other readers of a shared lock. The number distinguishes the keys of
+    /// one session.
     pub shared: Option<u64>,
-    /// True if it holds a lock instead of leading an election: it does not join beside candidates of an election.
+    /// True if the candidate holds a lock instead of leading an election: it does not join beside candidates of an
+    /// election.
     pub lock: bool,
     /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
-    /// True if it joins a group as a member, not to lead. It has no place among the others and watches its own key alone, as
-    /// [`WatchScope::Predecessor`] with nobody before it.
+    /// True if the candidate joins a group as a member, and never leads. It has no place among the others and watches
+    /// only its own key, as [`WatchScope::Predecessor`] does without a predecessor.
     pub present: bool,
-    /// True if it gives up its place to candidates elsewhere while its data centre is evacuated. Members that own partitions do
-    /// without it.
+    /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. Members of
+    /// partitions need no such setting: they always give up their partitions then.
     pub gives_way: bool,
 }
 
 /// A candidate's request for one of several permits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
-    /// The number of eldest candidates that hold.
+    /// The number of eldest candidates that hold a permit.
     pub capacity: usize,
-    /// The prefix above the level that names the capacity. While a key of another capacity exists, nobody joins.
+    /// The prefix above the level that names the capacity. While a key of another capacity exists, no candidate can
+    /// join.
     pub family: Arc<[u8]>,
-    /// Tells the keys of one session apart.
+    /// The number that distinguishes the keys of one session.
     pub number: u64,
 }
 
@@ -78,7 +81,7 @@ pub(super) fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<
     String::from_utf8_lossy(level.unwrap_or(below))
 }
 
-/// Returns the message for a caller that asks for `ours` partitions while others share another number of them, as the
+/// Returns the message for a caller that requests `ours` partitions while others share another number of them, as the
 /// key `other` shows.
 pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
     let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));

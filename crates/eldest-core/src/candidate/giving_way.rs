@@ -1,4 +1,4 @@
-//! Moves a candidate out of the way of others, while its data centre is evacuated or it is ordered to step down.
+//! Makes a candidate give way to others, while its data centre is evacuated or it is ordered to step down.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::reason::LostReason;
 use crate::timers::Timer;
 
 impl Seat<'_> {
-    /// A member does without partitions from now on, or no longer, as the marks say of its data centre. Returns true if its
-    /// key has another value than it announces from now on.
+    /// Starts or ends a member's time without partitions, by the marks of its data centre. Returns true if the
+    /// announcement changes, so that the key must be written.
     pub(super) fn set_aside(&mut self) -> bool {
         let (me, marks) = (&mut *self.me, self.evacuation);
         let aside = me.is_member() && marks.since(&me.value).is_some();
@@ -21,7 +21,7 @@ impl Seat<'_> {
         before != me.aside && me.own().is_some()
     }
 
-    /// Other marks stand than before, or the candidate announces another data centre. Returns true if it may have to give way.
+    /// Considers changed marks, or another announced data centre. Returns true if the candidate may have to give way.
     pub(crate) fn reconsider(&mut self) -> bool {
         if self.set_aside() {
             self.me.announcements().owe();
@@ -37,8 +37,8 @@ impl Seat<'_> {
         me.is_movable() && (is_ordered() || marks.since(me.value()).is_some())
     }
 
-    /// Gives up the candidate's place, or its term, if others are to lead before it and the lead has not just moved. A candidate
-    /// that has to look first knows no place until it has looked, so it does not begin to lead.
+    /// Gives up the candidate's place, or its term, if others must lead before it and the lead has not just moved. A
+    /// candidate that must read the queue first has no place until it has read it, so it does not begin to lead.
     pub(super) fn give_way(&mut self) {
         let way = self.way();
         if way == Way::Give {
@@ -52,13 +52,13 @@ impl Seat<'_> {
         match way {
             Way::Keep => {}
             Way::Look => {
-                // From now on it hears of everybody, for it must know who stands behind it.
+                // The candidate watches the whole queue from now on, because it must know the candidates behind it.
                 let everyone = View::Prefix(PrefixView::new(Arc::clone(&self.me.prefix)));
                 let before = std::mem::replace(&mut self.me.view, everyone);
                 self.close_watches(before.watchers());
             }
             Way::Give if self.me.is_leading() => {
-                // Its key goes when its work has ended, as after every term.
+                // The key goes when the work has ended, as after every term.
                 let reason = match self.evacuation.since(self.me.value()) {
                     Some(_) => LostReason::Evacuated,
                     None => LostReason::Ordered,
@@ -69,9 +69,9 @@ impl Seat<'_> {
         }
     }
 
-    /// Decides about the candidate's place while its data centre is evacuated, or while it is ordered to step down: candidates
-    /// elsewhere lead first. It stays behind the eldest of them, so that it moves once for each of these at most, and two never
-    /// swap places.
+    /// Decides about the candidate's place while its data centre is evacuated, or while it is ordered to step down:
+    /// candidates elsewhere lead first. The candidate stays behind the eldest of them. So it moves at most once for
+    /// each of them, and two candidates never swap places.
     fn way(&self) -> Way {
         let (me, marks) = (&self.me, self.evacuation);
         let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &me.phase else {
@@ -84,7 +84,7 @@ impl Seat<'_> {
         if since.is_none() && !is_ordered {
             return Way::Keep;
         }
-        // An order moves the lead from one evacuated data centre to another, too.
+        // An order also moves the lead from one evacuated data centre to another.
         let anybody = since.is_some() && is_ordered;
         let outside = |entry: &Entry| marks.is_outsider(entry) || (anybody && entry.lease != 0);
         match &me.view {
@@ -101,7 +101,7 @@ impl Seat<'_> {
             // This view does not show the keys behind its own.
             View::Predecessor(_) => match (me.place(own), &me.phase) {
                 (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
-                // Nobody loses anything by that: it does not lead. Once for each mark.
+                // The candidate loses no term, because it does not lead. It moves once for each mark.
                 (Place::Behind(_), _) if since > Some(own.create_revision) => Way::Give,
                 _ => Way::Keep,
             },

@@ -17,14 +17,14 @@ use crate::reason::EndReason;
 use crate::timers::Timer;
 
 impl Seat<'_> {
-    /// Sends the join, or waits until fewer are under way.
+    /// Sends the join, or waits until fewer are in flight.
     pub(crate) fn queue_join(&mut self) {
         if self.joins.enter(self.slot) && self.start_join() {
             self.joins.sent();
         }
     }
 
-    /// Sends the join if everything it needs is there; otherwise whatever is missing will call again.
+    /// Sends the join if everything that it needs exists; otherwise, the arrival of the missing part calls this again.
     pub(crate) fn start_join(&mut self) -> bool {
         let Some(lease) = self.lease.trusted_id() else {
             return false;
@@ -67,7 +67,7 @@ impl Seat<'_> {
             self.me.joins_after = self.out.known_revision();
         }
         self.renew_view();
-        // The watch goes out beside the join, so that it costs no round trip of its own.
+        // The watch is sent together with the join, so that it costs no round trip of its own.
         self.watch();
         let request = self.out.ask(Purpose::Join { slot: self.slot }, ask);
         self.me.view.join_begun(request);
@@ -82,8 +82,8 @@ impl Seat<'_> {
         true
     }
 
-    /// Applies the answer to a join, if the candidate waits for it. The lease of that join is the session's present one: its
-    /// loss ends every wait for a join. Returns true if the key stands from now on.
+    /// Applies the answer to a join, if the candidate waits for it. The lease of that join is the session's present
+    /// one: its loss ends every wait for a join. Returns true if the key exists from now on.
     pub(crate) fn joined(&mut self, request: RequestId, answer: Answer) -> bool {
         self.me.view.join_over(request);
         let lease = match self.me.phase {
@@ -114,7 +114,7 @@ impl Seat<'_> {
         let key = self.me.key(lease);
         let standing = entries.iter().find(|e| e.key == key);
         if !self.me.wanted {
-            // The candidate has left meanwhile.
+            // The candidate has left while the join was in flight.
             let create_revision = standing.map(|e| e.create_revision);
             let reason = left(self.closing);
             self.me.enter(Phase::Leaving { reason });
@@ -127,8 +127,8 @@ impl Seat<'_> {
         }
         let (create_revision, ours) = match standing {
             _ if created => (header.revision, true),
-            // The key is from a join of ours whose answer was lost. A key from before these joins is not: a restored store may
-            // bring a key back that we asked to delete, or by which we led.
+            // The key is from a join of ours whose answer was lost. An older key is not: a restored store may bring
+            // back a key that we asked to delete, or by which we led.
             Some(e) => (
                 e.create_revision,
                 e.lease == lease && self.me.uncertain && e.create_revision > self.me.joins_after,
@@ -139,7 +139,7 @@ impl Seat<'_> {
             }
         };
         if !ours {
-            // It blocks the candidate and serves nobody.
+            // The key blocks the candidate and serves no other.
             self.remove(&key, Some(create_revision), Some(self.slot));
             return false;
         }
@@ -148,12 +148,12 @@ impl Seat<'_> {
             create_revision,
             lease,
         };
-        self.stood(request, &own, (header, created), entries);
+        self.join_confirmed(request, &own, (header, created), entries);
         true
     }
 
-    /// The candidate's key stands, as the answer to the join `request` shows.
-    fn stood(
+    /// Handles the candidate's new key, which the answer to the join `request` shows.
+    fn join_confirmed(
         &mut self,
         request: RequestId,
         own: &Own,
@@ -169,7 +169,7 @@ impl Seat<'_> {
         self.me.uncertain = false;
         self.me.stood_at = self.now;
         self.me.enter(Phase::Waiting { own: own.clone() });
-        // Its key of an earlier lease, which somebody wrote over, would sit in the queue for ever.
+        // The key of an earlier lease would block the queue for ever if another program overwrote it.
         let former = self.me.former.take();
         let left = former.and_then(|f| {
             let stands = |e: &&Entry| e.key == f.key && e.lease != f.lease;
@@ -183,7 +183,7 @@ impl Seat<'_> {
             create_revision: own.create_revision,
             again: !first_time,
         });
-        // When no key stands, this one is read to verify renewals: here we are known to be permitted.
+        // Without another key, this one is read to verify renewals: we certainly have the permission.
         self.lease.may_read(&own.key);
         if first_time {
             self.out
@@ -207,8 +207,8 @@ impl Seat<'_> {
         self.take_snapshot((request, true), header.revision, entries);
     }
 
-    /// Checks that the key is the session's to stand by, and that the one which was `adopted` is from a join of this
-    /// candidate's.
+    /// Checks that the session may be a candidate by this key, and that an `adopted` key is from a join of this
+    /// candidate.
     fn check_adopted(&self, own: &Own, adopted: Option<&Entry>) {
         debug_assert_eq!(
             Some(own.lease),
@@ -236,7 +236,7 @@ impl Seat<'_> {
         );
     }
 
-    /// No `key` was put: at `revision`, other keys stand that the join does not allow beside it.
+    /// Handles a join that put no `key`: at `revision`, keys exist beside which the join is not allowed.
     fn not_admitted(&mut self, revision: i64, key: &[u8], entries: &[Entry], other: Option<&[u8]>) {
         let config = &self.me.config;
         let excluding = entries.iter().filter(|entry| excludes(&entry.key, key));
@@ -248,7 +248,8 @@ impl Seat<'_> {
             self.out.note(Note::JoinFailed { slot, error });
             self.leave(EndReason::Refused);
         } else if config.lock && !config.at_once {
-            // The keys that keep it out are deeper, and do not count; the transaction sees any join before ours.
+            // The keys that prevented the join are deeper, and do not count; the transaction detects any join before
+            // ours.
             self.me.free_at = revision;
             self.queue_join();
         } else if !config.at_once {
@@ -256,7 +257,8 @@ impl Seat<'_> {
         } else if excluding.count() >= self.me.capacity() {
             self.leave(EndReason::Taken);
         } else {
-            // It may hold beside those who stood then; the transaction sees a candidate that joins before us.
+            // The permit may be free beside the keys that existed then; the transaction detects a candidate that joins
+            // before us.
             self.me.free_at = revision;
             self.queue_join();
         }
@@ -299,10 +301,11 @@ impl Seat<'_> {
         self.out.set_timer(not_before, Timer::Slot(self.slot));
     }
 
-    /// A candidate that never stood leaves with this error, instead of waiting for its end, if that cannot be expected.
+    /// Makes a candidate that never had a key leave with this error, instead of waiting, if the error is not expected
+    /// to pass.
     ///
-    /// A key of this session that was put before shows that etcd has taken the user, and had space. A change since then may
-    /// be undone: only a candidate that asks once, and does not wait, receives the error.
+    /// An earlier key of this session shows that etcd accepted the user, and had space. A change since then may be
+    /// undone, so only a candidate that does not wait receives the error.
     pub(crate) fn refuse_if_new(&mut self, error: &RequestError) -> bool {
         let config = &self.me.config;
         let waits = config.persistent || (*self.stood_once && !config.at_once);
@@ -340,7 +343,7 @@ fn admission(me: &Candidacy) -> Admission {
     }
 }
 
-/// Returns the prefix below which all use the same number, and that number.
+/// Returns the prefix below which all keys must name the same number, and that number.
 fn family(me: &Candidacy) -> Option<(&Arc<[u8]>, usize)> {
     let partitions = me.config.partitions.as_ref();
     let partitions = partitions.map(|partitions| (&partitions.family, partitions.count as usize));
@@ -348,7 +351,7 @@ fn family(me: &Candidacy) -> Option<(&Arc<[u8]>, usize)> {
     partitions.or(permit.map(|permit| (&permit.family, permit.capacity)))
 }
 
-/// Returns the error for a candidate that asks for another number than others, one of whose keys is `other`.
+/// Returns the error for a candidate whose number differs from the number of others, whose key is `other`.
 fn mismatch(me: &Candidacy, other: &[u8]) -> Option<RequestError> {
     let (family, ours) = family(me)?;
     let (class, message) = if me.is_member() {
@@ -363,7 +366,7 @@ fn mismatch(me: &Candidacy, other: &[u8]) -> Option<RequestError> {
     Some(RequestError::new(class, message, ""))
 }
 
-/// Returns the error for a lock that candidates of an election keep out.
+/// Returns the error for a lock if candidates of an election prevent it.
 fn elected(me: &Candidacy, entries: &[Entry]) -> Option<RequestError> {
     let known = entries.iter().any(|entry| is_elected(&entry.value));
     (me.config.lock && known).then(|| {
@@ -374,7 +377,7 @@ fn elected(me: &Candidacy, entries: &[Entry]) -> Option<RequestError> {
     })
 }
 
-/// Returns the reason for which a candidate leaves that does not want to stand any more.
+/// Returns the reason for the end of a candidate that no longer wants to join.
 pub(super) fn left(closing: bool) -> EndReason {
     if closing {
         EndReason::SessionClosed

@@ -12,7 +12,7 @@ pub fn key_of(prefix: &[u8], lease: i64) -> Arc<[u8]> {
     prefix.iter().chain(hex).copied().collect()
 }
 
-/// The number in lower-case hex, without leading zeros.
+/// Writes the number in lower-case hex, without leading zeros.
 fn hex(number: i64, digits: &mut [u8; 16]) -> &[u8] {
     let mut rest = number.cast_unsigned();
     let mut first = digits.len();
@@ -33,8 +33,8 @@ pub fn numbered_key_of(prefix: &[u8], lease: i64, number: u64) -> Arc<[u8]> {
     key.into()
 }
 
-/// Returns `<prefix><lease in lower-case hex>-shared-<number>`, for a shared lock, of which one session may have several
-/// keys.
+/// Returns `<prefix><lease in lower-case hex>-shared-<number>`, for a shared lock, of which one session may have
+/// several keys.
 pub(super) fn shared_key_of(prefix: &[u8], lease: i64, number: u64) -> Arc<[u8]> {
     let key = key_of(prefix, lease);
     [&key, SHARED, number.to_string().as_bytes()]

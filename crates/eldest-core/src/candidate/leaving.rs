@@ -7,7 +7,7 @@ use super::seat::Seat;
 use crate::reason::EndReason;
 
 impl Seat<'_> {
-    /// Gives up its place. A running term is not ended, but no other follows it.
+    /// Gives up the candidate's place. A running term does not end, but no other follows it.
     pub(crate) fn leave(&mut self, reason: EndReason) {
         let lease = self.lease.id();
         let unknown = self.unknown_key(lease);
@@ -15,7 +15,7 @@ impl Seat<'_> {
         match self.me.phase.clone() {
             Phase::Joining { request: None, .. } => {
                 self.me.enter(Phase::Leaving { reason });
-                // It knows of no key. One may stand all the same, or the one before it is not gone yet.
+                // The candidate knows no key. A key may still exist, or the former one is not gone yet.
                 let key = lease.map(|lease| self.me.key(lease));
                 let may_stand = |key: &Arc<[u8]>| self.me.uncertain || self.removals.contains(key);
                 if let Some(key) = key.filter(may_stand) {
@@ -30,7 +30,7 @@ impl Seat<'_> {
                 request: Some((_, lease)),
                 ..
             } => {
-                // The answer decides; until then the key may or may not stand, and nobody else may join by it.
+                // The answer decides; until then the key may or may not exist, and no other candidate may join by it.
                 let key = self.me.key(lease);
                 self.removals.hold(key, self.slot, self.now);
             }
@@ -44,7 +44,7 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// The path at which a key of it may stand, under `lease`, that it does not know of.
+    /// Returns the path at which the candidate may have an unknown key under `lease`.
     pub(super) fn unknown_key(&self, lease: Option<i64>) -> Option<Arc<[u8]>> {
         match self.me.phase {
             Phase::Joining {
@@ -56,14 +56,14 @@ impl Seat<'_> {
         }
     }
 
-    /// The session closes: a waiting key goes with the lease, in one request.
+    /// Leaves because the session closes: a waiting key goes with the lease, in one request.
     pub(crate) fn leave_with_lease(&mut self) {
         let reason = EndReason::SessionClosed;
         self.me.enter(Phase::Leaving { reason });
         self.report_status();
     }
 
-    /// Sets whether the candidate is held back from joining: because its node is unhealthy, or its work goes on.
+    /// Sets whether the candidate is held back from joining: because its node is unhealthy, or its work continues.
     pub(crate) fn hold_back(&mut self, held: bool) {
         self.me.held = held;
         if matches!(self.me.phase, Phase::Joining { request: None, .. }) {
@@ -71,7 +71,7 @@ impl Seat<'_> {
         }
     }
 
-    /// Gives up the key of a candidate that waits; it joins again at the back, once it is not held back.
+    /// Gives up the key of a waiting candidate; it rejoins at the back, once it is not held back.
     pub(crate) fn step_back(&mut self) {
         if let Phase::Waiting { own } = self.me.phase.clone() {
             self.me.join_at(self.now);

@@ -1,5 +1,5 @@
-//! Tracks one candidate: how it joins, its phase, its key, and what it announces. Each rule is a method of the candidate's
-//! seat, which lends it the parts of the session that the rule may change.
+//! Tracks one candidate: how it joins, its phase, its key, and what it announces. Each rule is a method of the
+//! candidate's seat, which lends it the parts of the session that the rule may change.
 
 mod announcements;
 mod announcing;

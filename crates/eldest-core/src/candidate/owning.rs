@@ -7,7 +7,7 @@ use crate::partitions::{Wants, partition_key};
 use crate::queue::{Fate, Own, View};
 
 impl Seat<'_> {
-    /// Returns what the member is to do, once its view shows everything.
+    /// Returns what the member must do, once its view shows everything.
     pub(crate) fn wants(&self) -> Option<Wants> {
         let (Role::Member(member), Phase::Waiting { own }, View::Prefix(view)) =
             (&self.me.role, &self.me.phase, &self.me.view)
@@ -20,8 +20,8 @@ impl Seat<'_> {
         complete.then(|| member.wants(&self.me.prefix, own, roster, share, shown))
     }
 
-    /// Applies the answer to a take, at `revision`, about one partition. If that was `taken` under `lease`, its key; `Err` if
-    /// nobody wants it any more.
+    /// Applies the answer to a take, at `revision`, for one partition. Returns its key if it was `taken` under `lease`;
+    /// `Err` if the member no longer wants it.
     pub(crate) fn took(
         &mut self,
         partition: u32,
@@ -43,7 +43,7 @@ impl Seat<'_> {
             member.refuse(partition, revision, seen);
             return None;
         }
-        // The events of its end may have come before this answer.
+        // The events of its end may have arrived before this answer.
         let over = view.is_synced()
             && seen >= revision
             && own.read(view.roster().get(&own.key)) != Fate::Ours;
@@ -63,12 +63,12 @@ impl Seat<'_> {
         }
     }
 
-    /// Returns true if the candidate stepped aside, and joins when it comes back.
+    /// Returns true if the candidate stepped aside, and will rejoin.
     pub(crate) fn is_aside(&self) -> bool {
         self.me.held && matches!(self.me.phase, Phase::Joining { .. })
     }
 
-    /// Joins again: the work for which the member stepped aside has ended.
+    /// Rejoins, because the work for which the member stepped aside has ended.
     pub(crate) fn come_back(&mut self) {
         self.me.held = false;
         self.queue_join();

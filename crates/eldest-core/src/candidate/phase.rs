@@ -1,4 +1,4 @@
-//! Defines the phases of a candidate, which follows which, and how a term ends.
+//! Defines the phases of a candidate, their order, and the ways in which a term ends.
 
 use crate::ids::{RequestId, TermId};
 use crate::queue::Own;
@@ -8,19 +8,19 @@ use crate::time::Time;
 /// The phases of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// No key of ours stands, as far as we know. Left when a join is answered, or by leaving.
+    /// We have no key, as far as we know. Left when a join is answered, or by leaving.
     Joining {
-        /// The join under way and the lease it uses.
+        /// The join in flight and the lease it uses.
         request: Option<(RequestId, i64)>,
-        /// No attempt before this.
+        /// The earliest time of the next attempt.
         not_before: Time,
     },
-    /// The key stands. Left when nothing older is alive, when the key or lease is lost, or by leaving.
+    /// The key exists. Left when no older candidate is alive, when the key or lease is lost, or by leaving.
     Waiting {
         /// The key.
         own: Own,
     },
-    /// We lead. Left when the term ends for whatever reason.
+    /// We lead. Left when the term ends for any reason.
     Leading {
         /// The key.
         own: Own,
@@ -35,12 +35,12 @@ pub enum Phase {
         term: TermId,
         /// Why it ended.
         reason: LostReason,
-        /// Work is dropped then.
+        /// The time at which work is dropped.
         cutoff: Time,
         /// The next step.
         next: Afterwards,
     },
-    /// Not a candidate any more; waits until the key is gone for certain.
+    /// No longer a candidate; waits until the key is certainly gone.
     Leaving {
         /// Why the candidacy ends.
         reason: EndReason,
@@ -48,7 +48,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Our key, while we hold one and may still act on it.
+    /// Returns our key, while we hold one and may still act on it.
     pub(super) fn own(&self) -> Option<&Own> {
         match self {
             Self::Waiting { own } | Self::Leading { own, .. } => Some(own),
@@ -57,8 +57,8 @@ impl Phase {
         }
     }
 
-    /// Returns true if a candidate in this phase may enter `next`. A term ends before another one begins, and its key is
-    /// released or lost before another join; a candidate that leaves does not come back.
+    /// Returns true if a candidate in this phase may enter `next`. A term ends before another one begins, and its key
+    /// is released or lost before another join; a candidate that leaves does not rejoin.
     pub(super) fn may_become(&self, next: &Self) -> bool {
         match (self, next) {
             (Self::Leaving { .. }, _)
@@ -89,10 +89,10 @@ pub enum Afterwards {
 /// How a term ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The key stands and may be trusted until the frozen deadline.
+    /// The key exists and may be trusted until the frozen deadline.
     Fading,
-    /// The key stands and may be trusted for the grace period, which ends before the frozen deadline.
+    /// The key exists and may be trusted for the grace period, which ends before the frozen deadline.
     Brief,
-    /// The key is no longer ours, or the leader says that its work is done.
+    /// The key is no longer ours, or the leader reports that its work is done.
     Void,
 }

@@ -22,18 +22,18 @@ use crate::watch::WatchStream;
 
 /// One candidate, with the parts of the session that it shares with the others, for one input.
 ///
-/// The rules of a candidate are methods of its seat: each decides, changes what is lent to it, and writes its requests and
-/// its news into the outbox. A seat reaches no other slot. The core takes up what a rule means for others: that a candidate
-/// has left, that a member's partitions are to be looked at, or that the lease is gone.
+/// The rules of a candidate are methods of its seat: each decides, changes the lent parts, and writes its requests and
+/// reports into the outbox. A seat reaches no other slot. The core handles the consequences for others: that a
+/// candidate has left, that a member's partitions must be reviewed, or that the lease is gone.
 pub(crate) struct Seat<'a> {
     pub(crate) slot: SlotId,
     pub(crate) now: Time,
     pub(crate) me: &'a mut Candidacy,
     pub(crate) config: &'a Config,
     pub(crate) pace: Pace,
-    /// The session closes.
+    /// True if the session closes.
     pub(crate) closing: bool,
-    /// A key of this session has stood.
+    /// True once a key of this session was in etcd.
     pub(crate) stood_once: &'a mut bool,
     pub(crate) lease: &'a mut LeaseKeeper,
     pub(crate) joins: &'a mut Gate,
@@ -45,7 +45,7 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Deletes `key` if it was created at that revision, for as long as it takes. `waits`: the slot that waits for it.
+    /// Deletes `key` if it has that create revision, and retries until it is gone. `waits`: the slot that waits for it.
     pub(crate) fn remove(
         &mut self,
         key: &Arc<[u8]>,
@@ -56,12 +56,12 @@ impl Seat<'_> {
             .add(self.now, key, create_revision, waits, self.out);
     }
 
-    /// Deletes the candidate's own key, and waits for that.
+    /// Deletes the candidate's own key, and waits until it is gone.
     pub(crate) fn give_up(&mut self, own: &Own) {
         self.remove(&own.key, Some(own.create_revision), Some(self.slot));
     }
 
-    /// Reports the candidate's status, and the key that blocks its election, if these are news.
+    /// Reports the candidate's status, and the key that blocks its election, if these have changed.
     pub(crate) fn report_status(&mut self) {
         let slot = self.slot;
         if let Some(key) = self.me.blocked() {
@@ -112,7 +112,7 @@ impl Seat<'_> {
         }
     }
 
-    /// Checks that nothing of the candidate depends on the lease that was lost.
+    /// Checks that no state of the candidate depends on the lost lease.
     pub(super) fn check_lease_lost(&self) {
         debug_assert!(
             self.unknown_key(None).is_none() && !self.me.uncertain,
@@ -135,7 +135,7 @@ impl Seat<'_> {
         );
     }
 
-    /// Checks that the time is over for which the work of the candidate's term may go on.
+    /// Checks that the work of the candidate's term may no longer continue.
     pub(super) fn check_outlived(&self) {
         let is_late = self.config.trust.margin.is_zero();
         debug_assert!(

@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::timers::Timer;
 
 impl Seat<'_> {
-    /// Reviews the candidate's place, and requests what is missing.
+    /// Reviews the candidate's place, and requests missing reads.
     pub(crate) fn review_place(&mut self) {
         self.give_way();
         let may_lead = self.lease.trusted().is_some() && self.me.leads();
@@ -39,12 +39,12 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// Begins a term as the leader, by that key.
+    /// Begins a term as the leader, with the candidate's key.
     pub(crate) fn lead(&mut self, own: Own) {
         self.check_lead(&own);
         let (slot, term) = (self.slot, self.out.next_id());
         let (key, token) = (Arc::clone(&own.key), own.create_revision);
-        // The lead has just moved for a mark, so far as is known: it does not move for the next one at once.
+        // The lead may just have moved because of a mark: it must not move for the next one at once.
         if self.evacuation.changed_lately(self.now) {
             self.me.stay_until(self.now.after(APART));
         }
@@ -64,7 +64,8 @@ impl Seat<'_> {
         };
         let cutoff = match end {
             End::Fading => self.lease.last_deadline(),
-            // No later than the deadline: the trust in the lease, and with it every term, ends that long before it.
+            // The cutoff is not after the deadline, because the trust in the lease, and with it every term, ends one
+            // grace period before it.
             End::Brief | End::Void => self.now.after(self.config.grace),
         };
         let gone = matches!(
@@ -101,7 +102,7 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// Reports that the term which is ending may be trusted until its cutoff (`valid`), or no longer.
+    /// Reports that the ending term may be trusted until its cutoff (`valid`), or no longer.
     fn report_term_ended(&mut self, valid: bool) {
         let slot = self.slot;
         if let Phase::Ending {
@@ -121,7 +122,7 @@ impl Seat<'_> {
         }
     }
 
-    /// The candidate's key is gone, or no longer its own.
+    /// Handles the loss of the candidate's key, which is gone or no longer its own.
     pub(crate) fn key_lost(&mut self, fate: Fate) {
         let reason = match fate {
             Fate::Ours => return,
@@ -132,7 +133,7 @@ impl Seat<'_> {
             self.me.phase,
             Phase::Leading { .. } | Phase::Ending { own: Some(_), .. }
         );
-        // It may have been put again under our lease; during the work nobody would look for it.
+        // The key may have been put again under our lease; while the work continues, no join would find it.
         let is_suspicious = fate == Fate::Gone && works && self.me.leads();
         if is_suspicious {
             self.lease.suspect();
@@ -147,7 +148,7 @@ impl Seat<'_> {
                 let not_before = self.rejoin_at();
                 self.me.join_at(not_before);
                 if fate == Fate::Overwritten {
-                    // It would sit in the queue for ever.
+                    // The key would block the queue for ever.
                     self.give_up(&own);
                 } else {
                     self.queue_join();
@@ -166,8 +167,8 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// The key was lost while the candidate waited: when it joins again. A key that is lost each time soon after it stood is
-    /// put ever more slowly, whatever takes it away.
+    /// Returns when the candidate joins again after its key was lost while it waited. A key that is repeatedly lost
+    /// soon after its creation is put ever more slowly, whatever program removes it.
     fn rejoin_at(&mut self) -> Time {
         let short = self.now.since(self.me.stood_at) < LONGEST_PAUSE;
         self.me.short_stays = if short { self.me.short_stays + 1 } else { 0 };
@@ -183,9 +184,9 @@ impl Seat<'_> {
         self.check_read(create_revision, entry);
     }
 
-    /// The lease is gone, and the candidate's key with it.
+    /// Handles the loss of the lease, and of the candidate's key with it.
     pub(crate) fn lease_lost(&mut self, reason: LostReason) {
-        // If the key stands all the same, somebody wrote over it unseen.
+        // If the key still exists, another program overwrote it unseen.
         self.me.former = self.me.own().cloned().or(self.me.former.take());
         self.end_term(reason, End::Void);
         self.me.uncertain = false;
@@ -201,7 +202,7 @@ impl Seat<'_> {
                 self.me.enter(Phase::Leaving { reason });
             }
             Phase::Ending { own, reason, .. } => {
-                // Written over by somebody it does not go with the lease.
+                // An overwritten key is not deleted with the lease.
                 let own = own.filter(|_| reason == LostReason::KeyOverwritten);
                 self.me.end_with(own);
                 self.report_term_ended(false);
@@ -212,12 +213,12 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// The leader ends its own term.
+    /// Ends a term on behalf of its leader.
     pub(crate) fn end_by_leader(&mut self, term: TermId, reason: LostReason) {
         let leaves = matches!(reason, LostReason::Resigned | LostReason::Shutdown);
         match self.me.phase {
             Phase::Leading { term: t, .. } if t == term => {}
-            // The term was lost before the leader's word arrived, which still means that no other term is to follow.
+            // The term was lost before the leader's request arrived, which still means that no other term may follow.
             Phase::Ending {
                 term: t,
                 next: Afterwards::Rejoin,
@@ -249,7 +250,7 @@ impl Seat<'_> {
         self.end_term(reason, end);
     }
 
-    /// The work of that term has ended, or its leadership was dropped: its key may go now.
+    /// Releases the key of a term whose work has ended, or whose leadership was dropped.
     pub(crate) fn work_joined(&mut self, term: TermId) {
         if matches!(self.me.phase, Phase::Leading { term: t, .. } if t == term) {
             self.end_by_leader(term, LostReason::Resigned);
@@ -280,7 +281,7 @@ impl Seat<'_> {
             Some(own) => self.give_up(&own),
             None if reason.is_none() => self.queue_join(),
             None => {
-                // Its key was released before the work ended, and may not be gone yet.
+                // The key was released before the work ended, and may not be gone yet.
                 if let Some(lease) = self.lease.id() {
                     let key = self.me.key(lease);
                     self.removals.wait(&key, self.slot);
@@ -290,11 +291,11 @@ impl Seat<'_> {
         self.report_status();
     }
 
-    /// The candidate's time has come: to join, to release a key, or to read.
+    /// Handles a due time of the candidate: to join, to release a key, or to read.
     pub(crate) fn due(&mut self) {
         match &self.me.phase {
             Phase::Joining { request: None, .. } => self.queue_join(),
-            // The candidate may have waited until it could give way.
+            // The candidate may have waited until it was allowed to give way.
             Phase::Waiting { .. } | Phase::Leading { .. } if self.me.leads() => self.review_place(),
             Phase::Waiting { .. } | Phase::Leading { .. } => self.want_read(),
             Phase::Ending { own, cutoff, .. } => {
@@ -302,7 +303,7 @@ impl Seat<'_> {
                 if overdue && own.is_some() {
                     self.release_overdue();
                 } else if overdue && let Some(former) = self.me.former.take() {
-                    // The key that went with an earlier lease exists if somebody wrote over it unseen.
+                    // The key that went with an earlier lease exists if another program overwrote it unseen.
                     self.remove(&former.key, Some(former.create_revision), None);
                 }
             }
@@ -310,8 +311,8 @@ impl Seat<'_> {
         }
     }
 
-    /// The work ignores its token; the key does not wait for it. Another one may stand in its place by now, put under our
-    /// lease unheard, and while the work goes on nobody would look for it.
+    /// Releases the key of work that ignores its token. Another key may have taken its place by now, put under our
+    /// lease unseen; while the work continues, no join would find it.
     fn release_overdue(&mut self) {
         self.lease.suspect();
         let own = self.me.own().cloned();

@@ -14,7 +14,7 @@ use crate::queue::{Fate, Place, PredecessorView, View, ahead, place_in};
 use crate::time::Time;
 
 impl Seat<'_> {
-    /// Opens the watches that the candidate needs and does not have, and closes those that it does not need any more.
+    /// Opens the missing watches of the candidate, and closes those that it no longer needs.
     pub(crate) fn watch(&mut self) {
         if !self.me.looks() || self.me.is_owner() {
             return;
@@ -37,7 +37,7 @@ impl Seat<'_> {
         }
     }
 
-    /// A new key has a new place: what the old one's neighbours do is of no interest.
+    /// Replaces the view for a new key: its place has other neighbours.
     pub(super) fn renew_view(&mut self) {
         let narrow = self.me.config.watch_scope == WatchScope::Predecessor;
         if narrow || matches!(self.me.view, View::Predecessor(_)) {
@@ -47,8 +47,8 @@ impl Seat<'_> {
         }
     }
 
-    /// Applies events of a watch, in order. They tell of its own key, and of the partitions that it owns: both are judged on
-    /// every event, even while a gap is being closed. Returns the fate of each partition whose key is lost.
+    /// Applies events of a watch, in order. Events of its own key, and of the partitions that it owns, are handled even
+    /// while a gap is being closed. Returns the fate of each partition whose key is lost.
     pub(crate) fn changed(&mut self, changes: Vec<Change>) -> Vec<(SlotId, Fate)> {
         let me = &mut *self.me;
         let fate = me.own().and_then(|own| {
@@ -66,8 +66,9 @@ impl Seat<'_> {
         partitions
     }
 
-    /// Reads the queue if only that can close a gap. Reads of those who wait for their turn come first. A leader learns from its
-    /// own who stands behind it, for until then each renewal looks after its key: that shall hold up nobody who joins.
+    /// Reads the queue if only a read can close a gap. Reads of candidates that wait for their turn come first. A
+    /// leader's read finds the candidates behind it. Until then, each renewal also checks its key, and such reads must
+    /// delay no join.
     pub(crate) fn want_read(&mut self) {
         if !self.wants_read() {
             return;
@@ -83,7 +84,7 @@ impl Seat<'_> {
         }
     }
 
-    /// Returns true if only a read can close a gap. A join under way reads the prefix anyway.
+    /// Returns true if only a read can close a gap. A join in flight reads the prefix anyway.
     fn wants_read(&self) -> bool {
         match self.me.phase {
             Phase::Joining { .. } | Phase::Leaving { .. } => false,
@@ -91,7 +92,7 @@ impl Seat<'_> {
         }
     }
 
-    /// The read that its view wants.
+    /// Returns the read that the view wants.
     fn next_read(&self) -> Option<Ask> {
         let prefix = Arc::clone(&self.me.prefix);
         match (&self.me.view, self.me.own()) {
@@ -118,14 +119,14 @@ impl Seat<'_> {
         true
     }
 
-    /// A read failed. Returns when the next one may be sent.
+    /// Handles a failed read. Returns when the next one may be sent.
     pub(crate) fn read_failed(&mut self, class: Class) -> Time {
         self.me.failures += 1;
         self.now.after(self.pace.pause(self.me.failures, class))
     }
 
-    /// Returns true if a read shows its key behind others that are older, though it leads. Within one store nothing older can
-    /// come to be, so a restore has brought them back, and their owners may lead too.
+    /// Returns true if a read shows its key behind others that are older, though it leads. Within one store no older
+    /// key can appear, so a restore has brought them back, and their owners may lead too.
     pub(crate) fn leads_behind(&self, entries: &[Entry]) -> bool {
         let Phase::Leading { own, .. } = &self.me.phase else {
             return false;
@@ -134,8 +135,8 @@ impl Seat<'_> {
         self.me.leads() && matches!(place, Place::Behind(_))
     }
 
-    /// Applies the answer to `request`: a read, or a join that read the prefix and put the key. Beyond so many older keys that
-    /// the queue is long, a new candidate follows its neighbours.
+    /// Applies the answer to `request`: a read, or a join that read the prefix and put the key. If the number of older
+    /// keys makes the queue long, a new candidate follows its neighbours.
     pub(crate) fn take_snapshot(
         &mut self,
         (request, joined): (RequestId, bool),
@@ -145,10 +146,10 @@ impl Seat<'_> {
         self.me.failures = 0;
         let own = self.me.own().cloned();
         if matches!(self.me.role, Role::Present) {
-            // A present member waits for nobody, so no other key is watched.
+            // A member of a group waits for no other, so no other key is watched.
             entries.retain(|entry| own.as_ref().is_some_and(|own| own.key == entry.key));
         }
-        // A read that shows the key first is proof by itself: nothing older can come to be, whatever the capacity.
+        // A read that shows the key first is proof by itself: no older key can appear, whatever the capacity.
         let first = own
             .as_ref()
             .filter(|_| self.me.leads())
@@ -162,9 +163,9 @@ impl Seat<'_> {
             }
             (view, own) => view.snapshot(request, revision, entries, own.as_ref()),
         }
-        // The event of its end may have come before this answer.
+        // The event of the key's end may have arrived before this answer.
         let stands = own.is_none_or(|own| !self.me.shows_gone(&own));
-        // A candidate that may have to give way looks at the candidates behind it first.
+        // A candidate that may have to give way first reads the candidates behind it.
         let first = first && stands && !self.is_in_the_way();
         let may_lead = first && self.lease.trusted().is_some();
         if may_lead && let Phase::Waiting { own } = self.me.phase.clone() {
@@ -173,7 +174,8 @@ impl Seat<'_> {
         self.review_place();
     }
 
-    /// If the queue has become long, and the candidate is not the next to lead, it follows its neighbours from now on.
+    /// Makes the candidate follow its neighbours from now on, if the queue has become long and the candidate is not the
+    /// next to lead.
     pub(super) fn follow_if_long(&mut self) {
         let (Phase::Waiting { own }, WatchScope::Auto, View::Prefix(view)) =
             (&self.me.phase, self.me.config.watch_scope, &self.me.view)
@@ -193,8 +195,8 @@ impl Seat<'_> {
         self.follow_predecessor(revision, &entries);
     }
 
-    /// From now on the candidate hears of its neighbours alone. `entries` is the whole queue; what the new watches may
-    /// have missed is read for.
+    /// Makes the candidate watch only its neighbours from now on. `entries` is the whole queue; a read closes the gap
+    /// before the new watches.
     fn follow_predecessor(&mut self, revision: i64, entries: &[Entry]) {
         if let Some(own) = self.me.own() {
             let mut following = PredecessorView::new(Arc::clone(&self.me.prefix));

@@ -8,18 +8,18 @@ use crate::kv::keys_below;
 /// The meaning of a partition's key under our lease, or of its absence, in a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// Nobody asked for it to go.
+    /// No deletion of the key was requested.
     Standing,
-    /// The deletion was requested, and the view may not have come so far.
+    /// The deletion was requested, and the view may be older than it.
     Going,
     /// The key was gone for certain: a restore of etcd has brought it back.
     Back,
 }
 
-/// A partition's key that was asked to go under this lease.
+/// A partition's key whose deletion was requested under this lease.
 #[derive(Debug, Clone, Copy, Default)]
 struct Deletion {
-    /// The newest create revision that was asked to go.
+    /// The newest create revision whose deletion was requested.
     created: i64,
     /// The revision at which etcd confirmed that it is gone.
     gone_at: Option<i64>,
@@ -27,7 +27,8 @@ struct Deletion {
 
 impl Deletion {
     fn ask(&mut self, create_revision: i64) {
-        // The key is among the removals until etcd confirms it, so the earlier date misleads nobody.
+        // The key stays among the removals until etcd confirms its deletion, so the earlier revision misleads no
+        // member.
         self.created = self.created.max(create_revision);
     }
 
@@ -43,23 +44,23 @@ impl Deletion {
     }
 }
 
-/// The keys of partitions that were asked to go under this lease. Views that are behind still show them, also to a member
-/// that is new in this session.
+/// The keys of partitions whose deletion was requested under this lease. Outdated views still show them, also to a
+/// member that is new in this session.
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
     keys: BTreeMap<Arc<[u8]>, Deletion>,
-    /// The newest create revision of a key that was asked to go and is forgotten. An older key of this lease that nobody
-    /// holds may have been asked to go too, so it is nobody's.
+    /// The newest create revision of a forgotten deletion. An older key of this lease without a holder may also have
+    /// been meant to go, so no member adopts it.
     forgotten: i64,
 }
 
 impl Deleted {
-    /// The key is asked to go.
+    /// Records that the deletion of the key was requested.
     pub(super) fn ask(&mut self, key: Arc<[u8]>, create_revision: i64) {
         self.keys.entry(key).or_default().ask(create_revision);
     }
 
-    /// etcd confirms at `revision` that the key is gone.
+    /// Records that etcd confirmed at `revision` that the key is gone.
     pub(super) fn confirm(&mut self, key: &[u8], revision: i64) {
         if let Some(deletion) = self.keys.get_mut(key) {
             deletion.gone_at = Some(revision);
@@ -75,7 +76,7 @@ impl Deleted {
         }
     }
 
-    /// Forgets the keys below that prefix one by one.
+    /// Forgets the individual keys below that prefix.
     pub(super) fn forget_below(&mut self, prefix: &[u8]) {
         let below: Vec<_> = keys_below(&self.keys, prefix).cloned().collect();
         for key in below {
@@ -84,12 +85,12 @@ impl Deleted {
         }
     }
 
-    /// Returns true if nothing is remembered of a key below that prefix.
+    /// Returns true if no key below that prefix is remembered.
     pub(super) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
         keys_below(&self.keys, prefix).next().is_none()
     }
 
-    /// The lease is gone, and every key of it.
+    /// Forgets all keys, because they are gone with the lease.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forgotten_key_is_never_taken_for_one_that_nobody_asked_to_go() {
+    fn forgotten_deletion_is_never_taken_for_a_foreign_one() {
         let mut deleted = Deleted::default();
         for (key, created) in [("p/1", 5), ("p/2", 6), ("q/1", 4)] {
             deleted.ask(key.as_bytes().into(), created);

@@ -1,4 +1,4 @@
-//! Removes what the session left in etcd: keys and leases that must go, until etcd confirms that they are gone.
+//! Removes the keys and leases that the session must delete, until etcd confirms that they are gone.
 
 mod deleted;
 mod names;

@@ -1,4 +1,4 @@
-//! Tells a session's own keys by their names.
+//! Recognises a session's own keys by their names.
 
 use crate::queue::SHARED;
 
@@ -7,13 +7,13 @@ fn name_of(key: &[u8]) -> &[u8] {
     key.rsplit(|byte| *byte == b'/').next().unwrap_or(key)
 }
 
-/// Returns true if the key is one of many that may go at the same time: a partition's.
+/// Returns true if the key is a partition's, of which many may be deleted at the same time.
 pub(crate) fn is_one_of_many(key: &[u8]) -> bool {
     name_of(key).starts_with(b"o-")
 }
 
-/// Returns true if a session gives such a name to keys under that lease: of candidates, permits, shared locks, members or
-/// partitions.
+/// Returns true if a session gives such a name to a key under that lease: of a candidate, permit, shared lock, member
+/// or partition.
 pub(crate) fn is_named_by_us(key: &[u8], lease: i64) -> bool {
     let (name, lease) = (name_of(key), format!("{lease:x}"));
     let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);

@@ -13,16 +13,18 @@ use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// A key that must go. While it stands here it is never ours again: no join uses its path.
+/// A key that must go. While it is listed here it is never ours again: no join uses its path.
 #[derive(Debug, Clone)]
 struct Removal {
-    /// Compared on deleting; unknown after a join whose answer was lost: then the key is looked for first.
+    /// The create revision that the deletion compares; unknown after a join whose answer was lost: then the key is read
+    /// first.
     create_revision: Option<i64>,
     request: Option<RequestId>,
     failures: u32,
     not_before: Time,
-    /// Not to be started before this candidate's join, which is under way, is answered; another candidate that asks
-    /// meanwhile waits. Gone too early, the key would be free for another join while that one may still come.
+    /// The candidate whose join is in flight: the removal does not start before its answer, and another candidate that
+    /// requests it meanwhile waits. If the key went too early, another join could use its path while that join may
+    /// still arrive.
     held_by: Option<SlotId>,
     waiting: Vec<SlotId>,
 }
@@ -40,7 +42,7 @@ impl Removal {
     }
 }
 
-/// Keys that may go in batches. While one is under way, the next one is gathered.
+/// Keys that may go in batches. While one batch is in flight, the next one is gathered.
 #[derive(Debug, Default)]
 struct Releases {
     waiting: BTreeSet<Arc<[u8]>>,
@@ -51,9 +53,10 @@ struct Releases {
 #[derive(Debug)]
 pub(crate) struct Removals {
     keys: BTreeMap<Arc<[u8]>, Removal>,
-    /// When each key of a failed removal is asked for again. A key that is gone by then, or waits for longer, is passed over.
+    /// The time at which the removal of each key is retried. An entry is ignored if its key is gone by then, or waits
+    /// for longer.
     due: BTreeSet<(Time, Arc<[u8]>)>,
-    /// For how many keys each candidate waits.
+    /// The number of keys for which each candidate waits.
     waits: BTreeMap<SlotId, usize>,
     releases: Releases,
     deleted: Deleted,
@@ -80,7 +83,8 @@ impl Removals {
         self.keys.contains_key(key)
     }
 
-    /// Interprets a partition's key that was `created` then, or its absence, in a view at the revision `seen`.
+    /// Interprets a partition's key with the create revision `created`, or its absence, in a view at the revision
+    /// `seen`.
     pub(crate) fn shown(&self, key: &[u8], created: Option<i64>, seen: i64) -> Shown {
         match created {
             _ if self.contains(key) => Shown::Going,
@@ -89,7 +93,7 @@ impl Removals {
         }
     }
 
-    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    /// Deletes `key` if it has that create revision, and retries until it is gone. `slot` waits for it.
     pub(crate) fn add(
         &mut self,
         now: Time,
@@ -113,14 +117,13 @@ impl Removals {
         self.start(key, now, out);
     }
 
-    /// No join may use `key` until it was removed: one of `slot`, which has left, is still under way, and if it
-    /// succeeds its key must go, even if another candidate would find it. [`Removals::add`] for that slot follows for
-    /// certain.
+    /// Keeps `key` from every join until it was removed. A join of `slot`, which has left, is still in flight: if it
+    /// succeeds, its key must go, even if another candidate would find it. [`Removals::add`] for that slot must follow.
     pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
         self.insert(key, None, now).held_by = Some(slot);
     }
 
-    /// The candidate waits until the key is gone. Whether the key must go at all.
+    /// Makes the candidate wait until the key is gone. Returns whether the key must go at all.
     pub(crate) fn wait(&mut self, key: &[u8], slot: SlotId) -> bool {
         let Some(removal) = self.keys.get_mut(key) else {
             return false;
@@ -138,7 +141,7 @@ impl Removals {
         removal.is_some_and(|removal| removal.held_by == Some(slot))
     }
 
-    /// Checks, while no request is under way, that no removal is forgotten: each has a timer.
+    /// Checks, while no request is in flight, that no removal is forgotten: each has a timer.
     pub(crate) fn check_idle(&self) {
         debug_assert!(
             !self.releases.under_way && self.releases.waiting.is_empty(),
@@ -167,14 +170,14 @@ impl Removals {
         removal.or_insert_with(|| Removal::new(create_revision, now))
     }
 
-    /// Asks for whatever is due.
+    /// Sends the requests that are due.
     pub(crate) fn start_due(&mut self, now: Time, out: &mut Outbox) {
         while let Some(key) = self.next_due(now) {
             self.start(&key, now, out);
         }
     }
 
-    /// Takes a key whose pause is over. However many keys wait, no other is looked at.
+    /// Takes a key whose pause is over. No other key is visited, however many wait.
     fn next_due(&mut self, now: Time) -> Option<Arc<[u8]>> {
         let (at, _) = self.due.first()?;
         if *at > now {
@@ -218,7 +221,7 @@ impl Removals {
         removal.request = Some(out.ask(purpose, ask));
     }
 
-    /// Sends the next batch, unless one is under way.
+    /// Sends the next batch, unless one is in flight.
     pub(crate) fn start_releases(&mut self, out: &mut Outbox) {
         if self.releases.under_way {
             return;
@@ -251,12 +254,12 @@ impl Removals {
         }
     }
 
-    /// The batch under way is answered, whatever became of it.
+    /// Records that the batch in flight is answered, with any result.
     pub(crate) fn release_answered(&mut self) {
         self.releases.under_way = false;
     }
 
-    /// The batch failed. Each of its keys is asked for again.
+    /// Handles a failed batch. The deletion of each of its keys is retried.
     pub(crate) fn release_failed(
         &mut self,
         now: Time,
@@ -273,8 +276,8 @@ impl Removals {
         out.note_failure("delete", first, error);
     }
 
-    /// A request for the key is answered. `is_stray`: what was looked for stands, and serves nobody. If the key is gone now,
-    /// the candidates that waited for it.
+    /// Handles the answer to a request for the key. `is_stray`: the search found a key that serves no candidate. If the
+    /// key is gone now, returns the candidates that waited for it.
     pub(crate) fn answered(
         &mut self,
         now: Time,
@@ -320,7 +323,7 @@ impl Removals {
                 key: Arc::clone(key),
             });
         }
-        // Somebody may have asked meanwhile for one that it knows.
+        // Another candidate that knows the revision may have requested the removal meanwhile.
         let known = self.keys.get_mut(key).and_then(|removal| {
             removal.create_revision = removal.create_revision.max(create_revision);
             removal.create_revision
@@ -374,9 +377,9 @@ impl Removals {
         waiting
     }
 
-    /// The lease is gone and every key of it: nobody need wait. What was asked to go goes on being asked for, for
-    /// a key that somebody wrote over is not bound to the lease any more. The candidates that waited, each once for every
-    /// key.
+    /// Handles the loss of the lease, and of every key with it: no candidate needs to wait. Requested deletions
+    /// continue, because a key that another program overwrote is no longer bound to the lease. Returns the candidates
+    /// that waited, each once for every key.
     pub(crate) fn lease_lost(&mut self, now: Time, out: &mut Outbox) -> Vec<SlotId> {
         let known = |removals: &Self| {
             let keys = removals.keys.values();
@@ -402,13 +405,13 @@ impl Removals {
         waiting
     }
 
-    /// No member of this session is left below that prefix, or none that shares that key. Of its keys only one revision is
-    /// remembered: a session may share partitions under any number of names.
+    /// Forgets the deletions below that prefix, because no member of this session is left there. Only one revision of
+    /// all its keys is remembered, because a session may share partitions under any number of names.
     pub(crate) fn forget_below(&mut self, prefix: &[u8]) {
         self.deleted.forget_below(prefix);
     }
 
-    /// Returns true if nothing is remembered of deleted keys below that prefix.
+    /// Returns true if no deleted key below that prefix is remembered.
     pub(crate) fn knows_nothing_below(&self, prefix: &[u8]) -> bool {
         self.deleted.knows_nothing_below(prefix)
     }
@@ -427,7 +430,7 @@ mod tests {
         Time::ZERO.after(Duration::from_micros(micros))
     }
 
-    /// Removals that have failed twice, so that each waits for a moment of its own.
+    /// Makes removals that have failed twice, so that each has a retry time of its own.
     fn failed() -> (Removals, Outbox) {
         let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
         let mut out = Outbox::new(BATCH);
@@ -445,10 +448,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_looks_at_the_keys_that_are_due_and_at_no_other() {
+    fn a_tick_visits_only_the_keys_that_are_due() {
         let (mut removals, _) = failed();
         let begun = at(0).after(Duration::from_millis(20));
-        // The first failures of all keys have no pause.
+        // The first retry of each key has no pause.
         while removals.next_due(at(KEYS)).is_some() {}
         for number in 0..KEYS {
             let now = begun.after(Duration::from_micros(number));
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_asked_for_again_when_its_pause_is_over() {
+    fn each_key_is_deleted_again_when_its_pause_is_over() {
         let (mut removals, mut out) = failed();
         let end = at(KEYS).after(Duration::from_millis(20));
         while out.due(end).is_some() {}

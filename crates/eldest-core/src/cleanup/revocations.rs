@@ -1,4 +1,4 @@
-//! Takes leases away from etcd, and retries until it confirms that or they have expired.
+//! Revokes leases, and retries until etcd confirms it or the leases have expired.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::purpose::Purpose;
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// A lease that must go. It expires by itself at `until`; after that nobody need be asked.
+/// A lease that must go. It expires by itself at `until`; after that no request is needed.
 #[derive(Debug, Clone)]
 struct Revocation {
     lease: i64,
@@ -49,7 +49,7 @@ impl Revocations {
         self.leases.iter().any(|r| r.request.is_some())
     }
 
-    /// The lease must go, from `not_before` on; it would by itself a TTL later.
+    /// Adds a lease that must go, from `not_before` on. Without a revocation, it expires a TTL later.
     pub(crate) fn add(
         &mut self,
         now: Time,
@@ -69,7 +69,7 @@ impl Revocations {
         self.start(now, out);
     }
 
-    /// Asks for what is due.
+    /// Sends the revocations that are due.
     pub(crate) fn start(&mut self, now: Time, out: &mut Outbox) {
         self.leases.retain(|r| r.request.is_some() || now < r.until);
         for revocation in &mut self.leases {
@@ -85,7 +85,7 @@ impl Revocations {
         }
     }
 
-    /// The request is answered.
+    /// Handles the answer to a revocation.
     pub(crate) fn answered(&mut self, now: Time, lease: i64, answer: Answer, out: &mut Outbox) {
         match answer {
             Answer::Failed(error) if error.class != Class::LeaseGone => {

@@ -1,8 +1,8 @@
-//! Reads the keys of leaders that no watch vouches for, after every verified renewal.
+//! Reads the keys of leaders that no watch covers, after every verified renewal.
 //!
-//! The read that verifies a renewal looks at one key. A session that leads many elections would look at each of them once in
-//! many renewals, and a watch tells in between what becomes of the others. While that is broken, every renewal would move the
-//! deadline of a term whose key somebody deleted. So the keys that are not watched are read all at once.
+//! The read that verifies a renewal reads one key. A session that leads many elections reads each key once in many
+//! renewals, and a watch reports changes of the others in between. While the watch is broken, every renewal would
+//! extend a term whose key was deleted. So all unwatched keys are read at once.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::ids::SlotId;
 use crate::outbox::Outbox;
 use crate::purpose::Purpose;
 
-/// Keys in one transaction, if etcd takes as many operations: a value may have 32 KiB, and an answer 4 MiB.
+/// How many keys one transaction reads, if etcd accepts as many operations: a value may have 32 KiB, and an answer 4
+/// MiB.
 const KEYS: usize = 64;
 
 /// The reads of leaders' keys.
@@ -21,12 +22,12 @@ pub(crate) struct KeyChecks {
 }
 
 impl KeyChecks {
-    /// Returns true if such reads are under way.
+    /// Returns true if such reads are in flight.
     pub(crate) fn are_under_way(&self) -> bool {
         self.under_way > 0
     }
 
-    /// Reads these keys, each with its slot and create revision.
+    /// Reads the given keys, each with its slot and create revision.
     pub(crate) fn start(&mut self, unwatched: &[(SlotId, i64, Arc<[u8]>)], out: &mut Outbox) {
         for part in unwatched.chunks(out.batch().min(KEYS)) {
             let keys = part.iter().map(|(.., key)| Arc::clone(key)).collect();
@@ -37,7 +38,7 @@ impl KeyChecks {
         }
     }
 
-    /// One of them is answered, whatever became of it.
+    /// Records that one of the reads is answered, with any result.
     pub(crate) fn answered(&mut self) {
         self.under_way -= 1;
     }

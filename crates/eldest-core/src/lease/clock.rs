@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::kv::Header;
 use crate::time::Time;
 
-/// How late a task may be that drops work at its deadline, before the key goes all the same.
+/// How late a task may be that drops work at its deadline; then the key goes anyway.
 const MOST_LATE: Duration = Duration::from_millis(250);
 
 /// The safety subtracted from the TTL.
@@ -24,8 +24,8 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Returns when a key goes although its work goes on: a little after that work was dropped at `cutoff` by another task,
-    /// and still within the margin that etcd keeps the key for.
+    /// Returns when a key goes although its work continues: a little after another task dropped that work at `cutoff`,
+    /// and still within the margin for which etcd keeps the key.
     pub(crate) fn release_at(self, cutoff: Time) -> Time {
         cutoff.after((self.margin / 2).min(MOST_LATE))
     }
@@ -37,7 +37,7 @@ impl Trust {
     }
 }
 
-/// A point in the order of everything that this process sent and received. Unlike [`Time`], it is never equal twice.
+/// A number in the order of everything that this process sent and received. Unlike [`Time`], no two are equal.
 pub type Step = u64;
 
 #[derive(Debug, Clone, Copy)]
@@ -51,9 +51,9 @@ struct Acknowledged {
 /// The meaning of a linearizable answer for the last acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// No acknowledgement waits, or the read was begun before it: nothing learned.
+    /// No acknowledgement waits, or the read was begun before it: the answer shows nothing.
     Nothing,
-    /// The renewal counts; the lease may be trusted until then.
+    /// The renewal counts; the lease may be trusted until the given time.
     Accepted(Time),
     /// Another raft term or cluster: the acknowledgement came from a deposed leader, or may have.
     Refused,
@@ -69,7 +69,7 @@ pub struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// Starts with a grant, which passes through raft and so needs no further proof.
+    /// Starts with a grant, which needs no further proof because it passes through raft.
     pub fn granted(trust: Trust, sent: Time, ttl: Duration, header: Header) -> Self {
         Self {
             trust,
@@ -199,8 +199,8 @@ mod tests {
     }
 
     proptest! {
-        /// The trust never reaches the earliest instant at which etcd may expire the lease,
-        /// whatever the delays and any clock rate within the bound.
+        /// The trust never reaches the earliest instant at which etcd may expire the lease, for any delays and any
+        /// clock rate within the bound.
         #[test]
         fn the_deadline_is_before_the_expiry_for_any_delay_and_rate(
             delay_ms in 0u64..20_000, rate_ppm in -900i64..=900, ttl_s in 2u64..300,

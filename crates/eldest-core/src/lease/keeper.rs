@@ -1,4 +1,4 @@
-//! Obtains, renews and verifies the session's lease, and decides when to stop trusting it and when to give it up.
+//! Obtains, renews and verifies the session's lease, and decides when to stop trusting it and when to abandon it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// After a lost join, or the loss of a leader's key, the lease's keys are swept every so many verified renewals.
+/// After a lost join, or the loss of a leader's key, the lease's keys are swept once in this many verified renewals.
 const SWEEP_EVERY: u32 = 3;
-/// After the keepalive stream was opened, they are swept after the first verified renewal and after this one.
+/// After the keepalive stream was opened, the keys are swept after the first verified renewal and after this one.
 const SWEEPS: u32 = 4;
 
-/// The session's lease; each state is left by the answer or the time it names.
+/// The session's lease. Each state ends with the answer or at the time that it names.
 #[derive(Debug, Clone)]
 enum Holding {
-    /// Nobody campaigned yet, or the last grant failed and is due again.
+    /// No candidate needed a lease yet, or the last grant failed and will be repeated.
     None {
         not_before: Time,
     },
     Granting,
     Held(Box<Lease>),
-    /// Given back for good; never left.
+    /// Revoked for good; never left.
     Closed,
 }
 
@@ -43,29 +43,29 @@ pub(crate) struct LeaseConfig {
     pub(crate) request_timeout: Duration,
 }
 
-/// The session's lease, and how the session is doing by it.
+/// The session's lease, and the state of the session that follows from it.
 #[derive(Debug)]
 pub(crate) struct LeaseKeeper {
     config: LeaseConfig,
     pace: Pace,
     holding: Holding,
     grant_failures: u32,
-    /// The time until which the lease is trusted; `None` when it is not.
+    /// The time until which the lease is trusted; `None` if it is not trusted.
     trusted: Option<Time>,
     /// The last time until which the lease was trusted, kept for terms that fade with it.
     last_deadline: Time,
     state: SessionState,
-    /// Whose key was read last to verify a renewal.
+    /// The slot whose key was last read to verify a renewal.
     verified_slot: SlotId,
-    /// Read when no key stands.
+    /// The key to read if the session has no key.
     probe_key: Arc<[u8]>,
-    /// etcd says that the lease is gone.
+    /// True if etcd reports that the lease is gone.
     gone: bool,
-    /// Verified renewals since a join was lost on the way, or a leader's key taken away, if that ever was under this
-    /// lease.
+    /// The number of verified renewals since an answer to a join was lost or a leader's key was removed; `None` if that
+    /// never happened under this lease.
     suspicion: Option<u32>,
-    /// Verified renewals until the last sweep that is due since the keepalive stream was opened. The store may have been
-    /// restored to one in which a key of ours stands again.
+    /// The number of verified renewals until the last sweep that follows the opening of the keepalive stream. The store
+    /// may have been restored to a state in which a former key of ours exists.
     sweeps: u32,
 }
 
@@ -89,7 +89,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// The lease that is held, whether it may be trusted or not.
+    /// Returns the lease that is held, trusted or not.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match &self.holding {
             Holding::Held(lease) => Some(lease),
@@ -97,17 +97,17 @@ impl LeaseKeeper {
         }
     }
 
-    /// Its id.
+    /// Returns the lease's id.
     pub(crate) fn id(&self) -> Option<i64> {
         self.lease().map(Lease::id)
     }
 
-    /// The id of a lease that may be trusted.
+    /// Returns the id of a lease that may be trusted.
     pub(crate) fn trusted_id(&self) -> Option<i64> {
         self.trusted.and(self.id())
     }
 
-    /// Returns the time until which the lease is trusted; `None` when it is not.
+    /// Returns the time until which the lease is trusted; `None` if it is not trusted.
     pub(crate) fn trusted(&self) -> Option<Time> {
         self.trusted
     }
@@ -117,8 +117,8 @@ impl LeaseKeeper {
         self.last_deadline
     }
 
-    /// Grants, opens, renews: whatever is due. `wanted`: somebody needs a lease. Returns the number of the read that is to
-    /// verify a renewal, if one is due.
+    /// Grants, opens or renews, as is due. `wanted`: a candidate needs a lease. Returns the number of the read that
+    /// must verify a renewal, if one is due.
     pub(crate) fn keep(
         &mut self,
         now: Time,
@@ -167,7 +167,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Takes over a lease that etcd granted, asked for at `sent`, and trusts it unless its time is over already.
+    /// Takes a lease that etcd granted, requested at `sent`, and trusts it unless its time is over already.
     pub(crate) fn granted(
         &mut self,
         now: Time,
@@ -197,8 +197,8 @@ impl LeaseKeeper {
         self.trust(now, deadline, out);
     }
 
-    /// Whatever failed, nothing is revoked: only an answer makes a lease ours, and the id may be somebody else's. A lease
-    /// that was granted all the same has no keys and expires by itself.
+    /// Handles a failed grant without a revocation: only an answer makes a lease ours, and the id may belong to another
+    /// session. A lease that was granted nevertheless has no keys and expires by itself.
     pub(crate) fn grant_failed(&mut self, now: Time, error: RequestError, out: &mut Outbox) {
         self.grant_failures += 1;
         let pause = self.pace.pause(self.grant_failures, error.class);
@@ -240,7 +240,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Returns true if the lease cannot expire before `deadline`, and a margin, counted from when its last renewal was sent.
+    /// Returns true if the lease cannot expire before `deadline` plus a margin, counted from the sending of its last
+    /// renewal.
     fn keeps_margin(&self, deadline: Time) -> bool {
         let Some(lease) = self.lease() else {
             return false;
@@ -265,7 +266,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Returns true if the time of the trust is over: it ends the grace period before the deadline.
+    /// Returns true if the time of the trust is over, which is one grace period before the deadline.
     pub(crate) fn is_expired(&self, now: Time) -> bool {
         let deadline = self.trusted;
         deadline.is_some_and(|deadline| now >= deadline.before(self.config.grace))
@@ -284,7 +285,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Reports that the lease is no longer trusted, after the reasons were reported: this cancels whatever is left.
+    /// Reports that the lease is no longer trusted. The reasons of terms must be reported before, because this cancels
+    /// the remaining ones.
     pub(crate) fn report_distrust(&mut self, out: &mut Outbox) {
         debug_assert!(
             self.trusted.is_none() && self.lease().is_none_or(Lease::is_doubted),
@@ -295,8 +297,8 @@ impl LeaseKeeper {
         self.set_state(SessionState::Lost { reason }, out);
     }
 
-    /// Applies the answer to a renewal, or to the opening of the keepalive stream. Returns the number of the read that is to
-    /// verify the renewal. The lease may be gone, or something else due.
+    /// Applies the answer to a renewal, or to the opening of the keepalive stream. Returns the number of the read that
+    /// must verify the renewal. The lease may be gone, or another request may be due.
     pub(crate) fn renewed(
         &mut self,
         now: Time,
@@ -328,7 +330,7 @@ impl LeaseKeeper {
                     _ => {}
                 }
             }
-            // About this lease: the stream of an earlier one may answer late.
+            // The answer must be about this lease: the stream of an earlier one may answer late.
             Answer::Failed(error) if error.class == Class::LeaseGone && lease.awaits(request) => {
                 self.set_gone();
             }
@@ -338,7 +340,7 @@ impl LeaseKeeper {
         None
     }
 
-    /// Records that the keepalive stream failed, or the read that follows a renewal on its connection.
+    /// Records a failure of the keepalive stream, or of the read that follows a renewal on its connection.
     pub(crate) fn renewal_failed(
         &mut self,
         now: Time,
@@ -354,12 +356,12 @@ impl LeaseKeeper {
         }
     }
 
-    /// Whose key was read last to verify a renewal; another one is to be next.
+    /// Returns the slot whose key was last read to verify a renewal, so that the next read takes another one.
     pub(crate) fn verified_slot(&self) -> SlotId {
         self.verified_slot
     }
 
-    /// Reads a live key of ours, leaders' keys and waiting ones alike; `chosen` is one with its slot and create revision.
+    /// Reads a key of ours that exists, a leader's or a waiting one; `chosen` is one with its slot and create revision.
     pub(crate) fn verify(
         &mut self,
         request: RequestId,
@@ -376,20 +378,20 @@ impl LeaseKeeper {
         out.ask_as(request, Purpose::Verify { subject }, Ask::Verify { key });
     }
 
-    /// We are known to be permitted to read this key.
+    /// Records a key that we are certainly permitted to read.
     pub(crate) fn may_read(&mut self, key: &Arc<[u8]>) {
         self.probe_key = Arc::clone(key);
     }
 
-    /// The verifying read is answered, whatever [`LeaseKeeper::confirm`] made of it.
+    /// Records that the verifying read is answered, after [`LeaseKeeper::confirm`] has judged it.
     pub(crate) fn verified(&mut self, now: Time, request: RequestId) {
         if let Holding::Held(lease) = &mut self.holding {
             lease.verified(now, request);
         }
     }
 
-    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement. Returns true if it does. A
-    /// lease whose renewals etcd has refused for too long is gone.
+    /// Lets a linearizable answer to a request begun at `begun` verify the last acknowledgement. Returns true if it
+    /// does. A lease whose renewals etcd has refused for too long counts as gone.
     pub(crate) fn confirm(
         &mut self,
         now: Time,
@@ -411,13 +413,14 @@ impl LeaseKeeper {
                     request_timeout,
                     ..
                 } = self.config;
-                // A renewal of a lease that is no longer trusted is late for nothing: its terms are over.
+                // A renewal of a lease that is no longer trusted cannot be late: its terms are over.
                 if self.trusted.is_some() && left < grace.saturating_add(request_timeout) {
                     out.note(Note::RenewedLate { left });
                 }
                 out.note(Note::Renewed { took });
                 self.set_renewal_timer(out);
-                // Not when it was granted: one that is lost at once must not be granted in a tight loop.
+                // The count is not reset on a grant, because a lease that is lost at once must not be granted in a
+                // tight loop.
                 self.grant_failures = 0;
                 self.trust(now, deadline, out);
                 true
@@ -434,9 +437,9 @@ impl LeaseKeeper {
         }
     }
 
-    /// A lease whose renewals are done and always refused would keep our keys, and so everybody behind them, waiting
-    /// for ever: it is to be let go after a TTL of that. Time in which etcd was not heard does not count, because a
-    /// waiting candidate keeps its seniority through that.
+    /// Returns true if etcd has processed and refused the renewals for a TTL. Such a lease would keep our keys, and all
+    /// candidates behind them, waiting for ever, so it must be abandoned. Time without an answer of etcd does not
+    /// count, because a waiting candidate keeps its seniority through that.
     fn is_hopeless(&self, now: Time) -> bool {
         if self.trusted.is_none()
             && let Some(lease) = self.lease()
@@ -447,9 +450,9 @@ impl LeaseKeeper {
         false
     }
 
-    /// A renewal was verified: the lease's keys are swept now and then.
+    /// Counts a verified renewal: the lease's keys are swept after some of them.
     pub(crate) fn count_renewal(&mut self, out: &mut Outbox) {
-        // At once, and once more when the terms have ended whose keys a restore took away.
+        // At once, and once more after the end of the terms whose keys a restore removed.
         let mut due = matches!(self.sweeps, 1 | SWEEPS);
         self.sweeps = self.sweeps.saturating_sub(1);
         if let Some(count) = &mut self.suspicion {
@@ -461,31 +464,31 @@ impl LeaseKeeper {
         }
     }
 
-    /// A key may stand under this lease that nobody knows of: from now on its keys are swept now and then.
+    /// Records that an unknown key may exist under this lease: from now on its keys are swept regularly.
     pub(crate) fn suspect(&mut self) {
         self.suspicion.get_or_insert(0);
     }
 
-    /// The sweep was not complete: another one follows.
+    /// Requests another sweep, because the last one was not complete.
     pub(crate) fn sweep_again(&mut self) {
         self.sweeps = self.sweeps.max(1);
     }
 
-    /// The lease is gone, or to be given up.
+    /// Records that the lease is gone, or must be abandoned.
     pub(crate) fn set_gone(&mut self) {
         self.gone = self.lease().is_some();
     }
 
-    /// Returns true if the lease is gone, and those that depend on it do not know.
+    /// Returns true if the lease is gone, and its dependents are not informed yet.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// The lease is gone, or given up. Returns it, and whether it was trusted. Nothing is granted before
+    /// Takes a lease that is gone or abandoned, and whether it was trusted. No lease is granted before
     /// [`LeaseKeeper::lost`].
     pub(crate) fn lose(&mut self, out: &mut Outbox) -> Option<(Box<Lease>, bool)> {
         self.lease()?;
-        // Not `None` before it is revoked: a closing session would count as closed meanwhile.
+        // Not `None` before the lease is revoked: a closing session would count as closed meanwhile.
         let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Granting) else {
             return None;
         };
@@ -497,7 +500,7 @@ impl LeaseKeeper {
         Some((lease, trusted))
     }
 
-    /// Whatever depended on that lease knows of its loss: another one may be granted.
+    /// Records that all dependents of the lease are informed of its loss: another lease may be granted.
     pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
         self.set_state(SessionState::Lost { reason }, out);
         debug_assert!(self.trusted.is_none(), "a lost lease is not trusted");
@@ -518,8 +521,7 @@ impl LeaseKeeper {
         matches!(self.holding, Holding::Granting)
     }
 
-    /// The session closes, and nobody needs the lease any more: returns the lease that is to be revoked. None is granted from
-    /// now on.
+    /// Returns the lease to revoke, when a closing session no longer needs it. No lease is granted from now on.
     pub(crate) fn close(&mut self, out: &mut Outbox) -> Option<Box<Lease>> {
         if self.is_granting() {
             return None;
@@ -532,8 +534,8 @@ impl LeaseKeeper {
         Some(lease)
     }
 
-    /// A closing session has waited long enough. What could not be confirmed goes with the lease: now if etcd can be
-    /// reached, by itself otherwise, for nobody renews it any more.
+    /// Revokes the lease of a closing session that has waited long enough. Unconfirmed deletions are completed with the
+    /// lease: now if etcd can be reached, otherwise when it expires without renewals.
     pub(crate) fn give_up(&mut self, out: &mut Outbox) {
         if let Holding::Held(lease) = std::mem::replace(&mut self.holding, Holding::Closed) {
             let lease = lease.id();
@@ -542,12 +544,12 @@ impl LeaseKeeper {
         self.closed(out);
     }
 
-    /// The session is closed.
+    /// Reports that the session is closed.
     pub(crate) fn closed(&mut self, out: &mut Outbox) {
         self.set_state(SessionState::Closed, out);
     }
 
-    /// etcd answered.
+    /// Records that etcd answered.
     pub(crate) fn connected(&mut self, out: &mut Outbox) {
         if self.state == SessionState::Connecting {
             self.set_state(SessionState::Ready, out);

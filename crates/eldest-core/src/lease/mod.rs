@@ -1,4 +1,4 @@
-//! Decides when to grant, renew, verify, doubt and abandon the session's lease, and until when it can be trusted.
+//! Decides when to grant, renew, verify, suspect and abandon the session's lease, and until when it can be trusted.
 
 mod checks;
 mod clock;

@@ -1,4 +1,4 @@
-//! Schedules the renewals of a lease: one is outstanding at a time, each one is verified, and a broken keepalive stream
+//! Schedules the renewals of a lease: one is in flight at a time, each one is verified, and a broken keepalive stream
 //! is reopened at once.
 
 use std::time::Duration;
@@ -9,31 +9,31 @@ use crate::kv::Header;
 use crate::pause::pause;
 use crate::time::Time;
 
-/// The keepalive stream; each state is left by the answer it waits for, or by its time.
+/// The keepalive stream. Each state ends with the answer that it waits for, or at its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
-    /// No stream; left when `next_at` has come.
+    /// There is no stream; left at `next_at`.
     Closed,
     /// Left when the stream is open or failed.
     Opening(RequestId),
-    /// Open; left when `next_at` has come.
+    /// The stream is open; left at `next_at`.
     Idle,
     /// Left by the acknowledgement, or its failure.
     Renewing { request: RequestId, sent: Time },
     /// Left by the linearizable read, or its failure.
     Verifying { request: RequestId },
-    /// No stream; a read finds out whether etcd can be heard. Left by its answer, or its failure.
+    /// There is no stream; a read checks whether etcd answers. Left by its answer, or its failure.
     Sounding(RequestId),
 }
 
 /// The next request to etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The keepalive stream is opened.
+    /// Open the keepalive stream.
     Open,
-    /// The renewal is sent.
+    /// Send the renewal.
     Renew,
-    /// The renewal is verified.
+    /// Verify the renewal.
     Verify,
 }
 
@@ -44,9 +44,9 @@ pub enum Outcome {
     None,
     /// The lease is trusted until this time.
     Extended(Time),
-    /// The acknowledgement did not count; the next renewal starts at once.
+    /// The acknowledgement did not count; retry at once, and with pauses after several refusals.
     Refused,
-    /// etcd says that the lease is gone.
+    /// etcd reports that the lease is gone.
     Gone,
 }
 
@@ -62,21 +62,22 @@ pub struct Lease {
     renewed: Time,
     failures: u32,
     refusals: u32,
-    /// Since when every renewal was refused, while etcd was heard all the time.
+    /// The time since which etcd answers and every renewal is refused.
     refused_since: Option<Time>,
-    /// The lease is not trusted: it is renewed only where etcd was just heard. Renewals that arrive, while no answer
-    /// does, would keep our keys in the queue, and everybody behind them waiting, for as long as the network is broken.
+    /// True if the lease is not trusted: it is then renewed only after an answer of etcd. Renewals that arrive without
+    /// any answer would keep our keys in the queue, and all candidates behind them waiting, for as long as the network
+    /// is broken.
     doubted: bool,
-    /// A read was answered since the last failure.
+    /// True if a read was answered since the last failure.
     heard: bool,
 }
 
-/// Refusals in a row that are retried at once; later ones are paced, so that a cluster whose terms
-/// race is not flooded.
+/// How many refusals in a row are retried at once. Later ones are paced, so that a cluster with racing raft terms is
+/// not flooded.
 const QUICK_REFUSALS: u32 = 3;
 
 impl Lease {
-    /// A fresh grant, asked for at `sent`.
+    /// Makes the state of a new grant, requested at `sent`.
     pub fn granted(
         id: i64,
         ttl: Duration,
@@ -101,12 +102,12 @@ impl Lease {
         }
     }
 
-    /// Its id.
+    /// Returns the lease's id.
     pub fn id(&self) -> i64 {
         self.id
     }
 
-    /// The time to live that etcd chose.
+    /// Returns the time to live that etcd chose.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
@@ -116,17 +117,17 @@ impl Lease {
         self.clock.deadline()
     }
 
-    /// When the last renewal that counts was sent.
+    /// Returns when the last renewal that counts was sent.
     pub fn renewed(&self) -> Time {
         self.renewed
     }
 
-    /// When to look again, unless an answer is awaited.
+    /// Returns when the next request is due, unless an answer is awaited.
     pub fn next_at(&self) -> Option<Time> {
         matches!(self.link, Link::Closed | Link::Idle).then_some(self.next_at)
     }
 
-    /// Starts what is due, under `request`.
+    /// Starts the due request, under the number `request`.
     pub fn start(&mut self, now: Time, request: RequestId) -> Option<Next> {
         if now < self.next_at {
             return None;
@@ -152,7 +153,8 @@ impl Lease {
         }
     }
 
-    /// The stream is open: renew at once, for the stream's first answer was swallowed.
+    /// Records that the stream is open. The lease is renewed at once, because the client drops the stream's first
+    /// answer.
     pub fn opened(&mut self, now: Time, request: RequestId) {
         if self.link == Link::Opening(request) {
             self.link = Link::Idle;
@@ -160,7 +162,7 @@ impl Lease {
         }
     }
 
-    /// An acknowledgement; `verify` is the id of the read that follows it.
+    /// Records an acknowledgement; `verify` is the id of the read that follows it.
     pub fn acknowledged(
         &mut self,
         request: RequestId,
@@ -194,7 +196,7 @@ impl Lease {
         (Outcome::None, Some(Next::Verify))
     }
 
-    /// Any linearizable answer to a request begun at `begun` may verify the last acknowledgement.
+    /// Lets a linearizable answer to a request begun at `begun` verify the last acknowledgement.
     pub fn confirm(&mut self, now: Time, begun: Step, header: Header) -> Outcome {
         match self.clock.confirm(begun, header) {
             Verdict::Nothing => Outcome::None,
@@ -227,7 +229,7 @@ impl Lease {
         }
     }
 
-    /// The verifying read is answered, whatever [`Lease::confirm`] made of it.
+    /// Records that the verifying read is answered, after [`Lease::confirm`] has judged it.
     pub fn verified(&mut self, now: Time, request: RequestId) {
         if self.link == (Link::Verifying { request }) {
             self.link = Link::Idle;
@@ -244,12 +246,12 @@ impl Lease {
         self.heard = false;
     }
 
-    /// Returns true if the trust in it has ended, and no renewal was verified since.
+    /// Returns true if the trust in the lease has ended, and no renewal was verified since.
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted
     }
 
-    /// Since when etcd answers, and every renewal is refused.
+    /// Returns the time since which etcd answers and every renewal is refused.
     pub fn refused_since(&self) -> Option<Time> {
         self.refused_since
     }
@@ -265,8 +267,8 @@ impl Lease {
         }
     }
 
-    /// The stream or the read failed: reopen, elsewhere, at once and then ever more slowly.
-    /// Whether the stream must be hung up.
+    /// Handles a failure of the stream or the read: reopens the stream at another endpoint, at once and then ever more
+    /// slowly. Returns whether the stream must be dropped.
     pub fn failed(&mut self, now: Time, request: RequestId) -> bool {
         if !self.awaits(request) {
             return false;
@@ -294,7 +296,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(6);
     const TIMEOUT: Duration = Duration::from_millis(300);
-    /// A renewal of the session's former lease. Its answer is still on its way.
+    /// A renewal of the session's former lease, whose answer may still arrive.
     const FORMER: RequestId = 7;
     const OPEN: RequestId = 20;
     const RENEWAL: RequestId = 21;
@@ -306,7 +308,7 @@ mod tests {
         term: 3,
     };
 
-    /// A lease that awaits the acknowledgement of [`RENEWAL`], and when that was sent.
+    /// Makes a lease that awaits the acknowledgement of [`RENEWAL`]; returns the sending time as well.
     fn renewing() -> (Lease, Time) {
         let trust = Trust {
             margin: TIMEOUT,
@@ -320,7 +322,7 @@ mod tests {
         (lease, now)
     }
 
-    /// The acknowledgement of the renewal counts, and its verification moves the deadline.
+    /// Checks that the acknowledgement of the renewal counts, and that its verification moves the deadline.
     fn check_renewal_counts((mut lease, sent): (Lease, Time)) {
         let before = lease.deadline();
         let (_, next) = lease.acknowledged(RENEWAL, VERIFY - 1, TTL, HEADER, VERIFY);
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(extended, Outcome::Extended(before.after(TTL / 3)));
     }
 
-    /// The acknowledgement says nothing about this lease: neither that it was renewed nor that it is gone.
+    /// The acknowledgement shows neither that this lease was renewed nor that it is gone.
     #[test]
     fn an_acknowledgement_of_another_renewal_does_not_count() {
         for ttl in [TTL, Duration::ZERO] {

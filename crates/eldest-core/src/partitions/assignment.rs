@@ -13,36 +13,38 @@ pub struct Assignee {
     pub since: i64,
     /// The lease of the member's key.
     pub lease: i64,
-    /// Its share of the partitions, in proportion to the capacities of the others; at least 1.
+    /// The member's share of the partitions, in proportion to the capacities of the others; at least 1.
     pub capacity: u32,
-    /// The data centre that it runs in, if data centres are to own equal shares.
+    /// The data centre in which the member runs, if data centres must own equal shares.
     pub center: Option<Center>,
 }
 
-/// A data centre, by a number that everybody computes from its name in the same way.
+/// A data centre, as a number that every node computes from its name in the same way.
 pub type Center = u64;
 
-/// A partition's key: whose it is, and its create revision.
+/// A partition's key, with its owner and its create revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owned {
     /// The create revision of the partition's key.
     pub since: i64,
-    /// Its number.
+    /// The number of the partition.
     pub partition: u32,
     /// The lease of the partition's key: its owner.
     pub lease: i64,
 }
 
-/// The lease that each of `count` partitions should belong to; empty without members.
+/// Returns the lease to which each of `count` partitions should belong; empty without members.
 ///
-/// Everybody's share of the partitions is its share of all capacities, and its quota that share rounded down or up.
-/// Rounded up first for those who own more than their share rounded down, then by seniority. Who owns more than its quota gives up what it took last; what nobody owns, or is
-/// given up, or belongs to somebody who is no member, is dealt in order: the eldest gets the first run of it.
+/// A member's share of the partitions is its share of all capacities; its quota is that share rounded down or up.
+/// Members that own more than their share rounded down are rounded up first, then the senior ones. A member above its
+/// quota gives up the partitions that it took last. Partitions without an owner, given up, or owned by a non-member are
+/// dealt in order: the eldest gets the first run of them.
 ///
-/// If every member names its data centre, each data centre has an equal share, and divides it among its members in this way.
+/// If every member names its data centre, each data centre has an equal share, and divides it among its members in this
+/// way.
 ///
-/// Runs, and quotas that do not depend on how much of a run was taken already, make the answer stay the same while it
-/// is carried out by many at once: who takes part of its run does not move the runs of the others.
+/// Runs, and quotas that do not depend on how much of a run was taken already, keep the answer the same while many
+/// members carry it out at once: a member that takes a part of its run does not move the runs of the others.
 pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
     let mut members = members.to_vec();
     members.sort_unstable();
@@ -59,7 +61,7 @@ pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
     let quotas = quotas(count, &members, &held);
     let mut target = vec![None; count as usize];
     for (member, keys) in held.iter_mut().enumerate() {
-        // A member that gives up nothing keeps them in any order.
+        // A member that gives up none keeps them in any order.
         if keys.len() > quotas[member] {
             keys.sort_unstable();
         }
@@ -78,7 +80,7 @@ pub fn assign(count: u32, members: &[Assignee], owned: &[Owned]) -> Vec<i64> {
     target.map(|member: usize| members[member].lease).collect()
 }
 
-/// How many each member is to own.
+/// Returns how many partitions each member should own.
 fn quotas(count: u32, members: &[Assignee], held: &[Vec<Owned>]) -> Vec<usize> {
     let mut quotas = vec![0; members.len()];
     for (share, of) in by_center(count, members) {
@@ -91,9 +93,10 @@ fn quotas(count: u32, members: &[Assignee], held: &[Vec<Owned>]) -> Vec<usize> {
     quotas
 }
 
-/// Data centres with their shares and members; one with everything, unless every member names its own.
+/// Returns the data centres with their shares and members; a single one with all, unless every member names its data
+/// centre.
 ///
-/// Who has a remainder depends on the data centres alone, so nothing that a member does changes the share of its data centre.
+/// The remainders depend only on the data centres, so no action of a member changes the share of its data centre.
 fn by_center(count: u32, members: &[Assignee]) -> Vec<(u32, Vec<usize>)> {
     let spread = members.iter().all(|member| member.center.is_some());
     let mut centers: BTreeMap<Option<Center>, Vec<usize>> = BTreeMap::new();
@@ -106,10 +109,10 @@ fn by_center(count: u32, members: &[Assignee]) -> Vec<(u32, Vec<usize>)> {
     (0..).map(share).zip(centers.into_values()).collect()
 }
 
-/// Divides so many partitions by capacity, among members that hold so many.
+/// Divides `count` partitions by capacity, among members that hold the numbers `held`.
 fn divide(count: u32, capacities: &[u32], held: &[usize]) -> Vec<usize> {
     let all: u64 = capacities.iter().copied().map(u64::from).sum();
-    // Each share rounded down, and whether anything was lost by that.
+    // Returns each share rounded down, and whether that lost a remainder.
     let share = |capacity: &u32| {
         let share = u64::from(count) * u64::from(*capacity);
         ((share / all) as usize, share % all > 0)

@@ -10,23 +10,23 @@ pub enum KeyKind {
         /// The lease that the key names.
         lease: i64,
     },
-    /// The key of the partition of that number.
+    /// The key of the partition with this number.
     Partition(u32),
 }
 
-/// `<prefix>m-<lease in lower-case hex>`.
+/// Returns `<prefix>m-<lease in lower-case hex>`.
 pub fn member_key(prefix: &[u8], lease: i64) -> Arc<[u8]> {
     [prefix, format!("m-{lease:x}").as_bytes()].concat().into()
 }
 
-/// `<prefix>o-<partition>`.
+/// Returns `<prefix>o-<partition>`.
 pub fn partition_key(prefix: &[u8], partition: u32) -> Arc<[u8]> {
     [prefix, format!("o-{partition}").as_bytes()]
         .concat()
         .into()
 }
 
-/// `None`: not one of ours, or not written as we write it.
+/// Reads the kind of a key. `None`: the key is not one of ours, or not in our spelling.
 pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
     let name = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
     let (kind, number) = name.split_at_checked(2)?;

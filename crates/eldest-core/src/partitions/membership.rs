@@ -18,39 +18,39 @@ use crate::pause::Pace;
 use crate::queue::{Fate, Own, Roster};
 use crate::time::Time;
 
-/// Takes of a member's under way.
+/// The number of takes that a member may have in flight.
 const AT_ONCE: usize = 8;
-/// However fast changes arrive, what they mean is worked out only so often: in this time,
+/// The shortest time between two rebalances, however fast changes arrive.
 const BETWEEN: Duration = Duration::from_millis(10);
-/// or, with many partitions, in this time for each.
+/// With many partitions, the time between two rebalances for each of them.
 const EACH: Duration = Duration::from_micros(50);
-/// but not longer than this.
+/// The longest such time.
 const MOST: Duration = Duration::from_millis(250);
 
-/// The partitions that members own, as a member's handle names them.
+/// A set of partitions that members own, named by a member's handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionSet {
-    /// How many there are.
+    /// The number of partitions.
     pub count: u32,
-    /// The count is the level below it. While a key of another count stands, nobody joins.
+    /// The prefix above the level that names the count. While a key of another count exists, no member can join.
     pub family: Arc<[u8]>,
-    /// Written into the keys of partitions, for people to read.
+    /// The text written into the keys of partitions, for people to read.
     pub tag: Arc<[u8]>,
 }
 
-/// The announcement of a member about its share.
+/// A member's announcement of its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// True if it does without partitions while other members do not.
+    /// True if the member takes no partitions while other members do.
     pub aside: bool,
-    /// In proportion to the capacities of the others; at least 1.
+    /// The share, in proportion to the capacities of the others; at least 1.
     pub capacity: u32,
-    /// Its data centre, if it wants data centres to own equal shares.
+    /// The member's data centre, if data centres must own equal shares.
     pub center: Option<Center>,
 }
 
-/// Returns the members that share the partitions, the partitions' owners, and the number of members. `share` reads what
-/// members announce. Those that do without partitions have no share unless all of them do.
+/// Returns the members that share the partitions, the partitions' owners, and the number of members. `share` reads the
+/// announcements of members. Members that take no partitions have no share, unless all members do so.
 pub fn facts(
     prefix: &[u8],
     roster: &Roster,
@@ -60,7 +60,7 @@ pub fn facts(
     for entry in roster.by_key() {
         let (since, lease) = (entry.create_revision, entry.lease);
         match kind_of(prefix, &entry.key) {
-            // Written over by somebody, it is no member's any more.
+            // A key that another program overwrote no longer belongs to a member.
             Some(KeyKind::Member { lease: named }) if named == lease => {
                 let share = share(&entry.value);
                 let of_all = if share.aside {
@@ -90,32 +90,33 @@ pub fn facts(
     (members, owned, all)
 }
 
-/// A partition that we own, or owned and whose work goes on.
+/// A partition that we own, or that we owned and whose work continues.
 #[derive(Debug, Clone)]
 struct Hold {
     slot: SlotId,
     own: Own,
 }
 
-/// The actions of a member, by what it sees.
+/// The next actions of a member, by the state of its view.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Keys of ours that are gone or no longer ours.
     pub lost: Vec<(SlotId, Fate)>,
     /// Terms of partitions that others should own.
     pub give_up: Vec<SlotId>,
-    /// Nobody's, and not to be taken before work of ours has ended there. There are others who could.
+    /// Terms of partitions without an owner, which we must not take before our work there has ended, and which other
+    /// members could take.
     pub waiting: Vec<SlotId>,
-    /// Nobody's.
+    /// Partitions to take, because they have no owner.
     pub take: Vec<u32>,
-    /// Ours by a transaction whose answer was lost, and wanted.
+    /// Keys to adopt: ours by a transaction whose answer was lost, and wanted.
     pub adopt: Vec<(u32, Own)>,
-    /// The same, and not wanted.
+    /// Keys to delete: ours by a transaction whose answer was lost, and not wanted.
     pub discard: Vec<(u32, Own)>,
-    /// Keys that nobody holds and others would wait for: of ours once and without a lease since; put under our lease by a
-    /// transaction that came late, while the work of an earlier term goes on; or brought back by a restore of etcd.
+    /// Keys that belong to no term and block other members. A key of ours lost its lease; a late transaction put a key
+    /// under our lease while the work of an earlier term continues; or a restore of etcd brought a key back.
     pub stray: Vec<(u32, i64)>,
-    /// Where a key without a lease stands, which no owner's ever is.
+    /// Partitions in whose place is a key without a lease, which no owner's key ever is.
     pub blocked: BTreeSet<u32>,
 }
 
@@ -125,13 +126,13 @@ struct Seen {
     key: Option<Owned>,
     /// Our lease.
     me: i64,
-    /// True if it should be ours.
+    /// True if the partition should be ours.
     wanted: bool,
 }
 
 impl Wants {
-    /// A partition that we own, or owned and whose work goes on. `others`: there are more members; `free`: its key is
-    /// neither being put nor being deleted.
+    /// Decides about a partition that we own, or that we owned and whose work continues. `others`: there are more
+    /// members; `free`: its key is neither being put nor being deleted.
     fn of_held(
         &mut self,
         hold: &Hold,
@@ -161,35 +162,35 @@ impl Wants {
     }
 }
 
-/// The member's side of a candidacy.
+/// A member's part of a candidacy.
 #[derive(Debug, Clone)]
 pub struct Membership {
     partitions: PartitionSet,
     held: BTreeMap<u32, Hold>,
-    /// The transactions under way. How many they may be bounds what a member takes at once, and what it does not know.
-    /// No partition is in two of them: so each answer is the only one about what it names.
+    /// The takes in flight. Their number limits how much a member takes at once, and how many keys it may own without
+    /// knowing. No partition is in two of them, so each answer is the only one about its partitions.
     taking: BTreeMap<RequestId, Vec<u32>>,
-    /// A transaction with them was lost on the way: they may be ours.
+    /// Partitions that may be ours, because the answer to their take was lost.
     uncertain: BTreeSet<u32>,
     failures: u32,
-    /// The last request that had been sent when one of these failures was counted.
+    /// The last request that had been sent when a failure was last counted.
     counted: RequestId,
     not_before: Time,
-    /// When it was last worked out what changes mean, and whether that is due again.
+    /// The time of the last rebalance, and whether the next one is due.
     rebalanced: Time,
     due: bool,
-    /// By partition, the newest key of this lease that is not ours any more, whatever older views show.
+    /// By partition, the newest key of this lease that is no longer ours, even if older views show it.
     past: BTreeMap<u32, i64>,
-    /// The keys that were ours under an earlier lease. Such a key without a lease was written over unseen.
+    /// The keys that were ours under an earlier lease. If such a key has no lease, another program overwrote it unseen.
     former: BTreeMap<u32, i64>,
     /// The partitions that were reported as blocked.
     blocked: BTreeSet<u32>,
-    /// Taken by others at that revision, which the view has not come to.
+    /// Partitions that others had taken at the given revision, which the view has not reached.
     refused: BTreeMap<u32, i64>,
 }
 
 impl Membership {
-    /// A member that owns nothing yet.
+    /// Makes a member that owns no partition yet.
     pub fn new(partitions: PartitionSet) -> Self {
         Self {
             partitions,
@@ -208,7 +209,7 @@ impl Membership {
         }
     }
 
-    /// The lease is gone, and with it whatever was or may have been ours.
+    /// Handles the loss of the lease, and of every key that was or may have been ours.
     pub fn lease_lost(&mut self) {
         let held = self.held.iter();
         self.former
@@ -219,8 +220,8 @@ impl Membership {
         self.refused.clear();
     }
 
-    /// Another store knows nothing of what was ours, and may use the same revisions again. Whatever it shows, the keys of
-    /// partitions whose work goes on are not in it.
+    /// Handles another store, which does not have our former keys, and may use the same revisions again. No key that it
+    /// shows belongs to the work that continues.
     pub fn store_changed(&mut self) {
         self.former.clear();
         for hold in self.held.values_mut() {
@@ -228,12 +229,12 @@ impl Membership {
         }
     }
 
-    /// Written into the keys of partitions, for people to read.
+    /// Returns the text written into the keys of partitions, for people to read.
     pub(crate) fn tag(&self) -> &Arc<[u8]> {
         &self.partitions.tag
     }
 
-    /// Something changed that it goes by. Returns when the consequences are to be worked out, unless that is arranged already.
+    /// Records a change that affects the member. Returns when to rebalance, unless that is arranged already.
     pub(crate) fn rebalance_at(&mut self, now: Time) -> Option<Time> {
         let between = (EACH * self.partitions.count).clamp(BETWEEN, MOST);
         let at = self.rebalanced.after(between);
@@ -241,12 +242,12 @@ impl Membership {
         (!is_arranged).then_some(at)
     }
 
-    /// Records that the consequences of changes are worked out now.
+    /// Records that the member rebalances now.
     pub(crate) fn rebalanced(&mut self, now: Time) {
         (self.rebalanced, self.due) = (now, false);
     }
 
-    /// The slots of the partitions that it owns, or owned and whose work goes on.
+    /// Returns the slots of the partitions that the member owns, or owned and whose work continues.
     pub(crate) fn holds(&self) -> Vec<SlotId> {
         self.held.values().map(|hold| hold.slot).collect()
     }
@@ -258,27 +259,27 @@ impl Membership {
         hold.map(|hold| hold.slot)
     }
 
-    /// Returns true if nothing is left of it: no take is under way, and no partition is held.
+    /// Returns true if no take is in flight, and no partition is held.
     pub(crate) fn is_over(&self) -> bool {
         self.taking.is_empty() && self.held.is_empty()
     }
 
-    /// Every take under way, with its partitions.
+    /// Returns every take in flight, with its partitions.
     pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
         self.taking.iter()
     }
 
-    /// How many more takes may be under way.
+    /// Returns how many more takes may be in flight.
     pub(crate) fn more_takes(&self) -> usize {
         AT_ONCE.saturating_sub(self.taking.len())
     }
 
-    /// No take before this.
+    /// Returns the earliest time of the next take.
     pub(crate) fn not_before(&self) -> Time {
         self.not_before
     }
 
-    /// A take was sent.
+    /// Records that a take was sent.
     pub(crate) fn take_sent(&mut self, request: RequestId, partitions: &[u32]) {
         debug_assert!(self.taking.len() < AT_ONCE, "takes have a limit");
         debug_assert!(
@@ -293,23 +294,23 @@ impl Membership {
         self.taking.insert(request, partitions.to_vec());
     }
 
-    /// A take is answered: its partitions. After the loss of the lease nobody waits for it.
+    /// Records that a take is answered, and returns its partitions. After the loss of the lease there are none.
     pub(crate) fn take_answered(&mut self, request: RequestId) -> Option<Vec<u32>> {
         self.taking.remove(&request)
     }
 
-    /// A take was carried out.
+    /// Records that a take was carried out.
     pub(crate) fn take_done(&mut self) {
         self.failures = 0;
     }
 
-    /// A take was lost on the way: these partitions may be ours.
+    /// Records that the answer to a take was lost: these partitions may be ours.
     pub(crate) fn take_lost(&mut self, partitions: Vec<u32>) {
         self.uncertain.extend(partitions);
     }
 
-    /// The take `request` failed; `sent` is the last request. What was under way when a failure was counted, and fails as
-    /// well, is the same failure.
+    /// Records that the take `request` failed; `sent` is the last request. Takes that were in flight when a failure was
+    /// counted, and fail as well, count as the same failure.
     pub(crate) fn take_failed(
         &mut self,
         (request, sent): (RequestId, RequestId),
@@ -325,18 +326,18 @@ impl Membership {
         self.not_before = not_before.max(self.not_before);
     }
 
-    /// Returns true if the partition may be ours without our knowing.
+    /// Returns true if the partition may be ours without our knowledge.
     pub(crate) fn is_uncertain(&self, partition: u32) -> bool {
         self.uncertain.contains(&partition)
     }
 
-    /// Returns true if nothing of it depends on a lease: no take, and nothing that is known or uncertain of keys under one.
+    /// Returns true if the member depends on no lease: it has no take, and no known or uncertain key.
     pub(crate) fn has_no_lease(&self) -> bool {
         let takes_nothing = self.taking.is_empty() && self.uncertain.is_empty();
         takes_nothing && self.past.is_empty() && self.refused.is_empty()
     }
 
-    /// Checks that nothing of a member is left when it is forgotten.
+    /// Checks that a forgotten member has nothing left.
     pub(crate) fn check_forgotten(&self) {
         debug_assert!(
             self.taking.is_empty(),
@@ -352,7 +353,7 @@ impl Membership {
         );
     }
 
-    /// The slot of the partition's term, with the key by which it is owned.
+    /// Returns the slot of the partition's term, with the key by which it is owned.
     pub(crate) fn held_at(&self, prefix: &[u8], key: &[u8]) -> Option<(SlotId, &Own)> {
         let Some(KeyKind::Partition(partition)) = kind_of(prefix, key) else {
             return None;
@@ -361,53 +362,53 @@ impl Membership {
         Some((hold.slot, &hold.own))
     }
 
-    /// Every partition's term, with the key by which it is owned.
+    /// Returns every partition's term, with the key by which it is owned.
     pub(crate) fn held(&self) -> impl Iterator<Item = (SlotId, &Own)> {
         self.held.values().map(|hold| (hold.slot, &hold.own))
     }
 
-    /// The partitions that takes may have put without our knowing; they are looked for now. None while a take is under way:
-    /// it may be the next of which nothing is known.
+    /// Takes the partitions that may be ours without our knowledge, to search for their keys. Returns none while a take is
+    /// in flight, because its answer may be lost as well.
     pub(crate) fn look_for_uncertain(&mut self) -> BTreeSet<u32> {
         if !self.taking.is_empty() {
             return BTreeSet::new();
         }
-        // Also where work goes on: a term's own key is not what a search takes away.
+        // Includes partitions whose work continues: a search does not delete a term's own key.
         std::mem::take(&mut self.uncertain)
     }
 
-    /// The keys of these partitions are in the way. Those of which that is news.
+    /// Records the partitions whose place is blocked. Returns those that were not blocked before.
     pub(crate) fn blocked(&mut self, blocked: BTreeSet<u32>) -> Vec<u32> {
         let news = blocked.difference(&self.blocked).copied().collect();
         self.blocked = blocked;
         news
     }
 
-    /// When the key of a partition was created that was ours under an earlier lease.
+    /// Returns the create revision of a partition's key that was ours under an earlier lease.
     pub fn former_of(&self, partition: u32) -> Option<i64> {
         self.former.get(&partition).copied()
     }
 
-    /// The member owns the partition, by a term under that slot.
+    /// Records that the member owns the partition, by a term under that slot.
     pub fn hold(&mut self, partition: u32, slot: SlotId, own: Own) {
         let former = self.held.insert(partition, Hold { slot, own });
         debug_assert!(former.is_none(), "a partition has one term at a time");
     }
 
-    /// The term is over, its work has ended and its key is gone.
+    /// Forgets a partition whose term is over, whose work has ended and whose key is gone.
     pub fn let_go(&mut self, partition: u32) {
         if let Some(hold) = self.held.remove(&partition) {
             self.forgo(partition, hold.own.create_revision);
         }
     }
 
-    /// Records that the key is not ours any more.
+    /// Records that the key is no longer ours.
     fn forgo(&mut self, partition: u32, create_revision: i64) {
         let newest = self.past.entry(partition).or_default();
         *newest = create_revision.max(*newest);
     }
 
-    /// Somebody else's key stood there at `revision`; `seen` is how far our view has come.
+    /// Records that another member's key existed at `revision`; `seen` is the revision of our view.
     pub fn refuse(&mut self, partition: u32, revision: i64, seen: i64) {
         if seen < revision {
             self.refused.insert(partition, revision);
@@ -428,8 +429,8 @@ impl Membership {
         lost
     }
 
-    /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `share` reads what members
-    /// announce, `shown` says what it means that a key exists that was created then, or that none does.
+    /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `share` reads the
+    /// announcements of members. `shown` interprets a key with the given create revision, or its absence.
     pub fn wants(
         &self,
         prefix: &[u8],
@@ -440,7 +441,7 @@ impl Membership {
     ) -> Wants {
         let mut wants = Wants::default();
         let me = own.lease;
-        // Written over by somebody, it is no member's any more.
+        // A key that another program overwrote no longer belongs to a member.
         if roster.get(&own.key).is_none_or(|entry| entry.lease != me) {
             return wants;
         }
@@ -453,7 +454,7 @@ impl Membership {
             }
         }
         let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
-        // Members that do without partitions take them if this member is there no more.
+        // Members without a share take partitions if this member no longer exists.
         let others = all > 1;
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let seen = Seen {
@@ -476,7 +477,8 @@ impl Membership {
         wants
     }
 
-    /// Returns true if a partition that is not held may need an action: nobody's and ours to take, ours, or without a lease.
+    /// Returns true if a partition that we do not hold may need an action: it has no owner and we should take it, it is
+    /// ours, or its key has no lease.
     fn concerns(&self, seen: &Seen, roster: &Roster) -> bool {
         match seen.key {
             None => seen.wanted && self.may_take(seen.partition, roster.revision()),
@@ -518,7 +520,7 @@ impl Membership {
         self.refused.get(&partition).is_none_or(|at| seen >= *at)
     }
 
-    /// Returns true if a key under our lease was ours, and is not any more: it is never ours again.
+    /// Returns true if a key under our lease was ours, and is no longer: it never becomes ours again.
     fn was_ours(&self, key: &Owned, shown: Shown) -> bool {
         let past = self.past.get(&key.partition);
         shown == Shown::Back || past.is_some_and(|past| key.since <= *past)

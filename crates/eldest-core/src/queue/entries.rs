@@ -1,14 +1,14 @@
 //! Keeps entries by age, eldest first, in chunks that copies share.
 //!
 //! An onlooker gets a copy after every change. A copy costs one reference; the next change then copies the list of the
-//! chunks and one chunk, whatever the length of the queue. The core uses the standard library alone, which has no map of
-//! that kind.
+//! chunks and one chunk, whatever the length of the queue. The core uses the standard library alone, which has no map
+//! of that kind.
 
 use std::sync::Arc;
 
 use crate::kv::Entry;
 
-/// Entries in a chunk at most; a full one is split into halves.
+/// The largest number of entries in a chunk; a full chunk is split into halves.
 const CHUNK: usize = 64;
 
 type Chunk = Vec<Arc<Entry>>;
@@ -16,7 +16,7 @@ type Chunk = Vec<Arc<Entry>>;
 /// Entries in the order of their create revisions, then of their keys.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
-    /// None is empty.
+    /// The chunks, none of which is empty.
     chunks: Arc<Vec<Arc<Chunk>>>,
     len: usize,
 }
@@ -27,27 +27,27 @@ pub(super) fn age(entry: &Entry) -> (i64, &[u8]) {
 }
 
 impl Queue {
-    /// How many there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All entries, eldest first.
+    /// Returns all entries, eldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
-    /// The entry that was created first.
+    /// Returns the entry that was created first.
     pub fn eldest(&self) -> Option<&Arc<Entry>> {
         self.chunks.first()?.first()
     }
 
-    /// How many entries were created before `create_revision`.
+    /// Returns the number of entries created before `create_revision`.
     pub fn ahead_of(&self, create_revision: i64) -> usize {
         let older = |entry: &Arc<Entry>| entry.create_revision < create_revision;
         let whole = self
@@ -58,12 +58,12 @@ impl Queue {
         before + within.map_or(0, |chunk| chunk.partition_point(older))
     }
 
-    /// Adds an entry of an age that no other has.
+    /// Adds an entry whose age no other entry has.
     pub fn insert(&mut self, entry: Arc<Entry>) {
         let at = self.chunk_for(&entry);
         let chunks = Arc::make_mut(&mut self.chunks);
         self.len += 1;
-        // The youngest of all belongs into the last chunk, if there is one.
+        // The youngest entry of all belongs in the last chunk, if there is one.
         let at = at.min(chunks.len().saturating_sub(1));
         let Some(chunk) = chunks.get_mut(at) else {
             chunks.push(Arc::new(vec![entry]));
@@ -78,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// Removes the entry of that age.
+    /// Removes the entry with the same age.
     pub fn remove(&mut self, entry: &Entry) {
         let at = self.chunk_for(entry);
         let found = self.chunks.get(at).and_then(|chunk| {
@@ -98,7 +98,7 @@ impl Queue {
         }
     }
 
-    /// The first chunk whose youngest entry is not older.
+    /// Returns the first chunk whose youngest entry is not older.
     fn chunk_for(&self, entry: &Entry) -> usize {
         self.chunks
             .partition_point(|chunk| chunk.last().is_some_and(|last| age(last) < age(entry)))

@@ -1,4 +1,4 @@
-//! Compares a candidate's own key with what etcd shows: still ours, gone, or written over.
+//! Compares a candidate's own key with what etcd shows: still ours, gone, or overwritten.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::kv::{Change, Entry};
 pub struct Own {
     /// The full key.
     pub key: Arc<[u8]>,
-    /// The only one that is ours.
+    /// The create revision; a key with another one is not ours.
     pub create_revision: i64,
     /// The lease that it is bound to.
     pub lease: i64,
@@ -18,16 +18,16 @@ pub struct Own {
 /// The fate of our own key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// As we wrote it.
+    /// The key is as we wrote it.
     Ours,
-    /// Deleted, or deleted and created again by another client.
+    /// The key was deleted, or deleted and created again by another client.
     Gone,
-    /// Same key, but bound to another lease or none.
+    /// The key is the same, but bound to another lease or none.
     Overwritten,
 }
 
 impl Own {
-    /// Returns true if the entry is this very key.
+    /// Returns true if the entry is exactly this key.
     pub fn is(&self, entry: &Entry) -> bool {
         self.key == entry.key && self.create_revision == entry.create_revision
     }

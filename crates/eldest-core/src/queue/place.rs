@@ -3,21 +3,21 @@
 use super::own::{Fate, Own};
 use crate::kv::Entry;
 
-/// A candidate's place, as far as its view can tell.
+/// A candidate's place, as far as its view shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The view does not show it now.
+    /// The view does not show the place now.
     Unknown,
-    /// Nothing older is alive, or fewer than the capacity.
+    /// No older key is alive, or fewer than the capacity.
     First,
-    /// So many older keys, at most.
+    /// At most this many older keys are ahead.
     Behind(usize),
-    /// Our key is not there.
+    /// Our key does not exist.
     Lost(Fate),
 }
 
-/// The rule of every election: the eldest lead, as many of them as the capacity. `ahead` older keys that exclude it are
-/// alive.
+/// Applies the rule of every election: the eldest lead, as many of them as the capacity. `ahead` older keys that
+/// exclude the candidate are alive.
 pub fn place_behind(ahead: usize, capacity: usize) -> Place {
     if ahead < capacity {
         Place::First
@@ -26,7 +26,7 @@ pub fn place_behind(ahead: usize, capacity: usize) -> Place {
     }
 }
 
-/// The place of `own` in a read that shows every key as old as it is.
+/// Returns the place of `own` in a read that shows every key at least as old.
 pub fn place_in(entries: &[Entry], own: &Own, capacity: usize) -> Place {
     match own.read(entries.iter().find(|e| e.key == own.key)) {
         Fate::Ours => place_behind(ahead(entries, own), capacity),
@@ -34,7 +34,7 @@ pub fn place_in(entries: &[Entry], own: &Own, capacity: usize) -> Place {
     }
 }
 
-/// How many keys of a read are older than `own` and exclude it.
+/// Returns how many keys of a read are older than `own` and exclude it.
 pub fn ahead(entries: &[Entry], own: &Own) -> usize {
     entries
         .iter()
@@ -42,13 +42,14 @@ pub fn ahead(entries: &[Entry], own: &Own) -> usize {
         .count()
 }
 
-/// The rule of shared locks: an older key excludes a younger one, unless both share. So a key that shares waits for every
-/// older one that does not, even if that waits itself; and a key that does not share waits for all older ones.
+/// Applies the rule of shared locks: an older key excludes a younger one, unless both are readers. So a reader waits
+/// for every older writer, even for one that waits itself; and a writer waits for all older keys.
 pub fn excludes(older: &[u8], younger: &[u8]) -> bool {
     !(is_shared(older) && is_shared(younger))
 }
 
-/// Returns true if a key is that of a candidate that leads together with others like it: `.../<lease in hex>-shared-<number>`.
+/// Returns true if the key belongs to a reader, which leads together with other readers: `.../<lease in
+/// hex>-shared-<number>`.
 pub fn is_shared(key: &[u8]) -> bool {
     let name = key.rsplit(|byte| *byte == b'/').next().unwrap_or(key);
     let Some(at) = name.windows(SHARED.len()).position(|part| part == SHARED) else {
@@ -59,7 +60,7 @@ pub fn is_shared(key: &[u8]) -> bool {
     all(lease, u8::is_ascii_hexdigit) && all(number, u8::is_ascii_digit)
 }
 
-/// The text after the lease in the name of a shared key.
+/// The text after the lease in the name of a reader's key.
 pub(crate) const SHARED: &[u8] = b"-shared-";
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_name_of_lease_and_number_is_shared() {
+    fn only_a_key_named_by_lease_and_number_is_shared() {
         for (key, shared) in [
             (&b"l/7f-shared-0"[..], true),
             (b"ns/a/b/1-shared-12", true),
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shares_waits_for_older_ones_that_do_not_and_one_that_does_not_for_all() {
+    fn reader_waits_for_older_writers_and_writer_for_all_older() {
         let queue = [
             entry("l/1-shared-0", 3, 1),
             entry("l/2-shared-0", 4, 2),

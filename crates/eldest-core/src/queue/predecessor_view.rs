@@ -9,7 +9,7 @@ use super::watcher::Watcher;
 use crate::ids::{RequestId, WatchId};
 use crate::kv::{Change, Entry, is_direct_child};
 
-/// A candidate before us.
+/// A candidate ahead of us.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Neighbour {
     key: Arc<[u8]>,
@@ -22,7 +22,7 @@ impl Neighbour {
         (self.create_revision, Arc::clone(&self.key))
     }
 
-    /// Returns the revision at which that key went, if events after `known_at` show that.
+    /// Returns the revision at which the key was deleted, if events after `known_at` show that.
     fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
         let gone = changes.iter().find(|change| {
             change.key() == &*self.key
@@ -36,33 +36,33 @@ impl Neighbour {
     }
 }
 
-/// A view of our own key, our predecessor's and the one before it, each kept by a watch; of the older ones it has only
-/// the last read.
+/// A view of our own key, our predecessor's and the one before it, each kept by a watch; of the older ones the view has
+/// only the last read.
 ///
 /// A long queue costs every candidate one message per change of its *neighbours*. If the predecessor disappears and it
-/// was the last of the cached older set, nothing older is alive; otherwise one linearizable read decides. The second
-/// predecessor keeps this read out of the way: when it disappears, our turn may be next, and the older keys are read in
-/// advance.
+/// was the last of the known older keys, no older key is alive; otherwise one linearizable read decides. The second
+/// predecessor keeps this read out of the hand-over: when it disappears, our turn may be next, and the older keys are
+/// read in advance.
 #[derive(Debug, Clone)]
 pub struct PredecessorView {
     prefix: Arc<[u8]>,
     own: Option<Watcher>,
     predecessor: Option<Neighbour>,
-    /// The one before the predecessor. Nothing depends on it but the time at which is read.
+    /// The candidate ahead of the predecessor. It decides only when the queue is read in advance.
     second_predecessor: Option<Neighbour>,
     read: Option<RequestId>,
-    /// Watchers no longer needed, for the core to cancel.
+    /// Watches that are no longer needed, for the core to cancel.
     discarded: Vec<WatchId>,
-    /// Keys older than ours that exclude it. Several that one transaction put share a create revision.
+    /// Keys that are older than ours and exclude it. Keys of one transaction share a create revision.
     older: BTreeSet<(i64, Arc<[u8]>)>,
-    /// The eldest, if it has no lease.
+    /// The eldest key, if it has no lease.
     blocker: Option<Arc<[u8]>>,
     known_at: i64,
-    /// The last time that a neighbour went: an older read still shows it.
+    /// The last revision at which a neighbour was deleted: an older read still shows it.
     gone_at: i64,
     own_fate: Fate,
     stale: bool,
-    /// True if a read is due only to learn more: the known state still holds.
+    /// True if a read is only wanted in advance: the known state is still valid.
     early: bool,
 }
 
@@ -92,7 +92,7 @@ impl PredecessorView {
             .chain(self.second_predecessor.iter_mut())
     }
 
-    /// Records that all watches are gone; the view may be old.
+    /// Records that all watches are gone, so the view may be outdated.
     pub fn unwatched(&mut self) {
         self.own = None;
         for neighbour in self.neighbours() {
@@ -103,7 +103,7 @@ impl PredecessorView {
         self.stale = true;
     }
 
-    /// Returns every watcher of this view.
+    /// Returns every watch of this view.
     pub fn watchers(&self) -> Vec<WatchId> {
         let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
         let neighbours = neighbours.filter_map(|neighbour| neighbour.watcher.as_ref());
@@ -111,7 +111,7 @@ impl PredecessorView {
         standing.chain(self.discarded.iter().copied()).collect()
     }
 
-    /// Returns the keys that must be watched and are not: our own, and those before us.
+    /// Returns the keys that must be watched and are not: our own, and those ahead of us.
     pub fn unwatched_keys(&self, own: Option<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         let own = own.filter(|_| self.own.is_none());
         let neighbours = self.predecessor.iter().chain(&self.second_predecessor);
@@ -121,17 +121,17 @@ impl PredecessorView {
             .collect()
     }
 
-    /// Returns the watchers that are no longer needed, to be cancelled.
+    /// Returns the watches that are no longer needed, to be cancelled.
     pub fn take_discarded(&mut self) -> Vec<WatchId> {
         std::mem::take(&mut self.discarded)
     }
 
-    /// Returns the read under way.
+    /// Returns the read in flight.
     pub fn read(&self) -> Option<RequestId> {
         self.read
     }
 
-    /// Records that a read began, or that the one under way is over.
+    /// Records that a read began, or that the one in flight is over.
     pub fn set_read(&mut self, read: Option<RequestId>) {
         self.read = read;
     }
@@ -191,7 +191,7 @@ impl PredecessorView {
                 }
             }
         }
-        // If the second predecessor went in a gap, there is no read in advance.
+        // If the second predecessor was deleted in a gap, there is no read in advance.
         let second_predecessor = self
             .second_predecessor
             .as_mut()
@@ -222,7 +222,7 @@ impl PredecessorView {
             self.older.remove(&second_predecessor.age());
             self.discard(&second_predecessor);
             self.gone_at = self.gone_at.max(at);
-            // Older keys may have gone unseen.
+            // Older keys may have been deleted unseen.
             self.early = self.older.len() > 1;
         }
         if let Some(at) = self.predecessor.as_ref().and_then(gone)
@@ -231,7 +231,7 @@ impl PredecessorView {
             self.older.remove(&predecessor.age());
             self.discard(&predecessor);
             self.gone_at = self.gone_at.max(at);
-            // Older ones may have left unseen: ask, rather than walk the chain.
+            // Older keys may have been deleted unseen: read them all, instead of checking one after the other.
             self.stale |= !self.older.is_empty();
         }
     }
@@ -241,7 +241,7 @@ impl PredecessorView {
             .extend(neighbour.watcher.map(|watcher| watcher.id));
     }
 
-    /// Follows the two youngest of the older keys; existing watches stay.
+    /// Follows the two youngest of the older keys; existing watches are kept.
     fn follow(&mut self) {
         let mut followed = [self.predecessor.take(), self.second_predecessor.take()];
         let mut wanted = self
@@ -267,24 +267,24 @@ impl PredecessorView {
         for neighbour in followed.into_iter().flatten() {
             self.discard(&neighbour);
         }
-        // The predecessor was the second one until now, whose gaps did not count.
+        // The predecessor was the second predecessor until now, whose gaps did not count.
         let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
         let created = watcher.and_then(|watcher| watcher.created);
         self.stale |= created.is_some_and(|created| created > self.known_at);
     }
 
-    /// Returns a key without a lease at the head of the queue, as of the last read.
+    /// Returns a key without a lease at the head of the queue, at the last read.
     pub fn blocker(&self) -> Option<&Arc<[u8]>> {
         self.blocker.as_ref().filter(|_| !self.older.is_empty())
     }
 
-    /// Returns `true` if the watches have delivered everything up to now, as far as the stream is not behind.
+    /// Returns `true` if the watches have delivered everything up to now, unless the stream is behind.
     pub(super) fn is_current(&self) -> bool {
         !self.stale
     }
 
-    /// Returns `false` if what it has seen shows that the own key is not the eldest. A stale view shows nothing: it may have
-    /// passed over the read by which the candidate leads, as older than the end of a neighbour.
+    /// Returns `false` if the view shows that our key is not the eldest. A stale view does not show this: it may have
+    /// ignored the read by which the candidate leads, because that read was older than a neighbour's deletion.
     pub(super) fn may_be_first(&self) -> bool {
         self.stale || (self.own_fate == Fate::Ours && self.older.is_empty())
     }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predecessor_leaving_says_nothing_about_those_before_it() {
+    fn predecessor_leaving_does_not_show_that_we_are_first() {
         let mut view = following();
         view.changes(&[delete("e/b", 11)]);
         assert_eq!(view.place(), Place::Unknown);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_second_predecessor_goes_a_read_in_advance_tells_who_is_older() {
+    fn when_the_second_predecessor_goes_the_queue_is_read_ahead() {
         let mut view = PredecessorView::new(PREFIX.into());
         let (a, b, c) = (entry("e/a", 3, 9), entry("e/b", 4, 8), entry("e/c", 5, 7));
         let me = entry("e/me", 10, 1);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_predecessor_that_becomes_the_predecessor_is_read_about_if_its_watch_stands_too_late()
+    fn late_watch_of_the_new_predecessor_wants_a_read()
      {
         for (created, gap) in [(10, false), (11, false), (12, true)] {
             let mut view = following();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_watch_that_stands_too_late_wants_a_read() {
+    fn predecessor_watch_that_starts_too_late_wants_a_read() {
         let mut view = PredecessorView::new(PREFIX.into());
         view.snapshot(10, &queue(), &own(10));
         view.own = Some(Watcher::new(1));

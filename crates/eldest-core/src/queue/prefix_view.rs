@@ -18,19 +18,20 @@ use crate::kv::{Change, Entry, Reach};
 #[derive(Debug, Clone)]
 pub struct PrefixView {
     watcher: Option<Watcher>,
-    /// The read under way.
+    /// The read in flight.
     list: Option<RequestId>,
     roster: Roster,
     synced: bool,
-    /// Nothing else reads the prefix: it is read beside opening the watch, which also tells whether that is permitted.
+    /// True for an observer, for which no join reads the prefix: it is read while the watch is opened, which also shows
+    /// whether that is permitted.
     onlooker: bool,
-    /// The watch was opened, and the prefix not read since.
+    /// True if the watch was opened, and the prefix was not read since.
     eager: bool,
-    /// The join under way, which reads the prefix.
+    /// The join in flight, which reads the prefix.
     joining: Option<RequestId>,
-    /// The request whose answer the roster is from.
+    /// The request whose answer the roster shows.
     read_by: RequestId,
-    /// The events since the read under way was begun; earlier events are part of what it will show.
+    /// The events since the read in flight began; its answer will include earlier events.
     kept_back: Vec<Change>,
 }
 
@@ -60,38 +61,38 @@ impl PrefixView {
         }
     }
 
-    /// Returns everything that it has seen.
+    /// Returns everything that the view has seen.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// Returns `true` if its watch has no gap since the last read.
+    /// Returns `true` if the watch has no gap since the last read.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Returns every watcher of this view.
+    /// Returns every watch of this view.
     pub fn watchers(&self) -> Vec<WatchId> {
         self.watcher.iter().map(|watcher| watcher.id).collect()
     }
 
-    /// Returns its prefix, if no watch of it was requested.
+    /// Returns the view's prefix, if no watch of it was requested.
     pub fn unwatched_prefix(&self) -> Option<Arc<[u8]>> {
         let unwatched = self.watcher.is_none();
         unwatched.then(|| Arc::clone(self.roster.prefix()))
     }
 
-    /// Records that the watch of its prefix was requested.
+    /// Records that the watch of the prefix was requested.
     pub fn watched(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
 
-    /// Returns the read under way.
+    /// Returns the read in flight.
     pub fn list(&self) -> Option<RequestId> {
         self.list
     }
 
-    /// Records that the watch is gone; the view may be old.
+    /// Records that the watch is gone, so the view may be outdated.
     pub fn unwatched(&mut self) {
         self.watcher = None;
         self.list = None;
@@ -99,7 +100,7 @@ impl PrefixView {
         self.eager = self.onlooker;
     }
 
-    /// Records that a list began, or that the one under way is over.
+    /// Records that a read began, or that the one in flight is over.
     pub fn set_list(&mut self, list: Option<RequestId>) {
         if list.is_some() && self.joining.is_none() {
             self.kept_back.clear();
@@ -107,8 +108,8 @@ impl PrefixView {
         self.list = list;
     }
 
-    /// Records that a join began, which reads the prefix. The view waits for that read, whatever it knew: the key
-    /// before this one may have been lost because etcd was restored, and then the view was the former store's.
+    /// Records that a join began, which reads the prefix. The view waits for that read, whatever it showed: the former
+    /// key may have been lost because etcd was restored, and then the view belongs to the former store.
     pub fn join_begun(&mut self, request: RequestId) {
         if self.list.is_none() {
             self.kept_back.clear();
@@ -117,7 +118,7 @@ impl PrefixView {
         self.joining = Some(request);
     }
 
-    /// Records that a join was answered, whatever its result.
+    /// Records that a join was answered, with any result.
     pub fn join_over(&mut self, request: RequestId) {
         self.joining.take_if(|join| *join == request);
     }
@@ -127,8 +128,8 @@ impl PrefixView {
         if let Some(watcher) = &mut self.watcher {
             watcher.created = Some(revision);
         }
-        // etcd may have been restored after that read, and even have come as far again. A candidate learns of a restore by
-        // its key and its lease; an onlooker has neither.
+        // etcd may have been restored after that read, and even have reached the same revision again. A candidate
+        // detects a restore by its key and its lease; an onlooker has neither.
         if self.onlooker {
             self.read_by = 0;
             self.list = None;
@@ -147,8 +148,9 @@ impl PrefixView {
         );
         self.eager = false;
         self.read_by = self.read_by.max(request);
-        // Unsynced, nothing was applied since the last snapshot, so even an older read is a true state. Nothing is decided
-        // by it: what syncs a view was begun after its watch, and shows no less than the session knew then.
+        // While the view is not synced, no event was applied since the last snapshot, so even an older read is a true
+        // state. No decision depends on it: a read that syncs a view began after its watch, and is not older than what
+        // the session knew then.
         self.roster.replace(revision, entries);
         self.sync();
     }
@@ -194,7 +196,7 @@ impl PrefixView {
 
     fn sync(&mut self) {
         let known = self.roster.revision();
-        // A read begun before its watch was asked for may be of a store that was exchanged since.
+        // A read begun before its watch was requested may come from a store that was exchanged since.
         let covered = self
             .watcher
             .is_some_and(|w| w.covers(known) && w.id < self.read_by as WatchId);
@@ -205,7 +207,7 @@ impl PrefixView {
         }
     }
 
-    /// Returns `true` if there are more than `long` candidates beside `own`, and it is not the next to lead.
+    /// Returns `true` if there are more than `long` candidates beside `own`, and `own` is not the next to lead.
     pub fn is_too_wide(&self, own: &Own, long: usize) -> bool {
         self.roster.len() > long + 1 && matches!(self.place(own, 1), Place::Behind(2..))
     }
@@ -223,7 +225,7 @@ impl PrefixView {
         }
     }
 
-    /// Returns `false` if what it has seen shows that `own` is not among the eldest.
+    /// Returns `false` if the view shows that `own` is not among the eldest.
     pub(super) fn may_be_first(&self, own: &Own, capacity: usize) -> bool {
         self.roster.revision() >= own.create_revision
             && own.read(self.roster.get(&own.key)) == Fate::Ours
@@ -232,7 +234,7 @@ impl PrefixView {
 
     fn ahead(&self, own: &Own) -> usize {
         if !is_shared(&own.key) {
-            // Every older key excludes it, and these are counted without looking at each.
+            // Every older key excludes a writer, and these are counted without reading each.
             return self.roster.ahead_of(own.create_revision);
         }
         let older = self.roster.in_order();
@@ -240,8 +242,8 @@ impl PrefixView {
         older.filter(|entry| excludes(&entry.key, &own.key)).count()
     }
 
-    /// Returns a key without a lease at the head: it belongs to no live candidate and never expires, and nobody can
-    /// lead.
+    /// Returns a key without a lease at the head: it belongs to no live candidate and never expires, so no candidate
+    /// can lead.
     pub fn blocker(&self) -> Option<&Entry> {
         let first = self.synced.then(|| self.roster.eldest()).flatten();
         first.filter(|entry| entry.lease == 0)
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn read_begun_before_its_watch_was_asked_for_does_not_count() {
+    fn read_begun_before_its_watch_was_requested_does_not_count() {
         let mut view = watched(9);
         view.unwatched();
         view.watcher = Some(Watcher::new(5));
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_reads_again_when_its_watch_stands_at_an_earlier_revision_than_its_read() {
+    fn onlooker_reads_again_when_its_watch_starts_below_the_read_revision() {
         let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn read_that_is_older_than_the_own_key_tells_no_place() {
+    fn read_older_than_our_own_key_shows_no_place() {
         let mut view = watched(3);
         view.snapshot(2, 4, vec![entry("e/a", 3, 9), entry("e/b", 4, 8)]);
         assert_eq!(view.place(&own(10), 1), Place::Unknown);
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_kept_for_a_read_and_for_a_join_whichever_was_begun_first() {
+    fn events_are_kept_for_a_read_and_a_join_in_either_order() {
         let (read, join) = (2, 3);
         for read_first in [true, false] {
             let mut view = PrefixView::new(PREFIX.into());
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_does_not_wait_for_a_read_that_was_under_way_when_its_watch_stood() {
+    fn onlooker_does_not_wait_for_a_read_begun_before_its_watch() {
         let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));

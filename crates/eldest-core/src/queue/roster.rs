@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::entries::{Queue, age};
 use crate::kv::{Change, Entry, Reach};
 
-/// The number of entries up to which one sorted list is used. Beyond, searching it would cost more than trees do.
+/// The number of entries up to which one sorted list is used. Searching a longer list would cost more than trees do.
 const FEW: usize = 8;
 
 /// The candidates of one election at one revision, in order of their create revision.
@@ -16,10 +16,10 @@ pub struct Roster {
     prefix: Arc<[u8]>,
     reach: Reach,
     revision: i64,
-    /// Eldest first. Empty while there are many.
+    /// The entries, eldest first. Empty while there are many.
     few: Vec<Entry>,
-    /// Made when there are more than [`FEW`]: a session stands in thousands of elections, most of which have one
-    /// candidate, and the node of a tree has room for eleven.
+    /// Made when there are more than [`FEW`] entries. A session may be a candidate in thousands of elections, most of
+    /// which have one candidate, and a tree's node has room for eleven.
     many: Option<Box<Many>>,
 }
 
@@ -62,7 +62,7 @@ impl Roster {
         }
     }
 
-    /// Returns the prefix of its keys.
+    /// Returns the prefix of the keys.
     pub fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
@@ -72,8 +72,8 @@ impl Roster {
         self.revision
     }
 
-    /// Returns `true` if a full read of the prefix at that revision cannot be of the same store: a key that has not
-    /// changed since this roster was true differs in the read, or both are of one revision and differ.
+    /// Returns `true` if a full read of the prefix at that revision cannot come from the same store: a key that did not
+    /// change after this roster's revision differs in the read, or both have one revision and differ.
     pub fn contradicts(&self, revision: i64, entries: &[Entry]) -> bool {
         let unknown = |entry: &Entry| {
             let known = self.get(&entry.key);
@@ -197,7 +197,7 @@ impl Roster {
 
     fn remove(&mut self, key: &Arc<[u8]>) {
         match &mut self.many {
-            // Once many they stay so: a queue whose length goes to and fro is not to be rebuilt each time.
+            // A long roster stays in trees, so that a queue of changing length is not rebuilt each time.
             Some(many) => many.remove(key),
             None => self.few.retain(|entry| entry.key != *key),
         }
@@ -300,8 +300,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of puts, deletes and full reads, the roster equals a sort of what is left: while it is one
-        /// list, when it becomes trees, and then.
+        /// After any puts, deletes and full reads, the roster equals a sort of the remaining entries: as one list, when
+        /// it becomes trees, and as trees.
         #[test]
         fn the_order_is_that_of_a_sort(
             keys in prop::sample::select(vec![6u8, 30, 250]),
@@ -312,7 +312,7 @@ mod tests {
             let read = |e: &Entry| (e.create_revision, String::from_utf8_lossy(&e.key).into_owned());
             let mut copies = Vec::new();
             for (step, (key, what)) in (2i64..).zip(steps) {
-                // Keys that were put by one transaction have one revision.
+                // Keys of one transaction have one revision.
                 let revision = step / 2;
                 let key = format!("e/{}", key % keys);
                 match what {
@@ -343,7 +343,7 @@ mod tests {
                 let older = expected.iter().filter(|(created, _)| *created < revision).count();
                 prop_assert_eq!(r.ahead_of(revision), older);
             }
-            // No later change is seen in an earlier copy.
+            // An earlier copy shows no later change.
             for (copy, expected) in copies {
                 prop_assert_eq!((copy.len(), copy.eldest().map(|e| read(e))), (expected.len(), expected.first().cloned()));
                 prop_assert_eq!(copy.iter().map(|e| read(e)).collect::<Vec<_>>(), expected);

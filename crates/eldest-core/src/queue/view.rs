@@ -1,4 +1,4 @@
-//! Chooses between the two ways in which a candidate looks at the queue: the whole prefix, or its neighbours.
+//! Chooses between the two ways in which a candidate views the queue: the whole prefix, or its neighbours.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use super::watcher::{Watcher, Watching};
 use crate::ids::{RequestId, WatchId};
 use crate::kv::{Change, Entry};
 
-/// How a candidate looks at the queue.
+/// A candidate's view of the queue.
 #[derive(Debug, Clone)]
 pub enum View {
     /// Shows all keys below the prefix.
     Prefix(PrefixView),
-    /// Shows the own key and those of the two before it.
+    /// Shows the candidate's own key and the two keys ahead of it.
     Predecessor(PredecessorView),
 }
 
 impl View {
-    /// The eldest are first, as many as `capacity`; who follows the predecessor alone knows of one.
+    /// Returns the place of `own`. With a capacity, that many of the eldest are first; a view of the predecessor always
+    /// has the capacity one.
     pub fn place(&self, own: &Own, capacity: usize) -> Place {
         match self {
             View::Prefix(view) => view.place(own, capacity),
@@ -28,7 +29,7 @@ impl View {
         }
     }
 
-    /// Returns `false` if what it has seen shows that `own` is not among the eldest.
+    /// Returns `false` if the view shows that `own` is not among the eldest.
     pub(crate) fn may_be_first(&self, own: &Own, capacity: usize) -> bool {
         match self {
             View::Prefix(view) => view.may_be_first(own, capacity),
@@ -36,7 +37,7 @@ impl View {
         }
     }
 
-    /// Returns true if the watch has shown everything up to now, as far as the stream is not behind.
+    /// Returns true if the watch has delivered everything up to now, unless the stream is behind.
     pub fn is_current(&self) -> bool {
         match self {
             View::Prefix(view) => view.is_synced(),
@@ -44,7 +45,7 @@ impl View {
         }
     }
 
-    /// Every watcher that stands for it.
+    /// Returns every watch of the view.
     pub fn watchers(&self) -> Vec<WatchId> {
         match self {
             View::Prefix(view) => view.watchers(),
@@ -73,7 +74,7 @@ impl View {
         }
     }
 
-    /// A watch of that key was asked for.
+    /// Records that a watch of the key was requested.
     pub fn watched(&mut self, key: &[u8], watcher: Watcher) {
         match self {
             View::Prefix(view) => view.watched(watcher),
@@ -81,7 +82,7 @@ impl View {
         }
     }
 
-    /// All watches are gone; what we knew may be old.
+    /// Records that all watches are gone, so the view may be outdated.
     pub fn unwatched(&mut self) {
         match self {
             View::Prefix(view) => view.unwatched(),
@@ -89,7 +90,7 @@ impl View {
         }
     }
 
-    /// A watch stands since `revision`.
+    /// Records that a watch exists since `revision`.
     pub fn created(&mut self, watch: WatchId, revision: i64) {
         match self {
             View::Prefix(view) => view.created(revision),
@@ -97,7 +98,7 @@ impl View {
         }
     }
 
-    /// Events of a watch, in order.
+    /// Applies the events of a watch, in order.
     pub fn changes(&mut self, changes: Vec<Change>) {
         match self {
             View::Prefix(view) => view.changes(changes, |_| {}),
@@ -105,7 +106,7 @@ impl View {
         }
     }
 
-    /// The read under way.
+    /// Returns the read in flight.
     pub fn read(&self) -> Option<RequestId> {
         match self {
             View::Prefix(view) => view.list(),
@@ -113,7 +114,7 @@ impl View {
         }
     }
 
-    /// A read was begun, or the one under way is over.
+    /// Records that a read began, or that the one in flight is over.
     pub fn set_read(&mut self, read: Option<RequestId>) {
         match self {
             View::Prefix(view) => view.set_list(read),
@@ -121,7 +122,7 @@ impl View {
         }
     }
 
-    /// The answer to the read `request`: every key, or every key at least as old as `own`.
+    /// Applies the answer to the read `request`: every key, or every key at least as old as `own`.
     pub fn snapshot(
         &mut self,
         request: RequestId,
@@ -136,14 +137,14 @@ impl View {
         }
     }
 
-    /// A join was begun, which reads the prefix.
+    /// Records that a join began, which reads the prefix.
     pub fn join_begun(&mut self, request: RequestId) {
         if let View::Prefix(view) = self {
             view.join_begun(request);
         }
     }
 
-    /// A join was answered, whatever became of it.
+    /// Records that a join was answered, with any result.
     pub fn join_over(&mut self, request: RequestId) {
         if let View::Prefix(view) = self {
             view.join_over(request);

@@ -1,14 +1,15 @@
-//! Decides as of when observers have seen everything: probes show the store's progress, the stream shows its own.
+//! Determines the time up to which observers have seen everything: probes show the store's progress, and the stream
+//! shows its own.
 //!
 //! A probe is a linearizable read. Everything that etcd had accepted when a probe was sent has the revision that the
 //! probe shows, or an older one. Once every watch of the stream has delivered everything up to there, all views of the
-//! stream are complete as of the moment before the probe was sent. An event proves this for its own watch only, because
+//! stream are complete up to the moment before the probe was sent. An event proves this for its own watch only, because
 //! etcd keeps no order between the watches of a stream. So only an answer about the progress of the whole stream
 //! counts.
 
 use crate::time::Time;
 
-/// A probe that was answered, and that the stream has not reached.
+/// A probe that was answered, and whose revision the stream has not reached.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     sent: Time,
@@ -21,13 +22,13 @@ pub struct Freshness {
     as_of: Option<Time>,
     /// Every watch of the stream has delivered everything up to this revision.
     delivered: i64,
-    /// The first and the last probe that the stream has not reached. The last alone would never be reached by a stream that
-    /// stays behind by more than the time between two probes.
+    /// The first and the last probe that the stream has not reached. The last alone would never be reached by a stream
+    /// that stays behind by more than the time between two probes.
     waiting: [Option<Probe>; 2],
 }
 
 impl Freshness {
-    /// Returns the time as of which the views are complete, or `None` if no probe was confirmed yet.
+    /// Returns the time up to which the views are complete, or `None` if no probe was confirmed yet.
     pub fn as_of(&self) -> Option<Time> {
         self.as_of
     }
@@ -54,7 +55,7 @@ impl Freshness {
         self.confirm()
     }
 
-    /// Records that the stream broke. Its progress says nothing about the watches of the next one.
+    /// Records that the stream broke. Its progress does not apply to the watches of the next one.
     pub fn restarted(&mut self) {
         self.delivered = 0;
         self.waiting = [None, None];
@@ -74,23 +75,24 @@ impl Freshness {
     }
 }
 
-/// The time as of which one view is complete. A confirmation of all views concerns it while it has no gap.
+/// The time up to which one view is complete. A confirmation of all views applies to it while it has no gap.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Completeness {
-    /// The time as of which it is complete by what was read for it.
+    /// The time up to which the view is complete by its own read.
     own: Option<Time>,
     synced: bool,
-    /// The confirmation of all views before this one was synced, which says nothing about it.
+    /// The confirmation of all views before this one was synced, which does not apply to it.
     ignored: Option<Time>,
 }
 
 impl Completeness {
-    /// The view was filled by a read that was sent then.
+    /// Records that a read sent at `sent` filled the view.
     pub fn read(&mut self, sent: Time) {
         self.own = self.own.max(Some(sent));
     }
 
-    /// The view has no gap from now on; `confirmed` is as of when all others are complete. Returns whether that is news.
+    /// Records that the view has no gap from now on; `confirmed` is the time up to which all others are complete.
+    /// Returns whether that is new.
     pub fn synced(&mut self, confirmed: Option<Time>) -> bool {
         let news = !std::mem::replace(&mut self.synced, true);
         if news {
@@ -99,13 +101,13 @@ impl Completeness {
         news
     }
 
-    /// Changes may be missed from now on. Returns whether that is news.
+    /// Records that the view may miss changes from now on. Returns whether that is new.
     pub fn unsynced(&mut self, confirmed: Option<Time>) -> bool {
         self.own = self.as_of(confirmed);
         std::mem::replace(&mut self.synced, false)
     }
 
-    /// Returns the time as of which the view is complete. `None`: it was not read yet.
+    /// Returns the time up to which the view is complete. `None`: the view was not read yet.
     pub fn as_of(&self, confirmed: Option<Time>) -> Option<Time> {
         let concerns = self.synced && confirmed > self.ignored;
         self.own.max(confirmed.filter(|_| concerns))
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_that_stays_behind_is_as_fresh_as_the_probes_that_it_reaches() {
+    fn late_stream_is_as_fresh_as_the_probes_that_it_reaches() {
         let mut all = Freshness::default();
         for second in 1..=100 {
             all.probed(at(second), 10 * second as i64);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_out_of_order_never_make_views_older() {
+    fn out_of_order_answers_never_make_views_older() {
         let mut all = Freshness::default();
         all.delivered(10);
         assert!(all.probed(at(5), 10));
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn view_is_as_fresh_as_its_read_until_a_later_probe_is_confirmed() {
+    fn view_is_as_fresh_as_its_read_until_a_probe_is_confirmed() {
         let mut view = Completeness::default();
         assert_eq!(view.as_of(Some(at(5))), None);
         view.read(at(4));

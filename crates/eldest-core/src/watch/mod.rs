@@ -1,4 +1,4 @@
-//! Keeps all watches of a session on one stream: its gaps, its stalls, and how fresh it keeps the views.
+//! Keeps all watches of a session on one stream, and handles its gaps, its stalls and the freshness of its views.
 
 mod freshness;
 mod onlooker;
@@ -11,7 +11,7 @@ pub use freshness::{Completeness, Freshness};
 pub use onlooker::Onlooker;
 pub(crate) use stream::WatchStream;
 
-/// A stream that is behind for longer is stalled.
+/// Returns the time after which a stream that is behind counts as stalled.
 pub fn stall_bound(request_timeout: Duration) -> Duration {
     (request_timeout * 2).max(Duration::from_millis(500))
 }

@@ -12,7 +12,7 @@ use crate::pause::Pace;
 use crate::queue::{PrefixView, Roster};
 use crate::time::Time;
 
-/// Somebody who only looks on.
+/// An observer, without a candidate.
 #[derive(Debug, Clone)]
 pub struct Onlooker {
     slot: SlotId,
@@ -20,7 +20,7 @@ pub struct Onlooker {
     reach: Reach,
     view: PrefixView,
     failures: u32,
-    /// No read before this.
+    /// The earliest time of the next read.
     not_before: Time,
     /// The revision of the last report.
     shown: i64,
@@ -41,22 +41,22 @@ impl Onlooker {
         }
     }
 
-    /// Returns the prefix that it watches.
+    /// Returns the prefix that the onlooker watches.
     pub(crate) fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
 
-    /// Returns true if it knows of every change, as far as the stream is not behind.
+    /// Returns true if the onlooker has seen every change, unless the stream is behind.
     pub(crate) fn is_synced(&self) -> bool {
         self.view.is_synced()
     }
 
-    /// Returns the keys that it has seen, while nothing is missing.
+    /// Returns the keys that the onlooker has seen, while none is missing.
     pub(crate) fn seen(&self) -> Option<&Roster> {
         self.view.is_synced().then(|| self.view.roster())
     }
 
-    /// Every watcher that stands for it.
+    /// Returns every watch of the onlooker.
     pub(crate) fn watchers(&self) -> Vec<WatchId> {
         self.view.watchers()
     }
@@ -70,7 +70,7 @@ impl Onlooker {
         }
     }
 
-    /// The watch is gone. `confirmed` is as of when all views are complete.
+    /// Records that the watch is gone. `confirmed` is the time up to which all views are complete.
     pub(crate) fn unwatched(&mut self, confirmed: Option<Time>, out: &mut Outbox) {
         self.view.unwatched();
         if self.complete.unsynced(confirmed) {
@@ -78,13 +78,13 @@ impl Onlooker {
         }
     }
 
-    /// The watch stands since `revision`.
+    /// Records that the watch exists since `revision`.
     pub(crate) fn created(&mut self, revision: i64, confirmed: Option<Time>, out: &mut Outbox) {
         self.view.created(revision);
         self.show(confirmed, out);
     }
 
-    /// Events of the watch, in order.
+    /// Applies the events of the watch, in order.
     pub(crate) fn changed(
         &mut self,
         changes: Vec<Change>,
@@ -109,7 +109,7 @@ impl Onlooker {
         }
     }
 
-    /// Tells what is known, once it is known without a gap.
+    /// Reports the state, once it is known without a gap.
     fn show(&mut self, confirmed: Option<Time>, out: &mut Outbox) {
         if !self.view.is_synced() {
             return;
@@ -127,7 +127,7 @@ impl Onlooker {
                 as_of,
             });
         }
-        // After the state, so that nobody takes an older one for complete.
+        // Reported after the state, so that no reader considers an older one complete.
         if synced {
             out.act(Action::Synced { slot, as_of });
         }
@@ -142,7 +142,7 @@ impl Onlooker {
         self.view.wants_list()
     }
 
-    /// The read to be sent now. An error says from when on.
+    /// Returns the read to send now. An error is the time before which no read may be sent.
     pub(crate) fn next_read(&self, now: Time) -> Option<Result<Ask, Time>> {
         if !self.view.wants_list() {
             return None;
@@ -155,23 +155,23 @@ impl Onlooker {
         Some(Ok(Ask::List { prefix, reach }))
     }
 
-    /// The read under way.
+    /// Returns the read in flight.
     pub(crate) fn read(&self) -> Option<RequestId> {
         self.view.list()
     }
 
-    /// A read was begun, or the one under way is over.
+    /// Records that a read began, or that the one in flight is over.
     pub(crate) fn set_read(&mut self, read: Option<RequestId>) {
         self.view.set_list(read);
     }
 
-    /// Returns true if a read contradicts what it saw: etcd was restored, and has come as far again since. Nothing but the keys
-    /// tells then.
+    /// Returns true if a read contradicts the view: etcd was restored, and has reached the same revision again. Only
+    /// the keys reveal that.
     pub(crate) fn saw_otherwise(&self, revision: i64, entries: &[Entry]) -> bool {
         self.view.roster().contradicts(revision, entries)
     }
 
-    /// The answer to `request`, which was sent then.
+    /// Applies the answer to `request`, which was sent at `sent`.
     pub(crate) fn snapshot(
         &mut self,
         (request, sent): (RequestId, Time),
@@ -185,14 +185,14 @@ impl Onlooker {
         self.show(confirmed, out);
     }
 
-    /// A read failed. When the next one may be sent.
+    /// Handles a failed read. Returns when the next one may be sent.
     pub(crate) fn read_failed(&mut self, now: Time, class: Class, pace: Pace) -> Time {
         self.failures += 1;
         self.not_before = now.after(pace.pause(self.failures, class));
         self.not_before
     }
 
-    /// Forgets what was read so far: another store answers now.
+    /// Forgets the former reads, because another store answers now.
     pub(crate) fn store_changed(&mut self) {
         self.view = PrefixView::onlooker(Arc::clone(&self.prefix), self.reach);
         self.shown = 0;

@@ -1,4 +1,4 @@
-//! Paces the watches of each slot that etcd refused or cancelled, and leaves the other watches of the stream alone.
+//! Paces the watches of a slot that etcd refused or cancelled, and leaves the other watches of the stream alone.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::time::Time;
 /// The losses of one slot's watches.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rewatch {
-    /// Losses that followed each other closely.
+    /// The number of losses that followed each other closely.
     failures: u32,
-    /// When the last watch was lost.
+    /// The time at which the last watch was lost.
     lost_at: Time,
-    /// Nothing is watched for the slot until its timer fires.
+    /// True if the slot has no watch until its timer fires.
     waits: bool,
 }
 
-/// By slot, the losses of its watches.
+/// The losses of watches, by slot.
 #[derive(Debug)]
 pub(super) struct Rewatching {
     slots: BTreeMap<SlotId, Rewatch>,
@@ -33,7 +33,7 @@ impl Rewatching {
         }
     }
 
-    /// A watch is lost. When the slot is to be watched again.
+    /// Records that a watch is lost. Returns when to watch the slot again.
     pub(super) fn lost(&mut self, slot: SlotId, class: Class, now: Time) -> Time {
         let lost = self.slots.entry(slot).or_default();
         if now.since(lost.lost_at) >= LONGEST_PAUSE * 2 {
@@ -49,13 +49,13 @@ impl Rewatching {
         self.slots.get(&slot).is_some_and(|lost| lost.waits)
     }
 
-    /// The pause of the slot is over. Whether it waited.
+    /// Ends the pause of the slot. Returns whether it waited.
     pub(super) fn is_over(&mut self, slot: SlotId) -> bool {
         let lost = self.slots.get_mut(&slot);
         lost.is_some_and(|lost| std::mem::take(&mut lost.waits))
     }
 
-    /// The stream is restarted: nobody waits.
+    /// Ends all pauses, because the stream is restarted.
     pub(super) fn restarted(&mut self) {
         for lost in self.slots.values_mut() {
             lost.waits = false;

@@ -18,7 +18,7 @@ use crate::queue::Watcher;
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// The first watch waits until there is a connection, and making one may take this much longer than an answer.
+/// How many times longer than an answer the first watch may take, because it waits for the connection.
 const OPENING: u32 = 2;
 
 /// A revision and a raft term that messages or reads showed.
@@ -36,7 +36,7 @@ impl Seen {
         }
     }
 
-    /// Takes over what is newer in `other`.
+    /// Takes the newer values from `other`.
     fn extend(&mut self, other: Self) {
         self.revision = self.revision.max(other.revision);
         self.term = self.term.max(other.term);
@@ -59,28 +59,29 @@ impl fmt::Display for Seen {
 pub(crate) struct WatchStream {
     ttl: Duration,
     request_timeout: Duration,
-    /// Whose each watch is; the slot's view has it too.
+    /// The slot of each watch; the slot's view has the watch too.
     watches: BTreeMap<WatchId, SlotId>,
-    /// Broken; watches are opened again from then on.
+    /// The time at which a broken stream may be opened again.
     down_until: Option<Time>,
-    /// Since when it works.
+    /// The time since which the stream works.
     opened: Option<Time>,
     failures: u32,
-    /// Every watch has delivered everything up to this revision, in a message that was sent in this raft term or later.
+    /// The point up to which every watch has delivered everything. It comes from a message that was sent in this raft
+    /// term or later.
     complete: Seen,
-    /// Since when linearizable reads are ahead of it, and what they showed then.
+    /// The time since which linearizable reads are ahead of the stream, and what they showed then.
     behind: Option<(Time, Seen)>,
-    /// Watches that etcd was asked for and has not confirmed.
+    /// Watches that were requested and that etcd has not confirmed.
     unconfirmed: BTreeSet<WatchId>,
-    /// Since when there are such, reads are answered, and the stream says nothing.
+    /// The time since which watches are unconfirmed, reads are answered, and the stream is silent.
     silent: Option<Time>,
     /// Watches that etcd refused or cancelled.
     rewatching: Rewatching,
-    /// The freshness of what onlookers see.
+    /// The freshness of the onlookers' views.
     freshness: Freshness,
-    /// The next probe is due at its time.
+    /// True if a timer for the next probe is set.
     probing: bool,
-    /// Whose prefix was probed last.
+    /// The slot whose prefix was probed last.
     probed_slot: SlotId,
 }
 
@@ -104,12 +105,12 @@ impl WatchStream {
         }
     }
 
-    /// Every watch, with the slot that it is for.
+    /// Returns every watch with its slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
         self.watches.iter().map(|(watch, slot)| (*watch, *slot))
     }
 
-    /// The slot that the watch is for.
+    /// Returns the slot of the watch.
     pub(crate) fn slot(&self, watch: WatchId) -> Option<SlotId> {
         self.watches.get(&watch).copied()
     }
@@ -132,7 +133,7 @@ impl WatchStream {
         Some(Watcher::new(watch))
     }
 
-    /// Nobody needs the watch any more.
+    /// Closes a watch that is no longer needed.
     pub(crate) fn close(&mut self, watch: WatchId, out: &mut Outbox) {
         if self.watches.remove(&watch).is_some() {
             self.unconfirmed.remove(&watch);
@@ -140,19 +141,19 @@ impl WatchStream {
         }
     }
 
-    /// etcd created the watch: every change after the header's revision follows.
+    /// Records that etcd created the watch: every change after the header's revision follows.
     pub(crate) fn created(&mut self, now: Time, watch: WatchId, header: Header, out: &mut Outbox) {
         self.opened.get_or_insert(now);
         self.unconfirmed.remove(&watch);
         self.speaks(now, Seen::of(header), out);
     }
 
-    /// Events of one watch arrived, the last of that revision, from a member in that raft term.
+    /// Records that events of one watch arrived, the last with that revision, from a member in that raft term.
     pub(crate) fn changed(&mut self, now: Time, revision: i64, term: u64, out: &mut Outbox) {
         self.speaks(now, Seen { revision, term }, out);
     }
 
-    /// Every watch of the stream has delivered everything up to the header's revision.
+    /// Records that every watch of the stream has delivered everything up to the header's revision.
     pub(crate) fn progress(&mut self, header: Header, out: &mut Outbox) {
         self.shows(Seen::of(header), true, out);
         if self.freshness.delivered(header.revision) {
@@ -160,8 +161,8 @@ impl WatchStream {
         }
     }
 
-    /// A message of one watch arrived. It says nothing about the others: etcd orders the events of each watch, and one that is
-    /// slow may be behind the next. But the stream works, and may still deliver what is missing.
+    /// Records a message of one watch. It does not show the progress of the others: etcd orders only the events of each
+    /// watch, so a slow watch may be behind. But the stream works, and may still deliver the missing events.
     fn speaks(&mut self, now: Time, shown: Seen, out: &mut Outbox) {
         let is_alone = self.watches.len() == 1;
         self.shows(shown, is_alone, out);
@@ -170,7 +171,8 @@ impl WatchStream {
         }
     }
 
-    /// A message of the stream shows that; `is_of_all`: every watch has delivered everything up to it.
+    /// Records the point that a message of the stream shows; `is_of_all`: every watch has delivered everything up to
+    /// it.
     fn shows(&mut self, shown: Seen, is_of_all: bool, out: &mut Outbox) {
         self.silent = None;
         out.watched(shown.revision);
@@ -191,25 +193,25 @@ impl WatchStream {
         );
     }
 
-    /// etcd does not create a watch: the stream speaks.
+    /// Records that etcd refused to create a watch, which shows that the stream works.
     pub(crate) fn refused(&mut self, now: Time) {
         self.silent = None;
         self.opened.get_or_insert(now);
     }
 
-    /// The watch is there no more.
+    /// Records that the watch no longer exists.
     pub(crate) fn gone(&mut self, watch: WatchId) {
         self.watches.remove(&watch);
         self.unconfirmed.remove(&watch);
     }
 
-    /// A watch for `slot` is gone: nothing is watched for it until its timer fires.
+    /// Handles a lost watch of `slot`, which has no watch until its timer fires.
     pub(crate) fn watch_later(&mut self, slot: SlotId, class: Class, now: Time, out: &mut Outbox) {
         let at = self.rewatching.lost(slot, class, now);
         out.set_timer(at, Timer::Rewatch(slot));
     }
 
-    /// The pause after the loss of the slot's watch is over. Whether it still waits for that.
+    /// Ends the pause after the loss of the slot's watch. Returns whether the slot still waited for that.
     pub(crate) fn watch_again(&mut self, slot: SlotId) -> bool {
         self.rewatching.is_over(slot)
     }
@@ -219,22 +221,22 @@ impl WatchStream {
         self.rewatching.waits(slot)
     }
 
-    /// The slot is forgotten.
+    /// Forgets the slot.
     pub(crate) fn forget(&mut self, slot: SlotId) {
         self.rewatching.forget(slot);
     }
 
-    /// Has the stream opened again, after a pause. No watch of it stands any more.
+    /// Drops the stream, to open it again after a pause. All its watches are gone.
     pub(crate) fn restart(&mut self, now: Time, elsewhere: bool, out: &mut Outbox) {
         out.act(Action::HangUpWatches { elsewhere });
         self.watches.clear();
-        // A watch that one stream refused may be asked for on the next one at once.
+        // A watch that one stream refused may be requested on the next one at once.
         self.rewatching.restarted();
         self.behind = None;
         self.unconfirmed.clear();
         self.silent = None;
         self.complete = Seen::default();
-        // One that breaks as soon as it is open is not opened again in a tight loop.
+        // A stream that breaks as soon as it is open must not be opened again in a tight loop.
         let opened = self.opened.take();
         if opened.is_some_and(|at| now.since(at) >= LONGEST_PAUSE) {
             self.failures = 0;
@@ -264,18 +266,19 @@ impl WatchStream {
         is_up
     }
 
-    /// Returns true if nothing was watched or heard on this stream.
+    /// Returns true if no watch and no message belongs to this stream yet.
     fn is_new(&self) -> bool {
         let is_blank = self.watches.is_empty() && self.unconfirmed.is_empty();
         let is_unheard = self.behind.is_none() && self.silent.is_none();
         is_blank && is_unheard && self.complete == Seen::default()
     }
 
-    /// Compares the stream with a linearizable read, and asks a stream that may be behind how far it is. Returns true if it neither
-    /// answers nor delivers anything for longer than a bound: then it is stalled, and is to be restarted at another endpoint.
+    /// Compares the stream with a linearizable read, and requests the progress of a stream that may be behind. Returns
+    /// true if the stream neither answers nor delivers events for longer than a bound: then it is stalled, and must be
+    /// restarted at another endpoint.
     ///
-    /// The raft term counts beside the revision. A restored store can come back to exactly the revision that a dead stream
-    /// showed last, and then nothing but its new term tells the two apart.
+    /// The raft term counts beside the revision. A restored store can reach exactly the revision that a dead stream
+    /// showed last, and then only its new term distinguishes the two.
     pub(crate) fn compare(&mut self, now: Time, header: Header, out: &mut Outbox) -> bool {
         let read = Seen::of(header);
         if self.watches.is_empty() || self.down_until.is_some() {
@@ -304,8 +307,8 @@ impl WatchStream {
         false
     }
 
-    /// Returns true if the stream says nothing although watches wait to be confirmed: it may have died before it
-    /// reported any revision, and if nothing is written it never falls behind one.
+    /// Returns true if the stream is silent although watches wait to be confirmed. It may have died before it reported
+    /// any revision, and without writes it never falls behind a read.
     fn is_unanswered(&mut self, now: Time) -> bool {
         if self.unconfirmed.is_empty() {
             self.silent = None;
@@ -315,25 +318,26 @@ impl WatchStream {
         now.since(since) >= stall_bound(self.request_timeout) * OPENING
     }
 
-    /// Returns the time as of which the views are complete. `None`: no probe was confirmed yet.
+    /// Returns the time up to which the views are complete. `None`: no probe was confirmed yet.
     pub(crate) fn as_of(&self) -> Option<Time> {
         self.freshness.as_of()
     }
 
-    /// Onlookers' watches are compared with a read of their own, which also tells how fresh their views are.
+    /// Sets a timer for the next probe: a linearizable read with which the onlookers' watches are compared, and which
+    /// shows how fresh their views are.
     pub(crate) fn probe_later(&mut self, now: Time, out: &mut Outbox) {
         if !std::mem::replace(&mut self.probing, true) {
             out.set_timer(now.after(self.ttl / 3), Timer::Probe);
         }
     }
 
-    /// The next probe is due. Whose prefix was probed last; another one is to be next.
+    /// Records that the next probe is due. Returns the slot that was probed last, so that another one follows.
     pub(crate) fn probe_due(&mut self) -> SlotId {
         self.probing = false;
         self.probed_slot
     }
 
-    /// Reads the prefix of that onlooker.
+    /// Reads the prefix of the onlooker in that slot.
     pub(crate) fn probe(&mut self, now: Time, slot: SlotId, key: Arc<[u8]>, out: &mut Outbox) {
         self.probed_slot = slot;
         self.probe_later(now, out);
@@ -384,7 +388,7 @@ mod tests {
         Time::ZERO.after(Duration::from_millis(millis))
     }
 
-    /// A stream on which that many watches stand since revision 10. It is stalled if it is silent for a second.
+    /// Makes a stream with `watches` watches, created at revision 10. It is stalled if it is silent for a second.
     fn stream(watches: SlotId) -> (WatchStream, Outbox) {
         let mut out = Outbox::new(64);
         let mut stream = WatchStream::new(Duration::from_secs(10), Duration::from_millis(500));

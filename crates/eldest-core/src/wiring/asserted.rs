@@ -1,4 +1,4 @@
-//! Checks, in debug builds, what must be true of several rooms at once.
+//! Checks, in debug builds, conditions that concern several rooms at once.
 
 use super::lease::Tenure;
 use crate::candidate::{Candidacy, Phase};
@@ -6,11 +6,12 @@ use crate::ids::{RequestId, SlotId};
 use crate::kv::Change;
 use crate::queue::Own;
 
-/// Sessions of more slots are walked over once in so many answers, so that the cost of an answer does not grow with them.
+/// The number of slots up to which every answer checks all of them. Larger sessions are checked once in this many
+/// answers, so that the cost of an answer does not grow with them.
 const FEW_SLOTS: usize = 64;
 
 impl Tenure<'_> {
-    /// Checks, now and then, that nothing waits for an answer while no request is under way.
+    /// Checks, for some answers, that no slot waits for an answer while no request is in flight.
     pub(super) fn check_idle(&self, request: RequestId) {
         let is_due = self.slots.len() <= FEW_SLOTS || request.is_multiple_of(FEW_SLOTS as u64);
         if !cfg!(debug_assertions) || !self.rooms.out.is_idle() || !is_due {
@@ -47,7 +48,7 @@ impl Tenure<'_> {
     }
 }
 
-/// The keys of the candidate and of its partitions that these events take away, each with its slot.
+/// Returns the keys of the candidate and of its partitions that these events remove, each with its slot.
 pub(super) fn taken_keys(
     slot: SlotId,
     candidate: &Candidacy,

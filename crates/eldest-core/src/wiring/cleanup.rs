@@ -1,4 +1,4 @@
-//! Passes the answers about keys that must go to the candidates that wait for them.
+//! Passes the answers about deleted keys to the candidates that wait for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::candidate::Phase;
 use crate::cleanup::{is_named_by_us, is_one_of_many};
 
 impl Hall<'_> {
-    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    /// Deletes `key` if it has that create revision, and retries until it is gone. `slot` waits for it.
     pub(super) fn remove(
         &mut self,
         key: &Arc<[u8]>,
@@ -28,7 +28,7 @@ impl Hall<'_> {
             Answer::Read { entry, .. } => entry.as_ref(),
             _ => None,
         };
-        // A key of ours that a candidate stands by is released when its work has ended, not looked for.
+        // A key that a candidate holds is released when its work has ended, not by a search.
         let released = |cutoff| self.now >= self.rooms.config.trust.release_at(cutoff);
         let stray = found.is_some_and(|entry| {
             self.rooms.lease.id() == Some(entry.lease) && !self.slots.hold(entry, released)
@@ -43,7 +43,7 @@ impl Hall<'_> {
             if is_one_of_many(key) {
                 match self.slots.member_of(key) {
                     Some(member) => self.holdings(member).rebalance_soon(),
-                    // The member has left, and what it knew is forgotten.
+                    // The member has left, and its state is forgotten.
                     None => self.rooms.removals.forget_below(key),
                 }
             }
@@ -65,7 +65,7 @@ impl Hall<'_> {
         self.rooms.removals.start_releases(&mut self.rooms.out);
     }
 
-    /// The answer was another store's, and proves nothing about the keys.
+    /// Repeats a deletion whose answer came from another store, and proves nothing about the keys.
     pub(super) fn release_again(&mut self, keys: &[Arc<[u8]>], request: RequestId) {
         let out = &mut self.rooms.out;
         self.rooms.removals.release_answered();
@@ -100,8 +100,8 @@ impl Hall<'_> {
         }
     }
 
-    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back by a
-    /// restore.
+    /// Deletes keys of our lease that no candidate owns: left over from a join whose answer was lost, or brought back
+    /// by a restore.
     pub(super) fn swept(&mut self, lease: i64, answer: Answer) {
         if self.rooms.lease.id() != Some(lease) {
             return;
@@ -127,10 +127,10 @@ impl Hall<'_> {
                 continue;
             }
             if self.rooms.removals.contains(&key) {
-                // It may be another key than the one that is asked to go.
+                // The key may be another one than that whose deletion was requested.
                 self.rooms.lease.sweep_again();
             } else {
-                // The search spares what a member stands by or is taking.
+                // The search spares keys that a member holds or is taking.
                 self.remove(&key, None, None);
             }
         }

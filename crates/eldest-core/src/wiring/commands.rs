@@ -1,4 +1,4 @@
-//! Takes the user's commands, what becomes of the lease outside, and the messages of the watch stream.
+//! Handles the user's commands, external changes of the lease, and the messages of the watch stream.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Core {
             Some(mut seat) => seat.proclaim(value, ticket),
             None => self.rooms.out.answer_proclaims([ticket], false),
         }
-        // Its data centre may be another one.
+        // The new announcement may name another data centre.
         self.hall(now).watch_marks(slot);
         self.close_if_done(now);
     }
@@ -78,7 +78,7 @@ impl Core {
         }
     }
 
-    /// Gives up the candidate's place. A running term is not ended, but no other will follow it.
+    /// Gives up the candidate's place. A running term does not end, but no other will follow it.
     pub fn leave(&mut self, now: Time, slot: SlotId, reason: EndReason) {
         self.expire(now);
         self.hall(now).holdings(slot).give_up(reason);
@@ -137,7 +137,7 @@ impl Core {
         if self.is_released(slot, term) {
             return true;
         }
-        // The slot waits for the deletion too, if it is under way.
+        // The slot also waits for the deletion, if it is in flight.
         let lease = self.rooms.lease.id();
         if let Some((candidate, lease)) = self.slots.candidate_mut(slot).zip(lease) {
             let key = candidate.key(lease);
@@ -166,7 +166,8 @@ impl Core {
                         }
                         self.leave(now, slot, EndReason::SessionClosed);
                     }
-                    // Waiting keys go with the lease, in one request. Members' go first: the others wait for that.
+                    // Waiting keys go with the lease, in one request. Members' keys go first, because other members
+                    // wait for that.
                     Phase::Waiting { .. } if !candidate.is_member() => {
                         if let Some(mut seat) = self.hall(now).seat(slot) {
                             seat.leave_with_lease();
@@ -214,7 +215,7 @@ impl Core {
         );
     }
 
-    /// Deletes `key` if it was created at that revision, for as long as it takes. `slot` waits for it.
+    /// Deletes `key` if it has that create revision, and retries until it is gone. `slot` waits for it.
     pub fn remove(
         &mut self,
         now: Time,
@@ -225,72 +226,73 @@ impl Core {
         self.hall(now).remove(key, create_revision, slot);
     }
 
-    /// Holds a lease from now on, although nobody stands, and replaces it when it is lost.
+    /// Holds a lease from now on, even without a candidate, and replaces it when it is lost.
     pub fn always_keep_lease(&mut self, now: Time) {
         self.expire(now);
         self.keeps_lease = true;
         self.tenure(now).keep_lease();
     }
 
-    /// Stops trusting the lease when its time has come; called before anything else is looked at.
+    /// Stops trusting the lease when its time has come; called before any other input is handled.
     pub(super) fn expire(&mut self, now: Time) {
         if self.rooms.lease.is_expired(now) {
             self.tenure(now).distrust();
         }
     }
 
-    /// The watchdog, or a check past the deadline, stopped trusting the lease before we did.
+    /// Records that the watchdog, or a check past the deadline, stopped trusting the lease first.
     pub fn distrusted(&mut self, now: Time) {
         if self.rooms.lease.trusted().is_some() {
             self.tenure(now).distrust();
         }
     }
 
-    /// The lease is gone, or given up: its keys with it.
+    /// Handles a lease that is gone or abandoned, and the loss of its keys.
     pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
         self.tenure(now).lose_lease(reason);
         self.close_if_done(now);
     }
 
-    /// etcd created the watch: every change after the header's revision follows.
+    /// Records that etcd created the watch: every change after the header's revision follows.
     pub fn watch_created(&mut self, now: Time, watch: WatchId, header: Header) {
         self.expire(now);
         self.hall(now).created(watch, header);
         self.close_if_done(now);
     }
 
-    /// Events of one watch, in order, from a member in that raft term.
+    /// Applies events of one watch, in order, from a member in that raft term.
     pub fn watch_events(&mut self, now: Time, watch: WatchId, term: u64, changes: Vec<Change>) {
         self.expire(now);
         self.hall(now).events(watch, term, changes);
         self.close_if_done(now);
     }
 
-    /// Every watch of the stream has delivered everything up to the header's revision.
+    /// Records that every watch of the stream has delivered everything up to the header's revision.
     pub fn watch_progress(&mut self, header: Header) {
         self.rooms.watches.progress(header, &mut self.rooms.out);
     }
 
-    /// The stream broke.
+    /// Handles a broken stream.
     pub fn watch_lost(&mut self, now: Time, why: String) {
         self.expire(now);
         self.rooms.out.note(Note::WatchLost { why });
         self.hall(now).restart_watches(false);
     }
 
-    /// The session moved to another endpoint on purpose: the stream is to be opened there.
+    /// Opens the stream again, because the session moved to another endpoint on purpose.
     pub fn watch_moved(&mut self, now: Time) {
         self.expire(now);
         self.hall(now).restart_watches(false);
     }
 
-    /// etcd does not create this watch.
+    /// Handles etcd's refusal to create this watch.
     pub fn watch_refused(&mut self, now: Time, watch: WatchId, error: RequestError) {
         self.expire(now);
         self.hall(now).refused(watch, error);
     }
 
-    /// etcd cancelled one watch, as it does with those that are so far behind that what they miss was compacted.
+    /// Handles the end of one watch. etcd cancels watches that are so far behind that their next changes were
+    /// compacted.
     pub fn watch_canceled(&mut self, now: Time, watch: WatchId, reason: String) {
         self.expire(now);
         self.hall(now).canceled(watch, reason);

@@ -1,4 +1,4 @@
-//! Does for one input what concerns several slots: reviews, reads, watches, removals, and the end of a candidacy.
+//! Handles, for one input, what concerns several slots: reviews, reads, watches, removals, and the end of a candidacy.
 
 use super::holdings::Holdings;
 use super::slots::{Rooms, Slots};
@@ -46,7 +46,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Reviews the candidate's place, and has its member rebalance soon.
+    /// Reviews the candidate's place, and makes its member rebalance soon.
     pub(super) fn review_candidate(&mut self, slot: SlotId) {
         if let Some(mut seat) = self.seat(slot) {
             seat.review_place();
@@ -54,7 +54,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Ends a candidacy that is over, once nothing of it is left. Returns true if it has ended.
+    /// Ends a candidacy that is over, once all of its keys and requests are gone. Returns true if it has ended.
     pub(super) fn finish(&mut self, slot: SlotId) -> bool {
         let candidate = self.slots.candidate(slot);
         let Some(reason) = candidate.and_then(Candidacy::leaving) else {
@@ -88,7 +88,7 @@ impl Hall<'_> {
         true
     }
 
-    /// The slot's time has come: to join, to release a key, or to read.
+    /// Handles a due time of the slot: to join, to release a key, or to read.
     pub(super) fn slot_due(&mut self, slot: SlotId) {
         let candidate = self.slots.candidate(slot);
         match candidate.and_then(|c| Some((c.owner_of()?, c.ending()?))) {

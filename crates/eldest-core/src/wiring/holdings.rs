@@ -15,7 +15,7 @@ use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// Slots of partitions are numbered from here; no handle ever makes so many.
+/// The first slot of partitions; handles never make so many slots.
 const PARTITIONS: SlotId = 1 << 62;
 
 /// A member, with the slots of the partitions that it holds, for one input. Nothing happens if the slot has no member.
@@ -37,13 +37,13 @@ impl Holdings<'_> {
         self.rooms.seat(self.slots, slot, self.now)
     }
 
-    /// Deletes the key of a partition, for as long as it takes.
+    /// Deletes the key of a partition, and retries until it is gone.
     fn remove(&mut self, key: &Arc<[u8]>, create_revision: Option<i64>, waits: Option<SlotId>) {
         let Rooms { removals, out, .. } = &mut *self.rooms;
         removals.add(self.now, key, create_revision, waits, out);
     }
 
-    /// Something changed that a member goes by.
+    /// Arranges a rebalance after a change that affects the member.
     pub(super) fn rebalance_soon(&mut self) {
         let now = self.now;
         match self.membership().and_then(|m| m.rebalance_at(now)) {
@@ -53,7 +53,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// Does what the view wants done now.
+    /// Rebalances now, by the view.
     pub(super) fn rebalance(&mut self) {
         let now = self.now;
         if let Some(member) = self.membership() {
@@ -105,8 +105,8 @@ impl Holdings<'_> {
             "a member leads no partition whose key its view shows gone"
         );
         if wants.waiting.iter().any(|p| self.is_overdue(*p)) {
-            // As long as a member is there, nobody else takes what should be its own. It keeps what it owns, and joins again
-            // when the work has ended.
+            // While a member is listed, no other takes its partitions. So it leaves the list, keeps the partitions that
+            // it owns, and joins again when the work has ended.
             if let Some(mut seat) = self.seat(self.slot) {
                 seat.step_aside();
             }
@@ -115,7 +115,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// Returns true if work goes on although its time is over and its key gone.
+    /// Returns true if work continues although its time is over and its key gone.
     fn is_overdue(&self, partition: SlotId) -> bool {
         let owner = self.slots.candidate(partition);
         match owner.and_then(Candidacy::ending) {
@@ -126,8 +126,8 @@ impl Holdings<'_> {
         }
     }
 
-    /// Removes the keys that a member which stepped aside may have taken without our knowing, now that its own key is gone and
-    /// nothing more can come: until it comes back it does not look at its view.
+    /// Removes the keys that a member which stepped aside may have taken without our knowledge. Its own key is gone, so
+    /// no more can be added, and until it returns it does not use its view.
     pub(super) fn tidy(&mut self) {
         if self.rooms.removals.is_awaited_by(self.slot) {
             return;
@@ -137,7 +137,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// Removes what takes may have put without our knowing, for `waits`; how many keys those are.
+    /// Removes keys that takes may have put without our knowledge, for `waits`. Returns the number of keys.
     fn remove_uncertain(&mut self, waits: Option<SlotId>) -> usize {
         let uncertain = self.membership().map(Membership::look_for_uncertain);
         let uncertain = uncertain.unwrap_or_default();
@@ -148,7 +148,7 @@ impl Holdings<'_> {
         uncertain.len()
     }
 
-    /// Work of a member's has ended, for which it may have stepped aside.
+    /// Lets the member return once the work has ended for which it stepped aside.
     fn come_back(&mut self) {
         if !self
             .slots
@@ -167,7 +167,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// Reports each key in the way once, until it is gone.
+    /// Reports each blocking key once, until it is gone.
     fn report_blocked(&mut self, blocked: BTreeSet<u32>) {
         let news = self.membership().map(|member| member.blocked(blocked));
         let prefix = self.slots.prefix_of(self.slot);
@@ -178,7 +178,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// A partition is ours from now on.
+    /// Starts the term of a partition that is ours from now on.
     fn own_partition(&mut self, partition: u32, own: Own) {
         let (member, slot) = (self.slot, PARTITIONS + self.rooms.out.next_id());
         let Some(candidate) = self.slots.candidate_mut(self.slot) else {
@@ -208,7 +208,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// A key of ours that nobody wants goes again; a member that leaves waits for it.
+    /// Deletes a key of ours that the member does not want; a leaving member waits for that.
     fn discard(&mut self, own: &Own) {
         self.rooms.out.note(Note::OrphanFound {
             key: Arc::clone(&own.key),
@@ -216,7 +216,7 @@ impl Holdings<'_> {
         self.remove(&own.key, Some(own.create_revision), Some(self.slot));
     }
 
-    /// As many of these as may be under way; what follows from the answers takes the others.
+    /// Takes as many of the partitions as may be in flight; the answers lead to takes of the rest.
     fn take(&mut self, partitions: &[u32]) {
         let batch = self.rooms.out.batch();
         let Some(candidate) = self.slots.candidate_mut(self.slot) else {
@@ -280,7 +280,7 @@ impl Holdings<'_> {
                     self.take_result(partition, (taken, lease), header);
                 }
             }
-            // Its own key went, as the view will say; that tells nothing about the partitions.
+            // The member's own key is gone, as the view will show; the answer shows nothing about the partitions.
             (Answer::Taken { taken: None, .. }, _) => {
                 self.take_later(request, Class::Retry);
             }
@@ -335,7 +335,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// The member leaves: what it owns it gives up, each partition when its work has ended.
+    /// Makes the member leave: it gives up each partition that it owns when the work on it has ended.
     pub(super) fn give_up(&mut self, reason: EndReason) {
         let reason = match reason {
             EndReason::SessionClosed => LostReason::SessionClosed,
@@ -346,7 +346,7 @@ impl Holdings<'_> {
         self.end_terms(held, reason);
     }
 
-    /// Ends the terms of partitions; their work may wind up.
+    /// Ends the terms of partitions; their work may finish.
     fn end_terms(&mut self, partitions: Vec<SlotId>, reason: LostReason) {
         for partition in partitions {
             if let Some(mut seat) = self.seat(partition) {
@@ -355,8 +355,8 @@ impl Holdings<'_> {
         }
     }
 
-    /// Returns true if nothing of a member that leaves is left. Unknown keys are removed as soon as its own key is gone and
-    /// nothing more can come: others wait for that, and its work may go on for long.
+    /// Returns true if a leaving member has no key and no work left. Unknown keys are removed as soon as its own key is
+    /// gone and no more can be added: others wait for that, and its work may continue for long.
     pub(super) fn nothing_left(&mut self) -> bool {
         if !self
             .slots
@@ -374,8 +374,8 @@ impl Holdings<'_> {
         membership.is_none_or(|member| member.is_over())
     }
 
-    /// Work for a partition may go on although its key went with an earlier lease. When it is overdue, that key is removed: it
-    /// exists if somebody wrote over it unseen.
+    /// Handles work for a partition that continues although its key went with an earlier lease. When the work is
+    /// overdue, that key is removed: it still exists if another program overwrote it unseen.
     pub(super) fn former_due(&mut self, partition: u32, cutoff: Time) {
         let is_overdue = self.now >= self.rooms.config.trust.release_at(cutoff);
         let membership = self.membership().filter(|_| is_overdue);
@@ -386,7 +386,7 @@ impl Holdings<'_> {
         self.rebalance_soon();
     }
 
-    /// A partition's term is over, and nothing of it is left.
+    /// Forgets a partition whose term is over and that has no key or work left.
     pub(super) fn let_go(&mut self, partition: u32) {
         if let Some(membership) = self.membership() {
             membership.let_go(partition);
@@ -394,7 +394,8 @@ impl Holdings<'_> {
         self.come_back();
     }
 
-    /// Returns true if the view of the member shows the key of every partition that it leads, as far as it can tell.
+    /// Returns true if the view of the member shows the key of every partition that the member leads, unless it is
+    /// outdated.
     fn shows_every_term(&self) -> bool {
         let candidate = self.slots.candidate(self.slot);
         let Some((candidate, member)) = candidate.and_then(|c| Some((c, c.member()?))) else {

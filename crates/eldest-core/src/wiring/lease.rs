@@ -21,7 +21,7 @@ pub(super) struct Tenure<'a> {
     pub(super) rooms: &'a mut Rooms,
     pub(super) checks: &'a mut KeyChecks,
     pub(super) revocations: &'a mut Revocations,
-    /// A lease is wanted whether or not anybody stands.
+    /// True if a lease is wanted even without a candidate.
     pub(super) is_kept: bool,
 }
 
@@ -34,7 +34,7 @@ impl Tenure<'_> {
         }
     }
 
-    /// Grants, opens, renews: whatever is due.
+    /// Grants, opens or renews, as is due.
     pub(super) fn keep_lease(&mut self) {
         let (closing, slots, always) = (self.rooms.closing, &self.slots, self.is_kept);
         let looks = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.looks());
@@ -66,7 +66,7 @@ impl Tenure<'_> {
         }
     }
 
-    /// Reviews every candidate if the lease has come to be trusted: they may join and lead again.
+    /// Reviews every candidate if the lease has become trusted: they may join and lead again.
     fn review_candidates(&mut self, trusted_before: Option<Time>) {
         if trusted_before.is_none() && self.rooms.lease.trusted().is_some() {
             for slot in self.slots.ids() {
@@ -81,13 +81,13 @@ impl Tenure<'_> {
             self.verify(read);
         }
         self.end_if_gone();
-        // An answer about a lease that is lost makes nothing due.
+        // An answer about a lost lease makes no request due.
         if self.rooms.lease.lease().is_some() {
             self.keep_lease();
         }
     }
 
-    /// Reads a live key of ours, another each time.
+    /// Reads an existing key of ours, another each time.
     fn verify(&mut self, request: RequestId) {
         let after = self.rooms.lease.verified_slot();
         let chosen = self.slots.verified_after(after);
@@ -102,7 +102,7 @@ impl Tenure<'_> {
         );
     }
 
-    /// Any linearizable answer may verify the last acknowledgement.
+    /// Lets a linearizable answer verify the last acknowledgement.
     pub(super) fn confirm(&mut self, begun: RequestId, header: Header) {
         let (lease, out) = (&mut self.rooms.lease, &mut self.rooms.out);
         let trusted_before = lease.trusted();
@@ -155,7 +155,7 @@ impl Tenure<'_> {
         self.rooms.lease.report_distrust(&mut self.rooms.out);
     }
 
-    /// The lease is gone, or given up: its keys with it.
+    /// Handles a lease that is gone or abandoned, and the loss of its keys.
     pub(super) fn lose_lease(&mut self, reason: LostReason) {
         let Some((lease, trusted)) = self.rooms.lease.lose(&mut self.rooms.out) else {
             return;
@@ -174,8 +174,8 @@ impl Tenure<'_> {
             .removals
             .lease_lost(self.now, &mut self.rooms.out);
         self.hall().release_waiting(waiting);
-        // etcd may not know yet that it is gone, and an abandoned one lives on: nothing of it may stay behind.
-        // If it has it after all, as a restored store does, its keys stay for as long as work may go on under them.
+        // etcd may still have the lease, and an abandoned one lives on, so it is revoked. If etcd has it, as a restored
+        // store may, its keys stay for as long as work may continue under them.
         let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.ending().is_some());
         let not_before = if self.slots.values().any(working) {
             self.now.after(self.rooms.config.grace)
@@ -195,7 +195,7 @@ impl Tenure<'_> {
         self.keep_lease();
     }
 
-    /// Reads the keys of leaders that are not watched, unless such reads are under way.
+    /// Reads the keys of leaders that are not watched, unless such reads are in flight.
     fn check_unwatched(&mut self) {
         if self.checks.are_under_way() {
             return;
@@ -209,7 +209,8 @@ impl Tenure<'_> {
         self.checks.start(&unwatched, &mut self.rooms.out);
     }
 
-    /// The key of a leader whose view cannot tell whether it stands, with its create revision.
+    /// Returns the key of a leader, with its create revision, if the leader's view does not show whether the key
+    /// exists.
     fn unwatched_key(
         &self,
         slot: SlotId,
@@ -284,7 +285,7 @@ impl Tenure<'_> {
         self.hall().start_lists();
     }
 
-    /// Returns true if the answer to a request, which was sent at `floor`, proves something about the store that is known.
+    /// Returns true if the answer to a request that was sent at `floor` comes from the known store.
     pub(super) fn same_store(&mut self, header: Header, floor: Floor) -> bool {
         let origin = self.rooms.out.origin(header, floor);
         if origin == Origin::Other {
@@ -293,7 +294,7 @@ impl Tenure<'_> {
         origin == Origin::Known
     }
 
-    /// Another store answers: everything known of the former one is given up.
+    /// Handles another store: everything known of the former one is dropped.
     pub(super) fn store_exchanged(&mut self, header: Header) {
         self.rooms.out.store_exchanged(header);
         self.lose_lease(LostReason::StoreChanged);
@@ -327,7 +328,7 @@ impl Tenure<'_> {
         }
     }
 
-    /// Ends what depends on the lease if etcd says that it is gone.
+    /// Ends everything that depends on the lease if etcd reports that the lease is gone.
     fn end_if_gone(&mut self) {
         if self.rooms.lease.is_gone() {
             self.lose_lease(LostReason::LeaseLost);

@@ -1,5 +1,5 @@
-//! Takes the inputs of a session, and passes each to the handlers that borrow the part of the session that it concerns. Time is
-//! an argument.
+//! Takes the inputs of a session, and passes each to the handlers that borrow the part of the session that it concerns.
+//! Time is an argument.
 //!
 //! | handler | borrows |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `Hall` | all slots and the rooms |
 //! | `Tenure` | all slots, the rooms, the checks of leaders' keys, and the leases that must go |
 //!
-//! Each writes its requests and its news into the outbox. A rule that finds the lease gone informs the lease keeper;
-//! what depends on the lease ends right after that rule. At the end of an input, a closing session checks whether it
-//! is done.
+//! Each handler writes its requests and its reports into the outbox. A rule that finds the lease gone informs the lease
+//! keeper; everything that depends on the lease ends right after that rule. At the end of an input, a closing session
+//! checks whether it is done.
 //!
-//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch events
-//! arrive in the order of the stream, and `now` never goes back.
+//! Contract with the driver: every [`Ask`](crate::action::Ask) is answered exactly once (a timeout is an answer), watch
+//! events arrive in the order of the stream, and `now` never goes back.
 
 mod asserted;
 mod cleanup;
@@ -50,12 +50,12 @@ pub struct Core {
     checks: KeyChecks,
     /// Leases that must go.
     revocations: Revocations,
-    /// A lease is wanted whether or not anybody stands.
+    /// True if a lease is wanted even without a candidate.
     keeps_lease: bool,
 }
 
 impl Core {
-    /// Makes a session that has done nothing yet.
+    /// Makes a session that has received no input yet.
     pub fn new(config: Config) -> Self {
         let rooms = Rooms::new(config);
         Self {

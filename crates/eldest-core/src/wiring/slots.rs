@@ -1,4 +1,4 @@
-//! Gives candidates and onlookers one face, for what stands in a slot watches and reads, and holds the parts of a session that
+//! Provides one interface for the watches and reads of candidates and onlookers, and holds the parts of a session that
 //! they share.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Slot {
         }
     }
 
-    /// Returns its prefix.
+    /// Returns the slot's prefix.
     pub(super) fn prefix(&self) -> &Arc<[u8]> {
         match self {
             Slot::Candidate(candidate) => candidate.prefix(),
@@ -42,7 +42,7 @@ impl Slot {
         }
     }
 
-    /// Every watcher that stands for it.
+    /// Returns every watch of the slot.
     pub(super) fn watchers(&self) -> Vec<WatchId> {
         match self {
             Slot::Candidate(candidate) => candidate.view.watchers(),
@@ -50,7 +50,7 @@ impl Slot {
         }
     }
 
-    /// The read under way.
+    /// Returns the read in flight.
     pub(super) fn read(&self) -> Option<RequestId> {
         match self {
             Slot::Candidate(candidate) => candidate.view.read(),
@@ -58,7 +58,7 @@ impl Slot {
         }
     }
 
-    /// A read was begun, or the one under way is over.
+    /// Records that a read began, or that the one in flight is over.
     pub(super) fn set_read(&mut self, read: Option<RequestId>) {
         match self {
             Slot::Candidate(candidate) => candidate.view.set_read(read),
@@ -66,7 +66,7 @@ impl Slot {
         }
     }
 
-    /// Forgets what was read so far: another store answers now.
+    /// Forgets the former reads, because another store answers now.
     pub(super) fn store_changed(&mut self) {
         match self {
             Slot::Candidate(candidate) => candidate.store_changed(),
@@ -87,7 +87,7 @@ impl Slots {
         self.slots.get(&slot)?.candidate()
     }
 
-    /// The same, to tell it what happened.
+    /// Returns the candidate in that slot, to change it.
     pub(super) fn candidate_mut(&mut self, slot: SlotId) -> Option<&mut Candidacy> {
         match self.slots.get_mut(&slot) {
             Some(Slot::Candidate(candidate)) => Some(candidate),
@@ -107,21 +107,21 @@ impl Slots {
         prefix.cloned().unwrap_or_default()
     }
 
-    /// Returns true if the candidate leads by that very key.
+    /// Returns true if the candidate leads by exactly that key.
     pub(super) fn leads_by(&self, slot: SlotId, own: &Own) -> bool {
         let phase = self.candidate(slot).map(Candidacy::phase);
         matches!(phase, Some(Phase::Leading { own: present, .. }) if present == own)
     }
 
-    /// Returns the member that owns the partition of that key, or owned it.
+    /// Returns the member that owns, or owned, the partition of that key.
     pub(super) fn member_of(&self, key: &[u8]) -> Option<SlotId> {
         let mut candidates = self.candidates();
         let member = candidates.find(|(_, c)| c.is_member() && key.starts_with(c.prefix()));
         member.map(|(slot, _)| slot)
     }
 
-    /// Returns true if a candidate stands by that key, is taking it, or works for it although its term is over. Work keeps no
-    /// key that is `released` at its cutoff.
+    /// Returns true if a candidate holds that key, is taking it, or still works for it after its term. Such work no
+    /// longer keeps the key once its cutoff is `released`.
     pub(super) fn hold(&self, entry: &Entry, released: impl Fn(Time) -> bool) -> bool {
         let winds_up = |slot| match self.candidate(slot).and_then(Candidacy::ending) {
             Some((cutoff, _)) => !released(cutoff),
@@ -136,15 +136,15 @@ impl Slots {
         })
     }
 
-    /// Records in the view of a slot that a read was begun, or that the one under way is over.
+    /// Records in the view of a slot that a read began, or that the one in flight is over.
     pub(super) fn set_read(&mut self, slot: SlotId, read: Option<RequestId>) {
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.set_read(read);
         }
     }
 
-    /// Returns the onlooker whose prefix is probed next, if anybody looks on: another each time, and rather one that was
-    /// permitted to read it. Nobody needs a permission for anything else.
+    /// Returns the onlooker whose prefix is probed next, if there is one: another each time, and preferably one that
+    /// was permitted to read it. So probes need no further permission.
     pub(super) fn probed_after(&self, after: SlotId) -> Option<(SlotId, Arc<[u8]>)> {
         let later = self.slots.range(after.saturating_add(1)..);
         let onlookers = later.chain(self.slots.range(..=after));
@@ -188,7 +188,7 @@ impl DerefMut for Slots {
     }
 }
 
-/// Joins, which share transactions.
+/// The number of joins in flight, which share transactions.
 const MOST_JOINS: usize = 256;
 const MOST_LISTS: usize = 64;
 
@@ -196,9 +196,9 @@ const MOST_LISTS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Rooms {
     pub(super) config: Config,
-    /// The next actions, and the requests under way.
+    /// The next actions, and the requests in flight.
     pub(super) out: Outbox,
-    /// The pauses between requests that failed.
+    /// The pauses between failed requests.
     pub(super) pace: Pace,
     /// The session's lease.
     pub(super) lease: LeaseKeeper,
@@ -210,11 +210,11 @@ pub(super) struct Rooms {
     pub(super) watches: WatchStream,
     /// Keys that must go.
     pub(super) removals: Removals,
-    /// The data centres that are evacuated.
+    /// The evacuated data centres.
     pub(super) evacuation: Evacuation,
-    /// A key of this session has stood.
+    /// True once a key of this session was in etcd.
     pub(super) stood_once: bool,
-    /// Nothing begins any more; the lease goes when every term has ended.
+    /// True if no new term or candidacy begins; the lease goes when every term has ended.
     pub(super) closing: bool,
 }
 
@@ -267,7 +267,7 @@ impl Rooms {
         })
     }
 
-    /// The slot is empty from now on.
+    /// Empties the slot.
     pub(super) fn forget(&mut self, slots: &mut Slots, slot: SlotId) {
         self.watches.forget(slot);
         let Some(forgotten) = slots.remove(&slot) else {

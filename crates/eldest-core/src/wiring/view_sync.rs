@@ -1,4 +1,4 @@
-//! Opens and renews a slot's watches and reads, and feeds their results into what stands there.
+//! Opens and renews a slot's watches and reads, and passes their results to the candidate or onlooker in it.
 
 use super::asserted;
 use super::hall::Hall;
@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::timers::Timer;
 
 impl Hall<'_> {
-    /// Opens the watches that the slot needs and does not have.
+    /// Opens the missing watches of the slot.
     pub(super) fn watch_slot(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => o.watch(&mut self.rooms.watches, &mut self.rooms.out),
@@ -25,7 +25,7 @@ impl Hall<'_> {
         }
     }
 
-    /// The stream broke: what the slot knows may be old.
+    /// Handles a broken stream: the slot's view may be outdated.
     pub(super) fn slot_unwatched(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
             Some(Slot::Onlooker(o)) => o.unwatched(self.rooms.watches.as_of(), &mut self.rooms.out),
@@ -76,7 +76,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Reads what the slot's view needs, or waits until fewer reads are under way.
+    /// Reads what the slot's view needs, or waits until fewer reads are in flight.
     pub(super) fn want_read(&mut self, slot: SlotId) {
         if let Some(mut seat) = self.seat(slot) {
             seat.want_read();
@@ -122,8 +122,8 @@ impl Hall<'_> {
         sent: Time,
         answer: Answer,
     ) -> Option<Header> {
-        // A read begun before the watch broke proves nothing about the watch that stands now. A refusal still
-        // proves that looking is not permitted, and is what refused the watch too.
+        // A read begun before the watch broke proves nothing about the present watch. A refusal still proves that
+        // reading is not permitted, which is also why the watch was refused.
         let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
             && matches!(&answer, Answer::Failed(error) if error.class == Class::Denied);
         if self.slots.get(&slot).and_then(Slot::read) != Some(request) && !refused {
@@ -168,7 +168,7 @@ impl Hall<'_> {
         if slot == MARKS && error.class == Class::Denied && self.give_up_marks() {
             return;
         }
-        // Nobody waits for the marks: they are looked for until they can be read.
+        // No caller waits for the marks, so the session retries until it can read them.
         if matches!(error.class, Class::Denied | Class::Invalid)
             && slot != MARKS
             && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
@@ -185,13 +185,13 @@ impl Hall<'_> {
             _ => self.seat(slot).map(|mut seat| seat.read_failed(class)),
         };
         if let Some(not_before) = not_before {
-            // The list stays 'under way' until then, so that nothing else starts it.
+            // The read counts as in flight until then, so that no other code starts it.
             let timer = Timer::Relist(slot, request);
             self.rooms.out.set_timer(not_before, timer);
         }
     }
 
-    /// The pause after a failed list is over.
+    /// Reads again after the pause that followed a failed read.
     pub(super) fn relist(&mut self, slot: SlotId, request: RequestId) {
         if self.slots.get(&slot).and_then(Slot::read) == Some(request) {
             self.slots.set_read(slot, None);

@@ -10,7 +10,7 @@ use crate::purpose::Purpose;
 use crate::time::Time;
 
 impl Hall<'_> {
-    /// etcd created the watch: every change after the header's revision follows.
+    /// Records that etcd created the watch: every change after the header's revision follows.
     pub(super) fn created(&mut self, watch: WatchId, header: Header) {
         let Rooms { watches, out, .. } = &mut *self.rooms;
         watches.created(self.now, watch, header, out);
@@ -19,7 +19,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Events of one watch, in order, from a member in that raft term.
+    /// Applies events of one watch, in order, from a member in that raft term.
     pub(super) fn events(&mut self, watch: WatchId, term: u64, changes: Vec<Change>) {
         let Rooms { watches, out, .. } = &mut *self.rooms;
         if let Some(last) = changes.last() {
@@ -30,7 +30,7 @@ impl Hall<'_> {
         }
     }
 
-    /// etcd does not create this watch.
+    /// Handles etcd's refusal to create this watch.
     pub(super) fn refused(&mut self, watch: WatchId, error: RequestError) {
         self.rooms.watches.refused(self.now);
         let Some(slot) = self.rooms.watches.slot(watch) else {
@@ -38,20 +38,21 @@ impl Hall<'_> {
         };
         let class = error.class;
         let prefix = self.slots.prefix_of(slot);
-        // The marks are looked for until they can be read, if the session needs them: the read of them is refused, too.
+        // The read of the marks is refused as well. Its failure is reported instead, if the session needs the marks.
         if slot != MARKS || class != Class::Denied {
             self.rooms.out.note_failure("watch", &prefix, error);
         }
         self.watch_again_later(slot, watch, class);
         // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
-        // denied". A read under today's token tells the two cases apart.
+        // denied". A read with the present token distinguishes the two cases.
         if class == Class::Denied {
             let ask = Ask::Probe { key: prefix };
             self.rooms.out.ask(Purpose::Permission { slot }, ask);
         }
     }
 
-    /// etcd cancelled one watch, as it does with those that are so far behind that what they miss was compacted.
+    /// Handles the end of one watch. etcd cancels watches that are so far behind that their next changes were
+    /// compacted.
     pub(super) fn canceled(&mut self, watch: WatchId, reason: String) {
         if let Some(slot) = self.rooms.watches.slot(watch) {
             self.rooms.out.note(Note::WatchLost { why: reason });
@@ -59,7 +60,7 @@ impl Hall<'_> {
         }
     }
 
-    /// A probe that was sent at `sent` is answered.
+    /// Handles the answer to a probe that was sent at `sent`.
     pub(super) fn probed(&mut self, sent: Time, header: Header) {
         let Rooms { watches, out, .. } = &mut *self.rooms;
         if watches.probed(self.now, sent, header, out) {
@@ -67,7 +68,7 @@ impl Hall<'_> {
         }
     }
 
-    /// The stream is compared with a linearizable read.
+    /// Compares the stream with a linearizable read.
     pub(super) fn compare_stream(&mut self, header: Header) {
         let Rooms { watches, out, .. } = &mut *self.rooms;
         if watches.compare(self.now, header, out) {
@@ -84,7 +85,7 @@ impl Hall<'_> {
         }
     }
 
-    /// The pause after the stream broke is over.
+    /// Opens the watches again, after the pause that followed a broken stream.
     pub(super) fn open_watches(&mut self) {
         if self.rooms.watches.is_up_again(self.now) {
             for slot in self.slots.ids() {
@@ -94,7 +95,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Watches and reads again after a pause of the slot's own, because its view may be old.
+    /// Watches and reads again after a pause of the slot, because its view may be outdated.
     fn watch_again_later(&mut self, slot: SlotId, gone: WatchId, class: Class) {
         self.rooms.watches.gone(gone);
         let others = self.slots.get(&slot).map(Slot::watchers);
@@ -107,7 +108,7 @@ impl Hall<'_> {
             .watch_later(slot, class, self.now, &mut self.rooms.out);
     }
 
-    /// The pause after the loss of the slot's watch is over.
+    /// Watches the slot again, after the pause that followed the loss of its watch.
     pub(super) fn rewatch(&mut self, slot: SlotId) {
         if self.rooms.watches.watch_again(slot) {
             self.watch_slot(slot);
@@ -115,7 +116,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Onlookers' watches are compared with a read of their own, which also tells how fresh their views are.
+    /// Sends a probe: a read with which the onlookers' watches are compared, and which shows how fresh their views are.
     pub(super) fn probe(&mut self) {
         let last = self.rooms.watches.probe_due();
         if let Some((slot, key)) = self.slots.probed_after(last) {
@@ -125,7 +126,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Applies the answer that shows if we may read what etcd does not let us watch.
+    /// Applies the answer that shows whether we may read the keys that etcd does not let us watch.
     pub(super) fn permission_answered(&mut self, slot: SlotId, answer: Answer) {
         let waits = self.rooms.watches.waits(slot);
         match answer {

@@ -1,4 +1,4 @@
-//! Routes gRPC calls: a tonic client over a tonic server, whose messages are bytes.
+//! Tests gRPC calls: a tonic client over a tonic server, whose messages are bytes.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -65,7 +65,7 @@ impl Decoder for Raw {
     }
 }
 
-/// Answers each message with it, and with the node's identity.
+/// Answers each message with the same message, and with the node's identity.
 #[derive(Clone)]
 struct Echo(String);
 
@@ -163,10 +163,10 @@ async fn a_grpc_call_reaches_the_leader_through_hand_overs() -> Result {
     let (_session, route) = onlooker(&etcd).await?;
     assert_eq!(say(&route, hello()).await?, "one: hello");
     one.session.election("team/e")?.step_down().await?;
-    // Either node may be asked first: one that does not lead refuses, and has not worked on the call.
+    // Either node may receive the call first: one that does not lead refuses it, and has not worked on it.
     assert_eq!(say(&route, hello()).await?, "two: hello");
 
-    // Nobody listens where the leader was: a call that was not sent waits for the next leader.
+    // The former leader's port has no listener: a call that was not sent waits for the next leader.
     two.server.abort();
     let _ = two.server.await;
     let waiting = tokio::spawn({
@@ -181,9 +181,9 @@ async fn a_grpc_call_reaches_the_leader_through_hand_overs() -> Result {
 }
 
 #[tokio::test]
-async fn a_grpc_call_may_be_marked_as_idempotent_and_its_error_names_the_kind() -> Result {
+async fn a_grpc_call_may_be_idempotent_and_its_error_names_the_kind() -> Result {
     let etcd = Etcd::start().await?;
-    // A leader that accepts, and closes.
+    // A leader that accepts connections, and closes them.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let me = Announcement::default().with_address(listener.local_addr()?.to_string());
     let deaf = Session::connect(
@@ -196,7 +196,7 @@ async fn a_grpc_call_may_be_marked_as_idempotent_and_its_error_names_the_kind() 
     let (met, mut meets) = tokio::sync::mpsc::channel(64);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            // Once the call was sent.
+            // Closed after the call was sent.
             let mut heard = [0; 300];
             let _ = tokio::time::timeout(
                 SOON,

@@ -1,4 +1,4 @@
-//! Hands over under load: what is safe to send again is never lost, and nothing else is carried out twice.
+//! Tests hand-overs under load: a request that is safe to repeat is never lost, and no other is applied twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,21 +8,21 @@ use eldest_testing::{Etcd, eventually};
 
 use crate::stage::{Done, Node, Result, SOON, ask, onlooker, request};
 
-/// How often the leader changes: 100 by `ELDEST_HAND_OVERS=100`.
+/// Returns how often the leader changes: 100 with `ELDEST_HAND_OVERS=100`.
 fn hand_overs() -> usize {
     let given = std::env::var("ELDEST_HAND_OVERS").ok();
     given.and_then(|given| given.parse().ok()).unwrap_or(12)
 }
 
-/// Outcomes of the requests of a load, counted.
+/// Counts the outcomes of the requests of a load.
 #[derive(Debug, Default)]
 struct Tally {
     sent: AtomicUsize,
     lost: AtomicUsize,
 }
 
-/// Sends one request after the other until the test stops it. A request may only be lost if its method says that it is
-/// not to be sent twice.
+/// Sends one request after the other until the test stops it. A request may only be lost if its method forbids a
+/// repetition.
 async fn load(
     name: String,
     method: &'static str,
@@ -50,7 +50,7 @@ async fn load(
                 );
             }
             Err(error) => {
-                // A leader's answer that broke off in its body is an error of hyper's, and not ours.
+                // A leader's answer that broke off in its body is an error of hyper's, not of this crate.
                 let kind = error.downcast_ref::<Error>().map(Error::kind);
                 assert!(
                     method == "POST" && matches!(kind, Some(ErrorKind::Lost) | None),
@@ -130,7 +130,7 @@ async fn no_request_is_lost_and_none_is_doubled_while_leaders_step_down() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_idempotent_survives_leaders_whose_connections_are_cut() -> Result {
+async fn idempotent_request_survives_leaders_whose_connections_are_cut() -> Result {
     across(true).await?;
     Ok(())
 }

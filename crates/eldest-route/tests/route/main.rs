@@ -1,4 +1,4 @@
-//! Routes requests over real sockets, by what a real etcd shows.
+//! Tests routing over real sockets, by the view of a real etcd.
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 mod grpc;

@@ -18,7 +18,7 @@ use crate::stage::{Result, SOON, TTL};
 
 const COUNT: u32 = 8;
 
-/// A member that answers with its identity, and keeps each partition that it owns.
+/// Runs a member that answers with its identity, and keeps each partition that it owns.
 async fn member(etcd: &Etcd, identity: &str, stop: &CancellationToken) -> Result<Session> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let me = Announcement::default().with_address(listener.local_addr()?.to_string());
@@ -58,7 +58,7 @@ async fn whole(session: &Session, members: usize) -> Result {
     Ok(eventually(SOON, "each has an owner", settled).await?)
 }
 
-/// The identity of the node that answers for that key.
+/// Returns the identity of the node that answers for the key.
 async fn ask<D: Direct>(client: &Routed<Http, D>, key: &str) -> Result<String> {
     let request = Request::get("/")
         .header("customer", key)

@@ -1,4 +1,4 @@
-//! Starts nodes that stand in an election, and serve orders while they lead.
+//! Starts nodes that are candidates in an election, and serve orders while they lead.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -23,12 +23,12 @@ use tower::ServiceExt;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Deadline of whatever must happen; far below the TTL.
+/// The deadline of events that must happen; far below the TTL.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// No expiry happens within a test.
+/// A TTL so long that no lease expires within a test.
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
-/// The orders that were carried out, each with the token of the term.
+/// The orders that were applied, each with the token of the term.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Done(Arc<Mutex<Vec<(String, i64)>>>);
 
@@ -138,7 +138,7 @@ impl Node {
     }
 }
 
-/// A program that only looks on.
+/// Connects a program that only observes.
 pub(crate) async fn onlooker(etcd: &Etcd) -> Result<(Session, Route)> {
     let session =
         Session::connect([etcd.endpoint()], SessionOptions::new("onlooker").ttl(TTL)).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn onlooker(etcd: &Etcd) -> Result<(Session, Route)> {
     Ok((session, route))
 }
 
-/// The answer of the leader, as text.
+/// Returns the leader's answer, as text.
 pub(crate) async fn ask(
     client: &Routed<Http>,
     request: Request<Full<Bytes>>,

@@ -130,7 +130,7 @@ async fn a_route_that_etcd_refuses_says_so_and_recovers() -> Result {
     let node = Node::start(&etcd, "first", &Done::default()).await?;
     let session =
         eldest::Session::connect([etcd.endpoint()], eldest::SessionOptions::new("a")).await?;
-    // Others share the name under another count: a refusal that passes.
+    // Others share the name under another count: a refusal that ends when they leave.
     let (two, three) = (
         session.partitions("p", 2)?,
         node.session.partitions("p", 3)?,

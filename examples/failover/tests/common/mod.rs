@@ -1,4 +1,4 @@
-//! Asks an instance, without an HTTP client to depend on.
+//! Sends requests to an instance, without depending on an HTTP client.
 
 use std::io::{Error, Result};
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Returns true if the instance at that address answers that it leads.
+/// Returns true if the instance at that address reports that it leads.
 pub(crate) async fn says_that_it_leads(address: SocketAddr) -> Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").await?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use eldest::{BoxError, Leadership, Session, SessionOptions};
 use eldest_testing::Etcd;
 
-/// The election of both.
+/// The election of both nodes.
 pub(crate) const ELECTION: &str = "billing";
 
-/// Two nodes of one election. Their etcd is stopped with them.
+/// Two nodes of one election. Dropping them stops their etcd.
 pub(crate) struct Nodes {
     first: Session,
     second: Session,
@@ -33,7 +33,7 @@ impl Nodes {
         lead(&self.first).await
     }
 
-    /// The leader of the next term: an operator deletes the key of this one.
+    /// Returns the leader of the next term, after an operator has deleted the key of this one.
     pub(crate) async fn successor(&self, leader: &Leadership) -> Result<Leadership, BoxError> {
         assert!(self.etcd.delete(leader.key()).await?);
         lead(&self.second).await

@@ -1,4 +1,5 @@
-//! Nodes of the job on a real etcd, and the judge: it reads the job's history from etcd, and counts each piece again.
+//! Starts nodes of the job on a real etcd, and judges the result: the judge reads the job's history from etcd, and
+//! recounts each piece.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +17,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 /// Longer than anything here takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// Eight pieces of ten numbers. The work on a piece adds its numbers.
+/// Returns eight pieces of ten numbers. The work on a piece adds its numbers.
 pub(crate) fn pieces() -> Vec<Range<u64>> {
     (0..8).map(|n| n * 10..(n + 1) * 10).collect()
 }
@@ -24,7 +25,7 @@ pub(crate) fn pieces() -> Vec<Range<u64>> {
 /// The sum of 0 to 79.
 pub(crate) const SUM: u64 = 3160;
 
-/// A node that can crash, and that leads or works as the test says.
+/// A node that can crash, and that leads or works on the test's command.
 pub(crate) struct Node {
     pub(crate) session: Session,
     pub(crate) etcd: Client,
@@ -36,7 +37,7 @@ impl Node {
         Self::at(&etcd.endpoint(), etcd, name).await
     }
 
-    /// Leads through this endpoint.
+    /// Connects a node through this endpoint.
     pub(crate) async fn at(endpoint: &str, etcd: &Etcd, name: &'static str) -> Result<Self> {
         let options = SessionOptions::new(name).ttl(Duration::from_secs(2));
         Ok(Self {
@@ -46,7 +47,7 @@ impl Node {
         })
     }
 
-    /// Stands for the leadership, and waits for it.
+    /// Joins the election, and waits until this node leads.
     pub(crate) async fn leads(&self) -> Result<(Candidate, Leadership)> {
         let mut candidate = self.session.election(ELECTION)?.campaign().await?;
         let leadership = timeout(LONG, candidate.elected()).await??;
@@ -73,7 +74,7 @@ impl Node {
     }
 }
 
-/// The work on a piece.
+/// The work on a piece: the sum of its numbers.
 pub(crate) async fn add(numbers: Range<u64>) -> u64 {
     numbers.sum()
 }
@@ -132,7 +133,7 @@ pub(crate) async fn judge(etcd: &Etcd) -> Result<BTreeMap<String, Piece>> {
     let mut client = etcd.client().await;
     let options = WatchOptions::new().with_prefix().with_start_revision(1);
     let mut history = client.watch(PREFIX, Some(options)).await?;
-    // A last change, by which the judge knows that it has seen all.
+    // A last change, which shows the judge that it has seen all.
     let end = format!("{PREFIX}end");
     client.put(end.as_str(), "", None).await?;
     let mut judge = Judge::default();

@@ -1,4 +1,4 @@
-//! A double of the collector: it accepts spans by gRPC, as the collector does, and keeps them.
+//! Replaces the collector in tests: accepts spans by gRPC, as the collector does, and keeps them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,7 +41,7 @@ impl Collector {
         Ok((collector, endpoint))
     }
 
-    /// The spans of that name from that node, in the order in which they began.
+    /// Returns the spans with that name from that node, in the order in which they began.
     pub(crate) fn spans(&self, node: &str, name: &str) -> Vec<Received> {
         let received = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |r: &&Received| r.node == node && r.span.name == name;
@@ -50,7 +50,7 @@ impl Collector {
         spans
     }
 
-    /// The only one.
+    /// Returns the only span with that name from that node.
     pub(crate) fn span(&self, node: &str, name: &str) -> Received {
         let mut spans = self.spans(node, name);
         assert_eq!(spans.len(), 1, "{name} of {node}: {spans:?}");
@@ -85,7 +85,7 @@ impl TraceService for Collector {
     }
 }
 
-/// Each attribute as text.
+/// Returns each attribute as text.
 fn texts(attributes: Vec<KeyValue>) -> BTreeMap<String, String> {
     let text = |attribute: KeyValue| {
         let text = match attribute.value?.value? {

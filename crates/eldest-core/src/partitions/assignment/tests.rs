@@ -1,4 +1,4 @@
-//! Tests the promises of the assignment, for every state that a watch may show.
+//! Tests the guarantees of the assignment, for every state that a watch may show.
 #![allow(clippy::disallowed_methods)] // one test measures itself in real time
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::*;
 fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
     (1u32..80, 1usize..9).prop_flat_map(|(count, members)| {
         let since = Just((0..members as i64).collect::<Vec<_>>()).prop_shuffle();
-        // Without capacities, as in most groups, too.
+        // Also without capacities, as in most groups.
         let capacities = prop_oneof![
             Just(vec![1; members]),
             proptest::collection::vec(prop_oneof![9 => 1u32..4, 1 => Just(1000)], members),
@@ -48,7 +48,7 @@ fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
     })
 }
 
-/// Data centres do not count.
+/// Makes states in which data centres do not count.
 fn whole() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
     state().prop_map(|(count, mut members, owned)| {
         for member in &mut members {
@@ -63,14 +63,14 @@ fn loads(members: &[Assignee], target: &[i64]) -> Vec<usize> {
     members.iter().map(load).collect()
 }
 
-/// Partitions that a member owns and shall not keep.
+/// Counts the partitions that a member owns and must give up.
 fn moved(members: &[Assignee], owned: &[Owned], target: &[i64]) -> usize {
     let by_member = |key: &&Owned| members.iter().any(|m| m.lease == key.lease);
     let goes = |key: &&Owned| target[key.partition as usize] != key.lease;
     owned.iter().filter(by_member).filter(goes).count()
 }
 
-/// The load of each data centre is the same, rounded down or up, and each member has its share of that.
+/// Returns true if the load of each data centre is the same, rounded down or up, and each member has its share of it.
 fn balanced(members: &[Assignee], loads: &[usize]) -> bool {
     let spread = members.iter().all(|member| member.center.is_some());
     let mut centers: BTreeMap<_, (Vec<Assignee>, Vec<usize>)> = BTreeMap::new();
@@ -86,7 +86,7 @@ fn balanced(members: &[Assignee], loads: &[usize]) -> bool {
         .all(|(members, loads)| even.contains(&loads.iter().sum()) && divided(&members, &loads))
 }
 
-/// Each load is the member's share of all of them, rounded down or up.
+/// Returns true if each load is the member's share of all of them, rounded down or up.
 fn divided(members: &[Assignee], loads: &[usize]) -> bool {
     let count: usize = loads.iter().sum();
     let all: usize = members.iter().map(|member| member.capacity as usize).sum();
@@ -97,7 +97,7 @@ fn divided(members: &[Assignee], loads: &[usize]) -> bool {
     members.iter().zip(loads).all(fits)
 }
 
-/// The fewest moves that any balanced assignment needs: all of them are tried.
+/// Returns the fewest moves that any balanced assignment needs, by trying all of them.
 fn fewest(count: u32, members: &[Assignee], owned: &[Owned]) -> usize {
     let all = (members.len() as u64).pow(count);
     let nth = |mut n: u64| {
@@ -114,7 +114,7 @@ fn fewest(count: u32, members: &[Assignee], owned: &[Owned]) -> usize {
     fair.map(|t| moved(members, owned, &t)).min().unwrap()
 }
 
-/// As it stands once everybody has done what the assignment says.
+/// Returns the owners once every member has carried out the assignment.
 fn carried_out(target: &[i64], owned: &[Owned], since: i64) -> Vec<Owned> {
     let kept: BTreeMap<u32, Owned> = owned.iter().map(|key| (key.partition, *key)).collect();
     let now = |(partition, lease): (u32, &i64)| {
@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_partition_has_a_member_and_loads_are_shares_rounded_down_or_up((count, members, owned) in state()) {
+    fn every_partition_has_a_member_and_loads_are_rounded_shares((count, members, owned) in state()) {
         let target = assign(count, &members, &owned);
         prop_assert_eq!(target.len(), count as usize);
         let loads = loads(&members, &target);
@@ -152,15 +152,15 @@ proptest! {
     }
 
     #[test]
-    fn nothing_moves_once_it_was_carried_out((count, members, owned) in state()) {
+    fn nothing_moves_once_the_assignment_was_carried_out((count, members, owned) in state()) {
         let target = assign(count, &members, &owned);
         let settled = carried_out(&target, &owned, 50);
         prop_assert_eq!(assign(count, &members, &settled), target);
     }
 
-    /// A member that has done a part of its work does not change the work of the others.
+    /// A member that has carried out a part of the assignment does not change the part of the others.
     #[test]
-    fn the_rest_stays_the_same_while_part_of_it_is_carried_out(
+    fn assignment_stays_the_same_while_it_is_carried_out(
         (count, members, owned) in state(),
         done in proptest::collection::vec(any::<(bool, bool)>(), 80),
     ) {
@@ -170,7 +170,7 @@ proptest! {
             let (released, taken) = done[partition as usize];
             let member = |key: &Owned| members.iter().any(|m| m.lease == key.lease);
             match partly.get(&partition) {
-                // Only the youngest first, as the rest of the rule says: see below.
+                // A member gives up its youngest partitions first, which the rest of the rule checks below.
                 Some(key) if key.lease == *lease || member(key) => {}
                 Some(_) if released => drop(partly.remove(&partition)),
                 None if taken => {
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_up_does_not_depend_on_which_member_gives_up_first(
+    fn released_partitions_do_not_depend_on_which_member_releases_first(
         (count, members, owned) in state(),
         done in proptest::collection::vec(any::<bool>(), 80),
     ) {
@@ -205,9 +205,10 @@ proptest! {
         prop_assert_eq!(moved(&members, &owned, &target), fewest(count, &members, &owned));
     }
 
-    /// Where capacities differ, another's share may be rounded the other way: that moves one partition of each at most.
+    /// Where capacities differ, another member's share may be rounded the other way, which moves at most one partition
+    /// of each.
     #[test]
-    fn who_joins_takes_its_share_and_who_leaves_moves_only_what_it_owned((count, members, owned) in whole()) {
+    fn joining_takes_a_share_and_leaving_moves_only_the_leavers_partitions((count, members, owned) in whole()) {
         let settled = carried_out(&assign(count, &members, &owned), &owned, 50);
         let equal = members.iter().all(|member| member.capacity == 1);
         let besides = if equal { 0 } else { members.len() };
@@ -225,7 +226,7 @@ proptest! {
         }
     }
 
-    /// Each acts by an old view, at random, taking only what is absent; then all see everything.
+    /// Each member acts by an outdated view, at random, and takes only absent keys; then all see everything.
     #[test]
     fn members_with_old_views_settle(
         (count, members, owned) in state(),
@@ -277,7 +278,7 @@ impl World {
         self.now.retain(|_, key| key.lease != lease);
     }
 
-    /// The member does what the assignment says, by the state that many steps ago.
+    /// Makes the member carry out the assignment of the state `behind` steps ago.
     fn act(&mut self, member: usize, behind: usize) {
         let me = self.members[member].lease;
         let seen = self.past.len().checked_sub(behind);
@@ -308,7 +309,7 @@ impl World {
     }
 }
 
-/// A member as old as its lease's number is small.
+/// Makes a member whose age follows its lease's number: a lower number is older.
 fn assignee(lease: i64) -> Assignee {
     Assignee {
         since: lease,
@@ -328,7 +329,7 @@ fn data_centres_own_equal_numbers_and_divide_them_by_capacity() {
     let (east, west) = (Some(7), Some(3));
     let members = [(1, east, 1), (2, east, 2), (3, west, 1)].map(member);
     assert_eq!(loads(&members, &assign(12, &members, &[])), [2, 4, 6]);
-    // An odd one goes to the same data centre, whichever member is older and whatever is owned.
+    // A remainder goes to the same data centre, whichever member is older and whatever is owned.
     let owned = (0..7).map(|partition| Owned {
         since: 1,
         partition,
@@ -339,7 +340,7 @@ fn data_centres_own_equal_numbers_and_divide_them_by_capacity() {
         let loads = loads(&members, &assign(13, &members, owned));
         assert_eq!((loads[0] + loads[1], loads[2]), (6, 7));
     }
-    // While one of them does not know of data centres, they do not count.
+    // While one member names no data centre, data centres do not count.
     let members = [(1, east, 1), (2, east, 2), (3, None, 1)].map(member);
     assert_eq!(loads(&members, &assign(12, &members, &[])), [3, 6, 3]);
 }
@@ -353,7 +354,7 @@ fn a_member_of_twice_the_capacity_owns_twice_as_many() {
     });
     let members: Vec<_> = members.collect();
     assert_eq!(assign(8, &members, &[]), [1, 1, 2, 2, 2, 2, 3, 3]);
-    // Where the share is a whole number, nothing is added, not even for the eldest.
+    // Where the share is a whole number, no member gets more, not even the eldest.
     assert_eq!(loads(&members, &assign(6, &members, &[])), [2, 3, 1]);
     let first = members[1];
     let members_of_6 = [Assignee { since: 0, ..first }, members[0], members[2]];
@@ -364,7 +365,7 @@ fn a_member_of_twice_the_capacity_owns_twice_as_many() {
 }
 
 #[test]
-fn who_has_too_much_gives_up_what_it_took_last() {
+fn overloaded_member_gives_up_its_newest_partitions() {
     let key = |partition, since| Owned {
         since,
         partition,
@@ -376,7 +377,7 @@ fn who_has_too_much_gives_up_what_it_took_last() {
 }
 
 #[test]
-fn without_members_nobody_should_own_anything() {
+fn without_members_no_partition_has_an_owner() {
     assert!(assign(4, &[], &[]).is_empty());
 }
 
@@ -387,7 +388,7 @@ fn more_members_than_partitions_leave_the_youngest_idle() {
 }
 
 #[test]
-fn keys_beyond_the_count_are_nobodys_business() {
+fn keys_beyond_the_partition_count_are_ignored() {
     let key = Owned {
         since: 1,
         partition: 7,
@@ -397,7 +398,7 @@ fn keys_beyond_the_count_are_nobodys_business() {
     assert_eq!(assign(2, &[member], &[key]), [1, 1]);
 }
 
-/// Far below a second even where the compiler optimises nothing; quadratic work would take minutes.
+/// Takes far less than a second even in an unoptimised build; quadratic work would take minutes.
 #[test]
 fn ten_thousand_partitions_over_a_hundred_members_are_assigned_at_once() {
     let members: Vec<_> = (1..=100).map(assignee).collect();

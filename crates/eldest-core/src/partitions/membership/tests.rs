@@ -76,7 +76,7 @@ fn a_member_key_under_another_lease_is_no_member() {
 }
 
 #[test]
-fn who_does_without_partitions_gives_up_all_unless_everybody_does() {
+fn member_without_capacity_gives_up_all_unless_no_member_has_any() {
     let (mut member, me) = member();
     member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
     let announced = |lease: i64, value: &[u8]| Entry {
@@ -160,7 +160,7 @@ fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
 }
 
 #[test]
-fn what_others_took_first_is_tried_again_only_when_the_view_has_come_so_far() {
+fn partition_taken_by_others_is_retried_only_once_the_view_shows_it() {
     let (mut member, me) = member();
     member.refuse(0, 20, 12);
     let take = |member: &Membership, revision| {
@@ -185,7 +185,7 @@ fn what_others_took_first_is_tried_again_only_when_the_view_has_come_so_far() {
 }
 
 #[test]
-fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_another() {
+fn own_key_without_a_lease_is_deleted_unless_the_store_changed() {
     let (mut member, me) = member();
     member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
     member.lease_lost();
@@ -209,7 +209,7 @@ fn a_key_that_was_ours_and_has_no_lease_any_more_goes_unless_the_store_is_anothe
 #[test]
 fn partition_whose_work_outlives_its_store_is_left_to_others() {
     let (mut member, me) = member();
-    // Created in the former store at a revision that the present one has not come to.
+    // Created in the former store at a revision that the present one has not reached.
     member.hold(0, 1, own(partition_key(PREFIX, 0), 90));
     member.lease_lost();
     member.store_changed();
