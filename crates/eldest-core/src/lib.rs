@@ -4,12 +4,12 @@
 //! waits, so every rule can be tested, and whole clusters simulated, without etcd.
 //!
 //! Each room owns its state and decides one thing: [`lease`], [`queue`], [`candidate`], [`watch`], [`cleanup`],
-//! [`partitions`], [`evacuation`]. A room writes its requests into the outbox. The rules of a candidate change several rooms,
-//! which a `Seat` lends to them. `wiring/` passes inputs to the rooms, and applies rules that concern several candidates or
-//! observers at once. No room imports the wiring, and no two rooms import each other.
+//! [`partitions`], [`evacuation`]. A room writes its requests into the outbox. A candidate's rules change several
+//! rooms; a `Seat` borrows these rooms for the rules. `wiring/` passes inputs to the rooms, and applies rules that
+//! concern several candidates or observers at once. No room imports the wiring, and no two rooms import each other.
 //!
-//! The crate also decides the order in which a driver works: [`turns`] says what the driver takes up next, and [`batcher`] what
-//! it sends in one transaction.
+//! The crate also decides the order in which a driver works: [`turns`] says what the driver takes up next, and
+//! [`batcher`] what it sends in one transaction.
 //!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 

@@ -24,7 +24,7 @@
 //!
 //! **Guaranteed**: a request that may have been carried out is not sent again, unless it is idempotent. A request that
 //! nobody worked on is sent to the next leader, if one is found within [`Routed::wait`] and the body can be sent again.
-//! [`Error::kind`] tells the two apart.
+//! [`Error::kind`] distinguishes the two.
 //!
 //! **Not guaranteed**: that a node which receives a request leads. The view is etcd's, and it may be old. A node checks
 //! each request by its own clock, and answers with the header [`NOT_LEADER`] if it does not lead.
