@@ -88,7 +88,7 @@
 //! # }
 //! ```
 //!
-//! A program that controls each step has these duties of [`Election::run`]:
+//! A program that controls each step takes over these duties of [`Election::run`]:
 //!
 //! * **Await [`Candidate::elected`] for as long as the candidate exists.** If it wins while no task awaits it, this
 //!   node leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
@@ -112,7 +112,7 @@
 //! | ask whether this node may act | [`Term::is_valid`], [`Term::lost`], [`Election::is_leader`] |
 //! | refuse writes of an old leader | [`Term::txn`], [`Term::fence`], [`Term::fencing_token`] |
 //! | find the leader and the candidates | [`Election::leader`], [`Election::roster`], [`Election::observe`], [`Session::overview`] |
-//! | tell others how to reach this node | [`Announcement`], [`Leadership::proclaim`] |
+//! | announce how others reach this node | [`Announcement`], [`Leadership::proclaim`] |
 //! | exclude others from a short step | [`Session::lock`], [`Session::semaphore`] |
 //! | spread work over many nodes | [`Session::partitions`] |
 //! | list nodes that need no leader | [`Session::group`] |
