@@ -1,7 +1,7 @@
-//! Runs tests of many programs in one pool, and says how long they took.
+//! Runs tests of many programs in one pool, and prints how long they took.
 //!
-//! The tests use real time, processes, sockets and containers, and mostly wait. So many run at once that the processors are
-//! busy.
+//! The tests use real time, processes, sockets and containers, and mostly wait. So many run at the same time that the
+//! processors are busy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
@@ -16,19 +16,19 @@ use crate::case::{Case, Failed};
 use crate::stage::Stage;
 use crate::times::Times;
 
-/// So many tests run at once for each processor: most of them wait for a deadline at any time.
+/// The number of concurrent tests for each processor: at any time most of them wait for a deadline.
 const PER_PROCESSOR: usize = 8;
-/// With more at once, they wait for the disk.
+/// The maximum number of concurrent tests; with more, they would wait for the disk.
 const MOST: usize = 32;
-/// So many of those run at once for each processor that do not wait.
+/// The number of concurrent tests for each processor, of those that do not wait.
 const HEAVY_PER_PROCESSOR: usize = 2;
-/// Each of these has six containers or more, whose processes the engine starts.
+/// The group whose tests have six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
-/// So many of the slowest are named.
+/// The number of the slowest tests that are named.
 const SLOWEST: usize = 10;
 
-/// How many run at once here.
+/// Returns the number of concurrent tests on this machine.
 fn size(per_processor: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     (per_processor * processors).min(MOST)
@@ -40,7 +40,7 @@ struct Ended {
     failed: Result<Option<Failed>>,
 }
 
-/// Runs the cases, in that order, as many at once as this machine bears.
+/// Runs the cases, in that order, as many at the same time as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
     Times::record(run_so_many(stage, cases, size(PER_PROCESSOR))?)
 }
@@ -50,7 +50,8 @@ pub(crate) fn run_heavy(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
     Times::record(run_so_many(stage, cases, size(HEAVY_PER_PROCESSOR))?)
 }
 
-/// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.
+/// Runs the cases, and returns the name and the milliseconds of each that passed; the time of a failed one proves
+/// nothing.
 fn run_so_many(stage: &mut Stage, cases: Vec<Case>, at_once: usize) -> Result<Vec<(String, u128)>> {
     ensure!(!cases.is_empty(), "there is no test");
     stage.say(&format!("{} tests, {at_once} at a time", cases.len()));
@@ -81,7 +82,7 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
                         case.run(&mut output)
                     };
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Nobody comes in between.
+                    // The lock keeps the output of two cases apart.
                     if let Ok(Some(_)) = failed {
                         println!("---- {} ----\n{}", case.shown(), output.join("\n"));
                     }
@@ -97,8 +98,8 @@ fn all(stage: &Stage, cases: Vec<Case>, at_once: usize) -> Vec<Ended> {
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next case that may run beside those that do, if there is one. The last container tests are run by the threads
-/// that have run the ones before them.
+/// Returns the next case that may run beside the running ones, if there is one. The last container tests are run by the
+/// threads that have run the ones before them.
 fn next(waiting: &Mutex<VecDeque<Case>>, containers: &AtomicUsize) -> Option<Case> {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let all = containers.load(Ordering::SeqCst) >= CONTAINERS_AT_ONCE;
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn tests_run_at_the_same_time_and_are_counted() {
-        // Each waits for the other: one after the other they would stand at the limit.
+        // Each waits for the other: one after the other they would run into the time limit.
         let both = "touch FOLDER/ran-$$; while [ $(ls FOLDER/ran-* | wc -l) -lt 2 ]; do :; done";
         let script = format!("{both}; {PASSES}");
         let report = pool(DEFAULT_LIMIT, &[&script, &script]);
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_again_is_red_and_reported_with_the_command_that_runs_it() {
+    fn test_that_fails_again_is_red_and_reported_with_its_command() {
         let report = pool(DEFAULT_LIMIT, &[&fails("late")]);
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert!(report.failures[0].ends_with("cargo xtask test p0::a::b"));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stage_has_no_time_for_fails() {
+    fn test_without_time_left_in_its_stage_fails() {
         let report = pool(Duration::ZERO, &[PASSES]);
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
     }
