@@ -138,7 +138,7 @@ async fn next_candidate_in_memory_leads_when_a_crashed_leaders_lease_expires() -
     let stale = leadership.txn([eldest::Op::put("a", "b")]).await;
     let stale = stale.expect_err("nothing is sent any more").kind();
     assert_eq!(stale, ErrorKind::Unavailable);
-    drop(leads); // which says nothing to anybody
+    drop(leads); // which sends no message
     let next = timeout(SOON, waits.elected()).await??;
     let waited = begun.elapsed();
     assert!(!leadership.is_valid());

@@ -190,7 +190,7 @@ pub(crate) fn together(a: &Card, b: &Card) -> bool {
     // A second process under one identity cannot join while etcd accepts no keys, or no connections.
     let shut = ["no-space", "distrust-etcd-certificate"];
     let no_room = |a: &Card, b: &Card| shut.contains(&a.name) && b.name == "twin";
-    // The key of a dead node without a lease is deleted by nobody.
+    // No process deletes the key of a dead node that has no lease.
     let no_owner = |a: &Card, b: &Card| {
         let dies = ["kill-", "panic-"]
             .iter()

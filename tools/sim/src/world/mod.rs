@@ -282,7 +282,7 @@ pub(crate) struct World {
     #[cfg(test)]
     pub(crate) rng: fastrand::Rng,
     pub(crate) watchers: Vec<Watcher>,
-    /// The histories of all observed prefixes, and the number of observers.
+    /// The histories of all observed prefixes, and how many observers were ever started.
     pub(crate) pasts: Vec<Past>,
     pub(crate) looks: u64,
     pub(crate) steps: u64,
