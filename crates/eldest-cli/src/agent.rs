@@ -21,7 +21,7 @@ use crate::output::{self, Format};
 use crate::stop::Stop;
 
 const HEADING: &str = "Agent";
-/// How often the agent looks whether its path still names its socket.
+/// How often the agent checks that its path still names its socket.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Guard the sessions of this host's processes: when a process has ended, delete its keys at once
@@ -89,7 +89,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     }
 }
 
-/// Guards until a signal, or until it cannot continue.
+/// Guards until a signal comes or the agent cannot continue.
 async fn serve(global: &Global, args: Args) -> Result<Code> {
     let mut stop = Stop::new()?;
     let mut socket = SocketFile::from(&*args.socket).mode(args.socket_mode);
@@ -97,7 +97,7 @@ async fn serve(global: &Global, args: Args) -> Result<Code> {
         socket = socket.group(permissions::group(group)?);
     }
     let files = permissions::raise_open_files()?;
-    // Before the agent: what is measured earlier would be lost.
+    // Recording begins before the agent starts, because earlier measurements would be lost.
     let http = match args.listen {
         Some(at) => Some(answers::listen(at, &args.names).await?),
         None => None,

@@ -94,7 +94,7 @@ pub(crate) struct Places {
     pub(crate) socket: Option<(PathBuf, u32)>,
 }
 
-/// A port, a Unix socket or both that are ours, at which nobody is answered yet.
+/// The bound port, Unix socket or both, which accept no requests yet.
 pub(crate) struct Listening {
     port: Option<(TcpListener, SocketAddr)>,
     socket: Option<SocketFile>,
@@ -108,12 +108,12 @@ pub(crate) struct Listening {
 pub(crate) struct Server {
     shutdown: CancellationToken,
     task: JoinHandle<io::Result<()>>,
-    /// Its file is removed with the server.
+    /// The file of the Unix socket, removed when the server is dropped.
     _socket: Option<SocketFile>,
 }
 
 impl Places {
-    /// Only a port, which that option names.
+    /// Listens only at a port, which that option names.
     pub(crate) fn port(option: &'static str, at: SocketAddr) -> Self {
         Self {
             port: Some((option, at)),
@@ -123,8 +123,8 @@ impl Places {
 }
 
 impl Args {
-    /// To be called once, before the first session: what is measured before would be lost. A node that cannot be asked
-    /// does not begin to stand.
+    /// Binds the places, and starts to record metrics. Call it once, before the first session: earlier measurements
+    /// would be lost, and a node that nobody can ask must not become a candidate.
     pub(crate) async fn listen(&self, places: Places) -> Result<Listening> {
         let token = self.token()?;
         let certificate = self.certificate()?;
@@ -189,7 +189,7 @@ impl Args {
 }
 
 impl Listening {
-    /// The line that says where a browser or a program finds it, one for each place.
+    /// Returns one line for each place that says where a browser or a program finds the server.
     pub(crate) fn lines(&self) -> Vec<String> {
         let scheme = self.certificate.as_ref().map_or("http", |_| "https");
         let port = self.port.as_ref();
@@ -199,7 +199,7 @@ impl Listening {
         port.into_iter().chain(socket).collect()
     }
 
-    /// The same for programs.
+    /// Returns the same facts for programs.
     pub(crate) fn objects(&self) -> Vec<contract::Listening> {
         let port = self.port.as_ref().map(|(_, address)| address.to_string());
         let socket = self.socket.as_ref();
@@ -209,13 +209,13 @@ impl Listening {
             .collect()
     }
 
-    /// The address at which it listens, or the path.
+    /// Returns the address or the path of the server.
     pub(crate) fn place(&self) -> String {
         let first = self.objects().into_iter().next();
         first.map(|first| first.listening).unwrap_or_default()
     }
 
-    /// Answers for that node from here on.
+    /// Starts to answer requests with that node.
     pub(crate) fn serve(self, node: Node) -> Server {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();
@@ -241,7 +241,7 @@ impl Listening {
         });
         #[cfg(not(unix))]
         let at_socket = None;
-        // If one of them fails, the node is no longer answering everybody who relies on it.
+        // If one listener fails, some callers that rely on this node receive no answer any more.
         let served = try_join_all(at_port.into_iter().chain(at_socket));
         Server::start(shutdown, socket, served.map_ok(drop))
     }
@@ -261,7 +261,7 @@ impl Server {
         }
     }
 
-    /// Why the server has stopped, if ever.
+    /// Completes with the error if the server stops by itself.
     pub(crate) async fn broken(&mut self) -> anyhow::Error {
         match (&mut self.task).await {
             Ok(Ok(())) => anyhow!("the server has stopped"),
@@ -270,7 +270,7 @@ impl Server {
         }
     }
 
-    /// Answers what is under way, and no more.
+    /// Answers the requests that are in progress, and accepts no more.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         if !self.task.is_finished() {

@@ -140,7 +140,7 @@ impl Connection {
             .namespace(self.namespace.as_str())
             .connect_timeout(self.connect_timeout)
             .clock_drift_ppm(self.clock_drift_ppm);
-        // Without a name at an endpoint, there is nothing to compare it with.
+        // Data centers of endpoints matter only if at least one endpoint names one.
         let named = |one: &Listed| one.data_center.is_some();
         if let Some(own) = &self.data_center
             && self.endpoints.iter().any(named)
@@ -159,7 +159,7 @@ impl Connection {
         Ok(options)
     }
 
-    /// Sets the times, of which those that are given outweigh those that follow from the round trip.
+    /// Sets the times. Times that are given take precedence over those derived from the round trip.
     fn timed(&self, mut options: SessionOptions) -> SessionOptions {
         if let Some(round_trip) = self.round_trip {
             options = options.wan(round_trip);
@@ -176,7 +176,7 @@ impl Connection {
         options
     }
 
-    /// Returns the TTL that is given, follows from the round trip, or is the default.
+    /// Returns the TTL that is given, else the one derived from the round trip, else the default.
     pub(crate) fn ttl(&self) -> Duration {
         operator::ttl(&self.timed(SessionOptions::new("eldest")))
     }
@@ -193,12 +193,12 @@ impl Connection {
         urls.collect()
     }
 
-    /// Returns the endpoints of a node that stands or observes.
+    /// Returns the endpoints for a node that is a candidate or observes.
     pub(crate) fn node_endpoints(&self) -> Result<Vec<Endpoint>> {
         endpoints::for_node(&self.endpoints, self.data_center.as_deref())
     }
 
-    /// Checks the endpoints together, and replaces each name by those that it stands for now.
+    /// Checks the endpoints together, and replaces each DNS name by the endpoints that it resolves to now.
     pub(crate) async fn looked_up(&self, options: &SessionOptions) -> Result<Self> {
         let named = self.endpoints.iter().map(Endpoint::from).collect();
         let found = operator::look_up(named, options.clone()).await?;
@@ -215,7 +215,8 @@ impl Connection {
         Ok(Session::connect(endpoints, options).await?)
     }
 
-    /// Returns what speaks HTTP/2 by TLS to members, with the same authorities and the same certificate as sessions.
+    /// Returns a connector that speaks HTTP/2 over TLS to members, with the authorities and the certificate of
+    /// sessions.
     pub(crate) fn tls_connector(&self) -> Result<TlsConnector> {
         let mut roots = RootCertStore::empty();
         match &self.cacert {

@@ -7,7 +7,7 @@ use eldest::operator::{Endpoint, preferred};
 
 use crate::connection::Connection;
 
-/// Round trips that are measured to each endpoint.
+/// The number of round trips that are measured to each endpoint.
 pub(crate) const SAMPLES: usize = 10;
 
 /// How far away an endpoint is.
@@ -18,7 +18,7 @@ pub(crate) struct Distance {
 }
 
 impl Distance {
-    /// Measures it; `None`: the member does not answer.
+    /// Measures an endpoint; returns `None` if the member does not answer.
     pub(crate) async fn to(endpoint: &Endpoint) -> Option<Self> {
         let mut all = endpoint.round_trips(SAMPLES).await.ok()?;
         all.sort_unstable();
@@ -29,7 +29,7 @@ impl Distance {
     }
 }
 
-/// Which endpoint a node of these options uses, and why. `distances`: those of all endpoints.
+/// Returns the endpoint that a node with these options uses, and why. `distances` are those of all endpoints.
 pub(crate) fn chosen(
     connection: &Connection,
     distances: &[Option<Distance>],

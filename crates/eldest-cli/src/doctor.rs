@@ -145,7 +145,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     })
 }
 
-/// Examines what concerns all endpoints together.
+/// Examines the aspects that concern all endpoints together.
 async fn examine_cluster(
     patient: &Patient<'_>,
     args: &Args,

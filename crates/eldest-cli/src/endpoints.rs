@@ -19,11 +19,12 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Separates the data center from the URL. What is wrong with either is said later, without a password in it.
+    /// Separates the data center from the URL. Errors in either are reported later, in messages that never show a
+    /// password.
     #[allow(clippy::unnecessary_wraps, reason = "the signature of clap's parsers")]
     pub(crate) fn parse(text: &str) -> Result<Self, Infallible> {
         let named = text.split_once('=');
-        // Behind the scheme, the sign belongs to the URL.
+        // An equals sign behind the scheme belongs to the URL.
         let named = named.filter(|(name, _)| !name.contains("://"));
         Ok(match named {
             Some((name, url)) => Self {
@@ -72,7 +73,7 @@ impl From<&Listed> for Endpoint {
     }
 }
 
-/// For a node in the data center `own`.
+/// Returns the endpoints for a node in the data center `own`.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ pub(crate) fn for_node(listed: &[Listed], own: Option<&str>) -> Result<Vec<Endpo
     Ok(listed.iter().map(Endpoint::from).collect())
 }
 
-/// For a command that only looks: without a data center of its own, it prefers no other.
+/// Returns the endpoints for a command that only observes: without a data center of its own, it prefers none.
 pub(crate) fn for_onlooker(listed: &[Listed], own: Option<&str>) -> Vec<Endpoint> {
     let plain = |one: &Listed| Endpoint::new(&one.url);
     match own {

@@ -95,13 +95,14 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     Ok(Code::Done)
 }
 
-/// Returns the orders that stand, by the names of the data centres.
+/// Returns the orders in force, by the names of the data centres.
 pub(crate) async fn standing(session: &Session) -> eldest::Result<Vec<Evacuation>> {
     let all = session.evacuations().await?;
     Ok(all.iter().map(Evacuation::from).collect())
 }
 
-/// The same; `None` if this user may not read it: who may read a part of the namespace alone need not see the orders.
+/// Returns the same, or `None` if this user may not read the orders: a user with access to a part of the namespace need
+/// not see them.
 pub(crate) async fn standing_if_permitted(
     session: &Session,
 ) -> eldest::Result<Option<Vec<Evacuation>>> {
@@ -123,14 +124,14 @@ pub(crate) fn described(order: &Evacuation) -> String {
     one_line(&format!("{} {ends}{by}{reason}", order.data_center))
 }
 
-/// Says what was ordered, and whom it concerns, so that a misspelt name is noticed.
+/// Reports what was ordered and which nodes it concerns, so that a misspelt name is noticed.
 async fn ordered(session: &Session, name: &str, lasting: Option<Duration>) -> String {
     let ends = match lasting {
         Some(time) => format!("for {}", view::length(time)),
         None => "until it is lifted".to_owned(),
     };
     let ordered = format!("{} is evacuated {ends}", one_line(name));
-    // The order stands, even if this user may not see the candidates.
+    // The order is in force, even if this user may not see the candidates.
     let Ok(overview) = session.overview("").await else {
         return ordered;
     };

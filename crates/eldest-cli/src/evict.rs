@@ -1,4 +1,4 @@
-//! Implements `eldest evict`: selects exactly one candidate, asks for confirmation, and takes its key away.
+//! Implements `eldest evict`: selects exactly one candidate, asks for confirmation, and deletes its key.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -88,7 +88,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     Ok(Code::Done)
 }
 
-/// The one candidate that is meant.
+/// Returns the one candidate that the options select.
 fn select<'a>(
     roster: &'a Roster,
     prefix: &str,
@@ -137,7 +137,7 @@ fn select<'a>(
     }
 }
 
-/// The first few, for a message.
+/// Joins the first few names, for a message.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MANY: usize = 10;
     let mut names: Vec<String> = names.map(one_line).collect();
@@ -155,7 +155,7 @@ fn described(member: &Member) -> String {
     view::described(&view::candidate(member, false, &Leases::new()))
 }
 
-/// Asks the person at the terminal; elsewhere there is nobody to ask.
+/// Asks the person at the terminal. Without a terminal it returns an error, because nobody can answer.
 fn confirm(election: &str, roster: &Roster, member: &Member) -> Result<()> {
     if !io::stdin().is_terminal() {
         let message = "no terminal to confirm at: use --yes to delete without a question";

@@ -165,7 +165,7 @@ pub(crate) fn help() -> String {
            number of the signal that killed it."
 }
 
-/// An error of the command's own.
+/// An error that the command itself found.
 #[derive(Debug)]
 pub(crate) struct Fault {
     code: Code,
@@ -189,7 +189,7 @@ impl std::error::Error for Fault {}
 /// Writes the error on one line, and returns its code.
 pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
     if output::is_broken_pipe(error) {
-        // The reader of our output has read enough, as `head` does.
+        // The reader of our output has closed it, as `head` does.
         return Code::Done.into();
     }
     let code = Code::of(error);
@@ -200,7 +200,7 @@ pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
 /// Writes clap's message about the command line: an error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Help or version; nobody reading it is no failure.
+        // This is the help or the version; a missing reader is no failure.
         let _ = error.print();
         return Code::Done.into();
     }
@@ -216,7 +216,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     Code::Usage.into()
 }
 
-/// The message and its causes, each once: some repeat their cause in their own text.
+/// Returns the message and its causes, each once: some repeat their cause in their own text.
 fn chain(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {

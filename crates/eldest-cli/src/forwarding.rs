@@ -100,7 +100,7 @@ fn http(ca: Option<&Path>) -> Result<Http<HttpsConnector<HttpConnector>>> {
     Ok(Http::with(client))
 }
 
-/// A port at which nobody is answered yet.
+/// A bound port that accepts no requests yet.
 pub(crate) struct Port {
     listener: TcpListener,
     at: SocketAddr,
@@ -115,8 +115,8 @@ pub(crate) struct Passing {
 }
 
 impl Args {
-    /// Opens the port, and adds to the announcement where it is, unless the announcement says so. `None`: requests are not
-    /// passed on.
+    /// Binds the port, and adds its address to the announcement unless the announcement already has one. Returns `None`
+    /// if requests are not passed on.
     pub(crate) async fn listen(
         &self,
         elections: &[String],
@@ -168,7 +168,7 @@ impl Port {
     }
 }
 
-/// Passes requests on from here on, along the only one of the elections.
+/// Starts to pass requests on, to the leader of the only election.
 pub(crate) async fn serve(port: Option<Port>, elections: &[Election]) -> Result<Option<Passing>> {
     let (Some(port), Some(election)) = (port, elections.first()) else {
         return Ok(None);
@@ -176,7 +176,7 @@ pub(crate) async fn serve(port: Option<Port>, elections: &[Election]) -> Result<
     let app = program_router_with(election, &port.program, port.http).await;
     let app = app.map_err(|error| fault(Code::Usage, format!("--forward: {error}")))?;
     let shutdown = CancellationToken::new();
-    // The program's paths are none of ours.
+    // No path of the program is reserved for this node.
     let limits = Limits::default().reserve(0);
     let served = eldest_http::serve(port.listener, app, limits, shutdown.clone());
     Ok(Some(Passing {
@@ -185,7 +185,7 @@ pub(crate) async fn serve(port: Option<Port>, elections: &[Election]) -> Result<
     }))
 }
 
-/// Answers what is under way, and no more.
+/// Answers the requests that are in progress, and accepts no more.
 pub(crate) async fn stop(passing: Option<Passing>) {
     if let Some(passing) = passing {
         passing.shutdown.cancel();

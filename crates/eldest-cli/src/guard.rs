@@ -9,7 +9,7 @@ use eldest::internal::check_socket_path;
 /// The socket at which the agent listens by default.
 #[cfg(target_os = "linux")]
 const SOCKET: &str = eldest::internal::agent::SOCKET;
-/// No agent runs on such a system.
+/// A path for the help only: no agent runs on such a system.
 #[cfg(not(target_os = "linux"))]
 const SOCKET: &str = "/run/eldest/agent.sock";
 
@@ -36,7 +36,7 @@ pub(crate) enum Choice {
 }
 
 impl Args {
-    /// Returns the guard of the sessions, if they are to have one.
+    /// Returns the guard of the sessions, if the option selects one.
     pub(crate) fn guard(&self) -> Option<Guard> {
         match &self.choice {
             Choice::Off => None,

@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
 const HEADING: &str = "Health";
 
-/// A check that can be asked again and again.
+/// A check that can run repeatedly.
 #[derive(Clone)]
 pub(crate) struct Check {
     what: What,
@@ -64,12 +64,12 @@ pub(crate) struct Check {
 #[derive(Clone)]
 enum What {
     Command(String),
-    /// With what encrypts it, if it is https.
+    /// The URL, and the connector that encrypts if it is https.
     Url(Uri, Option<TlsConnector>),
 }
 
 impl Args {
-    /// `None`: the node is always fit.
+    /// Returns the check. `None` means that the node is always fit.
     pub(crate) fn check(&self) -> Result<Option<Check>> {
         let what = match (&self.command, &self.url) {
             (Some(command), _) => What::Command(command.clone()),
@@ -99,7 +99,7 @@ impl Args {
     }
 }
 
-/// Encrypts towards servers that these authorities vouch for.
+/// Returns a connector that trusts servers with certificates of these authorities.
 fn connector(ca: Option<&Path>) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     if let Some(file) = ca {
@@ -115,7 +115,7 @@ fn connector(ca: Option<&Path>) -> Result<TlsConnector> {
 }
 
 impl Check {
-    /// Asks once. Dropped midway, a command is killed.
+    /// Runs the check once. If the future is dropped, a running command is killed.
     pub(crate) async fn ask(self, child_registry: Arc<ChildRegistry>) -> Result<(), BoxError> {
         match &self.what {
             What::Command(command) => run(command, &child_registry).await?,
@@ -129,7 +129,7 @@ async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null());
-    // As little as the program.
+    // The command receives no secrets, and neither does the program.
     for secret in SECRETS {
         shell.env_remove(secret);
     }
@@ -144,7 +144,7 @@ async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
     Ok(())
 }
 
-/// Ends with its process group.
+/// A running command. Dropping the value kills its process group.
 struct Running {
     group: Option<Pid>,
     child: Child,
@@ -154,7 +154,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // Not once it was waited for: the number might be another's.
+            // After the child was waited for, another process may have its id.
             if self.child.id().is_some() {
                 let _ = kill_process_group(group, Signal::KILL);
             }

@@ -104,7 +104,7 @@ async fn hold(
     }
 }
 
-/// Returns an error, so that the caller does not assume that the program ran.
+/// Returns an error, so that the caller does not conclude that the program ran.
 fn not_run(resource: &Resource) -> anyhow::Error {
     let what = resource.described();
     let message = format!("stopped while waiting for {what}; the program was not run");

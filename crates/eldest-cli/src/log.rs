@@ -19,19 +19,19 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::{Code, fault};
 
-/// The span of what is a detail of something else that is logged.
+/// The name of the span around details of an event that is logged elsewhere.
 const DETAIL: &str = "detail";
-/// The span of a session of the library: its fields tell whose lines those within it are.
+/// The name of the span of a library session. Its fields show which session a line belongs to.
 const SESSION: &str = "session";
-/// Between two fields, until they are written to a line.
+/// Separates two fields until they are written to a line.
 const BETWEEN: &str = "\u{1f}";
 
-/// A span within which warnings and news are shown as details only, because the same is logged elsewhere.
+/// Returns a span in which warnings and news are shown as details only, because the same is logged elsewhere.
 pub(crate) fn detail() -> Span {
     tracing::info_span!("detail")
 }
 
-/// Starts to log what the filter lets through; to a terminal only if nothing else is drawn on it.
+/// Starts to log the lines that the filter passes. Nothing is logged to a terminal on which the command draws.
 pub(crate) fn start(filter: &str, draws: bool) -> Result<()> {
     let rules = parse(filter).map_err(|why| {
         fault(
@@ -73,7 +73,7 @@ where
     let lines = Lines {
         details: Filter::<Registry>::max_level_hint(&rules) >= Some(LevelFilter::DEBUG),
     };
-    // Needed whatever is logged: they tell whose line it is.
+    // Spans of these names are needed at every level, because they name the session of a line.
     let whose = |span: &Metadata<'_>| span.is_span() && [SESSION, DETAIL].contains(&span.name());
     let whose = filter_fn(whose).with_max_level_hint(LevelFilter::INFO);
     let fields = debug_fn(|writer: &mut Writer<'_>, field, value| match field.name() {
@@ -89,7 +89,7 @@ where
     tracing_subscriber::registry().with(written)
 }
 
-/// Writes each field once: those of the line, then those of its spans that it lacks.
+/// Writes each field once: first those of the line, then the fields of its spans that the line lacks.
 struct Lines {
     /// True if details are shown.
     details: bool,
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The lines, without their times.
+    /// Returns the lines, without their times.
     fn lines(rules: &str, log: impl FnOnce()) -> Vec<String> {
         let text = Text::default();
         let writer = text.clone();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_stands_once_in_a_line_also_where_spans_are_not_logged() {
+    fn each_field_occurs_once_in_a_line_even_if_spans_are_not_logged() {
         for rules in ["warn", "debug"] {
             let logged = lines(rules, || {
                 let _within = session().entered();

@@ -68,7 +68,7 @@ use clap::{CommandFactory, Parser};
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // The keeper and the shim are this program, too; they begin before there are arguments, threads or a runtime.
+    // The keeper and the shim are this program, too. They start before there are arguments, threads or a runtime.
     #[cfg(unix)]
     if let Some(code) = contain::entry() {
         return code;
@@ -113,13 +113,13 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Runs a command that talks to etcd.
+/// Runs a command that needs a runtime.
 fn within_runtime<C: Into<ExitCode>>(command: impl Future<Output = Result<C>>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let done = runtime.block_on(command);
-    // A thread that is stuck in a write or a read of a terminal must not hold up the end.
+    // A thread that is blocked in a read or a write of a terminal must not delay the exit.
     runtime.shutdown_background();
     done.map(Into::into)
 }

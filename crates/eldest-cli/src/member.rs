@@ -63,7 +63,7 @@ pub(crate) fn host_name() -> String {
         .into_owned()
 }
 
-/// As Windows tells it.
+/// Returns the name as Windows reports it.
 #[cfg(not(unix))]
 pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "eldest".to_owned())
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_announced_by_name_is_shown_by_name() {
+    fn named_announcements_are_shown_under_their_names() {
         let pairs =
             ["address=10.0.0.1:80", "data_center=dc1", "zone=a=b"].map(|text| pair(text).unwrap());
         let said = Args {

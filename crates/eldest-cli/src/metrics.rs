@@ -21,7 +21,7 @@ pub(crate) struct Page(Arc<Mutex<Families>>);
 #[derive(Debug, Default)]
 struct Families {
     help: HashMap<String, String>,
-    /// The series of each name, by their labels as they are written. All series of a name are of one kind.
+    /// The series of each name, by their formatted labels. All series of a name are of one kind.
     by_name: BTreeMap<String, BTreeMap<String, Series>>,
 }
 
@@ -48,7 +48,7 @@ struct Recorded {
     sum: f64,
 }
 
-/// Installs the recorder of this process.
+/// Installs the recorder of this process's metrics.
 pub(crate) fn measure() -> Result<Page> {
     let page = Page::default();
     metrics::set_global_recorder(page.clone())?;
@@ -87,7 +87,8 @@ impl Page {
             .insert(name.as_str().to_owned(), help.to_string());
     }
 
-    /// Returns the series of that key, which is `new` at first. `None`: the name has series of another kind.
+    /// Returns the series of that key; a new key gets the series `new`. Returns `None` if the name has series of
+    /// another kind.
     fn series(&self, key: &Key, new: Series) -> Option<Series> {
         let mut families = self.families();
         let family = families.by_name.entry(key.name().to_owned()).or_default();
@@ -216,7 +217,7 @@ fn braced(labels: &str) -> String {
     }
 }
 
-/// Returns the labels as they are written between the braces.
+/// Returns the labels as they are formatted between the braces.
 fn labels(key: &Key) -> String {
     let labels = key.labels().map(|label| {
         let value = label.value().replace('\\', "\\\\");

@@ -55,10 +55,11 @@ pub(crate) fn say_json(value: &impl Serialize) -> io::Result<()> {
 pub(crate) async fn reader_gone() {
     use rustix::event::{PollFd, PollFlags, poll};
     let (gone, closed) = tokio::sync::oneshot::channel();
-    // A thread, because a file cannot be registered with the runtime, and never goes: then it waits until the end.
+    // A thread waits, because a file cannot be registered with the runtime. If the reader never goes, the thread ends
+    // with the process.
     std::thread::spawn(move || {
         let stdout = io::stdout();
-        // No events are asked for, only errors.
+        // The poll requests no events, because errors are always reported.
         let mut output = [PollFd::new(&stdout, PollFlags::empty())];
         while poll(&mut output, None) == Err(rustix::io::Errno::INTR) {}
         let _ = gone.send(());
@@ -68,13 +69,13 @@ pub(crate) async fn reader_gone() {
     }
 }
 
-/// Elsewhere the next line that is written tells.
+/// Never completes on this platform: the next write fails instead.
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn reader_gone() {
     std::future::pending::<()>().await;
 }
 
-/// Writes a line to stderr; if nobody reads that either, there is nobody left to tell.
+/// Writes a line to stderr. A failure is ignored, because it cannot be reported anywhere else.
 pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -87,7 +88,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Text of others as part of a line of ours: nothing in it moves the cursor, ends the line, or colours the terminal.
+/// Escapes foreign text for a line of ours: nothing in it moves the cursor, ends the line, or colours the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
@@ -99,7 +100,7 @@ mod tests {
     use super::one_line;
 
     #[test]
-    fn what_others_wrote_cannot_steer_the_terminal() {
+    fn foreign_text_cannot_steer_the_terminal() {
         assert_eq!(
             one_line("a\x1b[31mb\nc\u{9b}d"),
             "a\u{fffd}[31mb\u{fffd}c\u{fffd}d"

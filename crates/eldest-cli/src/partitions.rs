@@ -42,7 +42,7 @@ pub(crate) struct Args {
     capacity: Option<u32>,
 }
 
-/// Runs programs until one has ended for good, or a signal asks us to end.
+/// Runs programs until one has ended for good, or a signal stops this command.
 pub(crate) async fn run(
     global: &Global,
     args: &Args,
@@ -58,7 +58,7 @@ pub(crate) async fn run(
         args.capacity,
     );
     let (session, supervisor) = opened.await?;
-    // This program belongs to no partition: each partition starts its own, with its number.
+    // This supervisor's keeper belongs to no partition: each partition starts its own, with its number.
     supervisor.dismiss().await;
     let programs = Programs {
         partitions: session.partitions(name, args.count.unwrap_or_default())?,
@@ -77,17 +77,17 @@ struct Programs {
     partitions: Partitions,
     supervisor: Arc<Supervisor>,
     restart: bool,
-    /// Each program holds it for reading.
+    /// Each running program holds a read lock.
     running: RwLock<()>,
-    /// The first end of a program that ends the command.
+    /// The result of the first program whose end stops the command.
     verdict: Mutex<Option<Result<Exit>>>,
 }
 
 impl Programs {
-    /// Is a member of the partitions until all programs have ended.
+    /// Takes part in sharing the partitions until all programs have ended.
     async fn share(self) -> Result<ExitCode> {
         let shutdown = CancellationToken::new();
-        // All keys are kept until the last program has ended.
+        // The member keeps all its keys until the last program has ended.
         let stopping = async {
             self.supervisor.signals.stop.cancelled().await;
             drop(self.running.write().await);
@@ -126,7 +126,7 @@ impl Programs {
         lost.cancelled().await;
     }
 
-    /// Runs the partition's program during its term. `None`: the term is over, or we are to end.
+    /// Runs the partition's program during its term. Returns `None` if the term is over or the command stops.
     async fn run(&self, partition: &Partition) -> Option<Result<Exit>> {
         let (stop, lost) = (&self.supervisor.signals.stop, partition.lost());
         let number = partition.number();
@@ -141,7 +141,7 @@ impl Programs {
                 Err(error) => return Some(Err(error)),
                 Ok(Outcome::Stopped) => return None,
                 Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
-                // If the lock was lost, and not the term, the program starts again when it can.
+                // If only the lock was lost while the term lasts, the program starts again when it can.
                 Ok(Outcome::Lost) if supervise::outlives_lock(&partition.term()).await => continue,
                 Ok(Outcome::Lost) => return None,
                 Ok(Outcome::Ended(exit)) => exit,

@@ -1,6 +1,6 @@
 //! Labels this node's own pod in Kubernetes while the node leads, so that a Service can select the leader.
 //!
-//! The label follows the leadership and decides nothing: an API server that is away changes nothing about who leads.
+//! The label follows the leadership and decides nothing: if the API server is away, the leader stays the same.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ const HEADING: &str = "Kubernetes";
 const LEADER: &str = "leader";
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a leader sets its label again, which somebody may have removed.
+/// How often a leader sets its label again, in case somebody removed it.
 const REPEAT: Duration = Duration::from_secs(30);
-/// The items of metadata by which a pod is announced.
+/// The keys of the metadata by which a pod is announced.
 const POD: &str = "pod";
 const NAMESPACE: &str = "pod_namespace";
 /// Where Kubernetes mounts a pod's service account.
@@ -84,7 +84,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// Returns the pod that a candidate announced. The names are a stranger's, so they are checked.
+    /// Returns the pod that a candidate announced. Another node wrote the names, so they are checked.
     fn of(member: &Member) -> Option<Self> {
         let item = |key| {
             let name = member.announcement().metadata(key)?;
@@ -100,7 +100,7 @@ impl Pod {
     }
 }
 
-/// The API server, and the account that this pod has there.
+/// The API server, and the account of this pod there.
 struct Api {
     server: String,
     account: PathBuf,
@@ -108,14 +108,14 @@ struct Api {
     label: String,
 }
 
-/// A label that is not kept yet.
+/// A label that no task keeps up to date yet.
 pub(crate) struct Label {
     api: Arc<Api>,
     own: Pod,
 }
 
 impl Args {
-    /// Reads what this pod needs to label itself, and announces the pod. `None`: it has no label.
+    /// Reads what this pod needs to label itself, and announces the pod. Returns `None` if no label is configured.
     pub(crate) fn label(
         &self,
         elections: &[String],
@@ -186,7 +186,7 @@ impl Api {
         Ok(token.trim().to_owned())
     }
 
-    /// Sets the label of a pod, or takes it off. A pod that is gone has none.
+    /// Sets or removes the label of a pod. A pod that no longer exists has no label.
     async fn patch(&self, pod: &Pod, leads: bool) -> Result<()> {
         let Pod { namespace, name } = pod;
         let url = format!("{}/api/v1/namespaces/{namespace}/pods/{name}", self.server);
@@ -218,7 +218,7 @@ impl Api {
     }
 }
 
-/// A label that is kept up to date until it is stopped.
+/// A label that a task keeps up to date until it is stopped.
 pub(crate) struct Kept {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -234,19 +234,19 @@ impl Label {
 }
 
 impl Kept {
-    /// Takes the label off, and returns when that has been tried once.
+    /// Removes the label; returns after one attempt.
     pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         let _ = self.task.await;
     }
 }
 
-/// The labels as this node wants them, and what it knows of those that stand.
+/// The labels that this node wants, and those that it knows to be set.
 struct Labels {
     own: Pod,
-    /// The leader before this node, whose label may still stand.
+    /// The leader before this node, whose label may still be set.
     former: Option<Pod>,
-    /// The last value that the API server accepted for the own pod.
+    /// The last value that the API server accepted for this node's own pod.
     stands: Option<bool>,
 }
 
@@ -311,7 +311,7 @@ impl Labels {
         }
     }
 
-    /// Makes the labels as they should be. A leader first takes the label off the one before it.
+    /// Sets the labels as they should be. A new leader first removes the label of the one before it.
     async fn apply(&mut self, api: &Api, leads: bool) -> Result<()> {
         if leads && let Some(former) = &self.former {
             api.patch(former, false).await?;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use eldest::{Lock, LockGuard, Permit, Result, Roster, Semaphore, Session, Term};
 
-/// How many programs hold it at a time.
+/// The number of programs that may hold the resource at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// One.
+    /// One program.
     Alone,
-    /// Any number of those that share, and nobody else beside them.
+    /// Any number of programs that share it, and no other beside them.
     Shared,
-    /// So many.
+    /// At most that many programs.
     Permits(usize),
 }
 
@@ -21,14 +21,15 @@ pub(crate) enum Resource {
     Semaphore(Semaphore),
 }
 
-/// A lock or permit that is held until this is dropped, or it is lost.
+/// A lock or permit that is held until this value is dropped or the lock is lost.
 pub(crate) enum Held {
     Lock(LockGuard),
     Permit(Permit),
 }
 
 impl Resource {
-    /// A semaphore if there is a capacity, even one of 1: its keys name it, so another capacity is noticed.
+    /// Returns a semaphore if a capacity is given, even one of 1: the keys contain the capacity, so a different one is
+    /// noticed.
     pub(crate) fn new(session: &Session, name: &str, sharing: Sharing) -> Result<Self> {
         Ok(match sharing {
             Sharing::Alone => Self::Lock(session.lock(name)?),
@@ -37,7 +38,7 @@ impl Resource {
         })
     }
 
-    /// A part of a sentence.
+    /// Describes the resource as a part of a sentence.
     pub(crate) fn described(&self) -> String {
         match self {
             Self::Lock(lock) if lock.is_shared() => format!("the shared lock {:?}", lock.name()),
@@ -64,7 +65,8 @@ impl Resource {
         }
     }
 
-    /// `None`: it was not free in time. No limit: it waits as long as it takes; zero: not at all.
+    /// Returns `None` if the resource was not free within the limit. Without a limit it waits as long as it takes; with
+    /// zero, not at all.
     pub(crate) async fn acquire_within(&self, limit: Option<Duration>) -> Result<Option<Held>> {
         match (self, limit) {
             (_, None) => self.acquire().await.map(Some),

@@ -81,7 +81,7 @@ pub(crate) struct Args {
     answering: answering::Args,
 }
 
-/// Stands until the program has ended for good, or a signal asks us to end.
+/// Joins, and rejoins as the options say, until the program has ended for good or a signal stops this command.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let Some(name) = &args.election else {
         return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
@@ -116,15 +116,16 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         never = waiting::report_rank(&session, (name, "leads"), queue) => never,
     };
     supervisor.close(&session).await;
-    // Last: until then, a caller that asks receives the answer that we do not lead.
+    // The server stops last: until then, a caller that asks receives the answer that this node does not lead.
     if let Some(server) = server {
         server.stop().await;
     }
     done
 }
 
-/// A node that nobody can ask any more whether it leads is one whose program no front finds. Then we end as after a
-/// signal, so that another node leads, but with an error, so that the service manager starts us again.
+/// Runs the rounds, and stops them if the HTTP server fails: no load balancer finds the program of a node that cannot
+/// be asked whether it leads. The command then ends as after a signal, so that another node leads, but with an error,
+/// so that the service manager restarts it.
 async fn while_asked(
     rounds: impl Future<Output = Result<ExitCode>>,
     server: Option<&mut answering::Server>,
@@ -145,7 +146,7 @@ async fn while_asked(
     }
 }
 
-/// One candidacy after the other.
+/// Runs one candidacy after the other.
 async fn rounds(
     args: &Args,
     election: &Election,
@@ -156,7 +157,7 @@ async fn rounds(
     let mut last = None;
     loop {
         let begun = contain::now();
-        let pause = match (stand(args, election, supervisor, check).await, last) {
+        let pause = match (run_candidacy(args, election, supervisor, check).await, last) {
             (Ok(Some(Outcome::Ended(exit))), _) => {
                 last = Some(exit);
                 if !args.restart || supervisor.signals.stop.is_cancelled() {
@@ -167,7 +168,7 @@ async fn rounds(
                 pause
             }
             (Ok(_), _) => return Ok(ExitCode::SUCCESS),
-            // The node was a candidate before.
+            // The node has been a candidate, so this refusal may pass.
             (Err(error), Some(_)) if error.downcast_ref().is_some_and(exit::may_pass) => {
                 let pause = pause.after(contain::now().saturating_sub(begun));
                 tracing::warn!(%error, ?pause, "the candidacy was refused; joining again");
@@ -185,8 +186,9 @@ async fn rounds(
     }
 }
 
-/// One candidacy, of as many terms as are lost. `None`: a signal asked us to end before the program began.
-async fn stand(
+/// Runs one candidacy, which lasts until a program has ended for good. Returns `None` if a signal stopped the command
+/// before the program began.
+async fn run_candidacy(
     args: &Args,
     election: &Election,
     supervisor: &Arc<Supervisor>,
@@ -208,7 +210,7 @@ async fn stand(
         runner = runner.health_check(check.every, check.limit, ask);
     }
     let standing = runner.run(shutdown.clone(), work);
-    // A running program is asked to end, and our place is kept until it has ended: its work returns then.
+    // A running program is asked to end. Our place is kept until it has ended, because only then does its work return.
     let stopping = async {
         supervisor.signals.stop.cancelled().await;
         drop(outcome.lock().await);
@@ -224,15 +226,15 @@ async fn stand(
     outcome.into_inner().transpose()
 }
 
-/// The work of a leader.
+/// Does the work of a leader.
 async fn lead(
     leadership: &Leadership,
     supervisor: &Arc<Supervisor>,
     outcome: &Mutex<Option<Result<Outcome>>>,
 ) -> Result<(), BoxError> {
-    // The program has its own enforcers; this only awaits it, and confirmations of etcd.
+    // The keeper enforces the end of the program; this task only waits for it, and for confirmations of etcd.
     internal::interruptible(&leadership.term());
-    // Held for as long as the program runs.
+    // The lock is held for as long as the program runs.
     let mut outcome = outcome.lock().await;
     let done = supervisor.run(&leadership.term()).await;
     let lost = matches!(done, Ok(Outcome::Lost));
@@ -241,13 +243,13 @@ async fn lead(
         supervisor.prepare();
     }
     if lost && supervise::outlives_lock(&leadership.term()).await {
-        // The next program has a token of its own: the node becomes a candidate again.
+        // The next program needs a token of its own, so the node resigns and becomes a candidate again.
         leadership.step_down().await?;
     }
     Ok(())
 }
 
-/// The work of a follower. Its program's end is no end of ours.
+/// Does the work of a follower. The end of its program does not end the command.
 async fn follow(
     following: Following,
     supervisor: &Arc<Supervisor>,
@@ -259,7 +261,7 @@ async fn follow(
         stop: stopped,
         signals: supervisor.signals.passed_on(),
     };
-    // A task of its own, for it goes on until nothing is left of the program, even if nobody waits for it.
+    // A task of its own runs until no process of the program is left, even if this future is dropped.
     let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
     let token = following.stopped();
     let ending = tokio::select! {

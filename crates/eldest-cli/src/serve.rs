@@ -27,7 +27,7 @@ use crate::output::{self, Format};
 use crate::stop::Stop;
 use crate::{answering, forwarding, guard, member, pod};
 
-/// How long a second signal lets etcd confirm that the keys are gone; otherwise they expire with the lease.
+/// How long a second signal gives etcd to confirm that the keys are deleted; otherwise they expire with the lease.
 const HASTE: Duration = Duration::from_secs(1);
 
 /// The address at which it listens by default.
@@ -160,7 +160,7 @@ pub(crate) struct Args {
     guard_pid: Option<u32>,
 }
 
-/// Answers until a signal stops it, or it cannot continue.
+/// Answers requests until a signal stops the node or it cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     args.check_names()?;
     let mut stop = Stop::new()?;
@@ -193,7 +193,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     announce(global.output, &said.0, &said.1)?;
     let label = label.map(|label| label.keep(elections[0].clone()));
     let program = program.as_deref();
-    let ended = stand(&mut leading, &shutdown, &mut server, &mut stop, program).await;
+    let ended = campaign(&mut leading, &shutdown, &mut server, &mut stop, program).await;
     let haste = async {
         if stop.in_a_hurry() {
             tokio::time::sleep(HASTE).await;
@@ -213,7 +213,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         },
         () = haste => {}
     }
-    // Last, so that a request is answered that this node does not lead, instead of not at all.
+    // The server stops last, so that callers receive the answer that this node does not lead, instead of none.
     if !stop.in_a_hurry() {
         forwarding::stop(passing).await;
         server.stop().await;
@@ -250,7 +250,7 @@ fn partitions(text: &str) -> Result<(String, u32), String> {
     pair.ok_or_else(|| "write it as NAME=COUNT, for example billing=64".to_owned())
 }
 
-/// Where the node listens, as lines and as objects.
+/// Returns the places where the node listens, as lines and as objects.
 fn said(listening: &answering::Listening, port: Option<&Port>) -> (Vec<String>, Vec<Listening>) {
     let (mut lines, mut objects) = (listening.lines(), listening.objects());
     lines.extend(port.map(Port::line));
@@ -258,7 +258,7 @@ fn said(listening: &answering::Listening, port: Option<&Port>) -> (Vec<String>, 
     (lines, objects)
 }
 
-/// Says where the node listens.
+/// Prints where the node listens.
 fn announce(format: Format, lines: &[String], objects: &[Listening]) -> Result<()> {
     match format {
         Format::Text => {
@@ -324,7 +324,7 @@ impl Args {
         Ok(node)
     }
 
-    /// The conditions under which it leads.
+    /// Returns the conditions under which the node leads.
     fn health(&self) -> Result<Health> {
         let mut health = Health::new();
         if let Some(timeout) = self.stall_timeout {
@@ -379,31 +379,31 @@ async fn session(global: &Global, args: &Args, announced: Announcement) -> Resul
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }
-    // Without a place in a queue, nothing is freed.
+    // A node that only observes has no place in a queue that a guard could free.
     if let Some(guard) = args.guard.guard().filter(|_| !args.observe) {
         options = options.guard(guard);
     }
     Ok(Session::connect(connection.node_endpoints()?, options).await?)
 }
 
-/// Campaigns in each of them until a signal, until one of them fails, or until the program has ended; then leaves all of
-/// them.
-async fn stand(
+/// Campaigns in each election until a signal, until one of them fails, or until the program has ended; then leaves all
+/// of them.
+async fn campaign(
     leading: &mut [Leading],
     shutdown: &CancellationToken,
     server: &mut answering::Server,
     stop: &mut Stop,
     program: Option<&Process>,
 ) -> Result<Code> {
-    let ended = stand_until(leading, shutdown, server, stop, program).await;
+    let ended = campaign_until(leading, shutdown, server, stop, program).await;
     if stop.in_a_hurry() {
-        // The keys are released without waiting for programs that may act.
+        // The keys are deleted without waiting for programs that may still act.
         leading.iter().for_each(Leading::stop_at_once);
     }
     ended
 }
 
-async fn stand_until(
+async fn campaign_until(
     leading: &mut [Leading],
     shutdown: &CancellationToken,
     server: &mut answering::Server,
@@ -442,7 +442,7 @@ async fn stand_until(
     } else {
         broken = tokio::select! {
             stood = &mut all => return stood.map_err(Into::into).and(broken),
-            // In a hurry.
+            // A second signal came.
             () = stop.asked() => return broken,
             // The program has ended and no longer needs its promised time.
             () = &mut dead => broken,
@@ -456,7 +456,7 @@ async fn stand_until(
     broken
 }
 
-/// Completes when the program has ended; never, without one.
+/// Completes when the program has ended; without a program it never completes.
 async fn ended(program: Option<&Process>) {
     match program {
         Some(program) => program.ended().await,

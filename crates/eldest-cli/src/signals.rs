@@ -1,7 +1,7 @@
 //! Listens for signals, for all commands: some end the command, and a supervisor passes others on to its program.
 //!
-//! A signal that was ignored when the command started stays ignored, as `nohup` and shells without job control want it. One
-//! that was blocked does not stay blocked.
+//! A signal that was ignored when the command started stays ignored, as `nohup` and shells without job control require.
+//! A signal that was blocked is unblocked.
 
 use std::convert::Infallible;
 use std::fs;
@@ -13,9 +13,9 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Ends a command, whether or not it was started with the signal ignored.
+/// A signal that ends a command even if the command was started with the signal ignored.
 const ALWAYS: Signal = Signal::TERM;
-/// Passed on to the program; without a program they say nothing, but for those that end one.
+/// The signals that are passed on to the program. Without a program only those that end one have an effect.
 const PASSED_ON: [Signal; 6] = [
     Signal::HUP,
     Signal::QUIT,
@@ -34,10 +34,11 @@ const OTHERS: [Signal; 5] = [
     Signal::CONT,
     Signal::CHILD,
 ];
-/// More than a program could be sent between two looks of its supervisor.
+/// More signals than can arrive for a program before its supervisor reads them.
 const ROOM: usize = 64;
 
-/// Has all signals delivered that a command may listen for. Before there are other threads, which inherit that.
+/// Unblocks all signals that a command may listen for. Call it before other threads start, because they inherit the
+/// mask.
 pub(crate) fn unblock() {
     let mut all = SigSet::empty();
     for signal in PASSED_ON.into_iter().chain(OTHERS) {
@@ -48,7 +49,7 @@ pub(crate) fn unblock() {
     let _ = all.thread_unblock();
 }
 
-/// Listens for a signal from here on; not at all, if this process was started to ignore it.
+/// Listens for a signal from now on. Returns `None` if this process was started with the signal ignored.
 pub(crate) fn listen(which: Signal) -> io::Result<Option<unix::Signal>> {
     if which != ALWAYS && is_ignored(which) {
         return Ok(None);
@@ -77,23 +78,23 @@ pub(crate) struct Passed {
 /// The requests that signals made to this process.
 #[derive(Clone)]
 pub(crate) struct Signals {
-    /// To end: SIGTERM or SIGINT came.
+    /// The request to end: SIGTERM or SIGINT came.
     pub(crate) stop: CancellationToken,
-    /// To end now: another one came.
+    /// The request to end at once: a second such signal came.
     pub(crate) hurry: CancellationToken,
     passed_on: broadcast::Sender<Passed>,
 }
 
 impl Signals {
-    /// Listens from here on.
+    /// Starts to listen.
     pub(crate) fn listen() -> io::Result<Self> {
         let signals = Self {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             passed_on: broadcast::channel(ROOM).0,
         };
-        // Nothing is done about it. But were it ignored, as we may have been started, no child could be waited for, by us
-        // or by a keeper, which would inherit that.
+        // The handler does nothing, but it replaces an inherited "ignore", with which neither we nor a keeper, which
+        // inherits it, could wait for children.
         drop(unix::signal(SignalKind::child())?);
         for end in [Signal::TERM, Signal::INT] {
             signals.clone().on(end, Self::end)?;
@@ -126,9 +127,9 @@ impl Signals {
         }
     }
 
-    /// Stops this process with its programs, and lets them go on with it.
+    /// Stops this process together with its programs, and later continues them together.
     ///
-    /// A continuation is heard first: a shell stops a process again only after it has continued it.
+    /// A continuation is handled first: a shell stops a process again only after it has continued it.
     async fn control_job(
         self,
         mut stopped: Option<unix::Signal>,
@@ -150,12 +151,12 @@ impl Signals {
         }
     }
 
-    /// Stops this process, as the signal would have that was caught, when the keepers of all programs have been
-    /// notified: once it is stopped, nobody notifies them.
+    /// Stops this process, as the caught signal would have, once the keepers of all programs have been notified: a
+    /// stopped process cannot notify them.
     async fn suspend(&self) {
         let (notified, mut all_notified) = mpsc::channel(1);
         self.send(Signal::TSTP, Some(notified));
-        // Nothing comes; it ends with the last sender, and a program that has ended has none.
+        // No value is ever sent. The channel closes with the last sender, and a program that has ended has none.
         let _: Option<Infallible> = all_notified.recv().await;
         let _ = kill_process(getpid(), Signal::STOP);
     }

@@ -10,7 +10,7 @@ use eldest::internal::check_socket_path;
 
 use crate::exit::{Code, fault};
 
-/// A Unix socket that is ours. Its file is removed when it is dropped.
+/// A bound Unix socket. Its file is removed when the value is dropped.
 pub(crate) struct SocketFile {
     path: PathBuf,
     #[cfg(unix)]
@@ -53,7 +53,7 @@ impl SocketFile {
         &self.path
     }
 
-    /// Hands out the socket, once.
+    /// Takes the socket; works only once.
     pub(crate) fn take(&mut self) -> Option<tokio::net::UnixListener> {
         self.listener.take()
     }
@@ -62,7 +62,7 @@ impl SocketFile {
 #[cfg(unix)]
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A successor may have replaced it.
+        // A successor may have replaced the file.
         if file(&self.path).is_ok_and(|found| found == self.created) {
             let _ = std::fs::remove_file(&self.path);
         }

@@ -10,7 +10,7 @@ use tokio::signal::unix;
 #[cfg(unix)]
 use crate::signals;
 
-/// Ctrl-C, and what service managers send.
+/// Ctrl-C, and the signals that service managers send.
 pub(crate) struct Stop {
     #[cfg(unix)]
     signals: [Option<unix::Signal>; 3],
@@ -30,7 +30,7 @@ impl Stop {
         })
     }
 
-    /// Waits until it is.
+    /// Waits until a stop is requested.
     #[cfg(unix)]
     pub(crate) async fn asked(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.signals;
@@ -42,10 +42,10 @@ impl Stop {
         self.times += 1;
     }
 
-    /// Waits until it is.
+    /// Waits until a stop is requested.
     #[cfg(not(unix))]
     pub(crate) async fn asked(&mut self) {
-        // Without a handler there is nothing to wait for; the system ends us.
+        // Without a handler there is nothing to wait for; the system ends the process.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -27,7 +27,8 @@ use crate::variables::{self, SECRETS};
 
 const HEADING: &str = "Program";
 
-/// The level of the namespace below which programs are kept apart, whatever happens to the keys of the election itself.
+/// The level of the namespace for the keys that keep programs apart, whatever happens to the keys of the election
+/// itself.
 const GUARDS: &str = "~run";
 const BETWEEN_CONFIRMATIONS: Duration = Duration::from_millis(50);
 
@@ -67,32 +68,32 @@ pub(crate) struct Args {
 /// The end of the program under one term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The program ended, by itself or because we are to end.
+    /// The program ended, by itself or because this command stops.
     Ended(Exit),
     /// The program was ended, or never started, because the term was lost.
     Lost,
-    /// The program was never started, because we are to end.
+    /// The program was never started, because this command stops.
     Stopped,
 }
 
-/// Runs one program, again and again, never twice at a time.
+/// Runs one program repeatedly, never twice at the same time.
 pub(crate) struct Supervisor {
     pub(crate) signals: Signals,
     pub(crate) child_registry: Arc<ChildRegistry>,
     spec: Arc<Spec>,
     stop_timeout: Duration,
-    /// A keeper that waits for the next term, so that the program's start takes no longer than it must.
+    /// A keeper that waits for the next term, so that the program starts without delay.
     standby: Mutex<Option<Keeper>>,
     guards: Session,
     /// The session of the election or lock, if the guard of both sessions must know each keeper and its program.
     guarded: Option<Session>,
-    /// Without it no program begins: a lock, or as many permits as there may be programs.
+    /// The lock, or as many permits as there may be programs. No program begins without it.
     guard: Resource,
 }
 
 impl Supervisor {
-    /// With the session in which to stand, or hold. `sharing`: how many nodes run their programs at a time. `capacity`: what
-    /// the node announces to other members of partitions.
+    /// Opens a supervisor, and the session for the election or lock. `sharing` is the number of nodes that run their
+    /// programs at a time; `capacity` is announced to other members of partitions.
     pub(crate) async fn open(
         connection: &Connection,
         args: &Args,
@@ -157,7 +158,7 @@ impl Supervisor {
         Ok((session, Arc::new(supervisor)))
     }
 
-    /// The same containment for another program, without a term.
+    /// Returns the same containment for another program, without a term.
     pub(crate) fn spec_for(&self, program: Vec<OsString>) -> Arc<Spec> {
         Arc::new(Spec {
             program,
@@ -165,7 +166,7 @@ impl Supervisor {
         })
     }
 
-    /// The same for the program of one partition, which no other program of the partition runs beside.
+    /// Returns a supervisor for the program of one partition, beside which no other program of that partition runs.
     pub(crate) fn for_partition(&self, partitions: &Partitions, number: u32) -> Result<Self> {
         let count = partitions.count();
         let name = format!("{}.partition-{number}-of-{count}", partitions.name());
@@ -225,7 +226,7 @@ impl Supervisor {
                 signals: self.signals.passed_on(),
             };
             let terms = [term.clone(), guarded.clone()];
-            // A task of its own, for it goes on until nothing is left of the program, even if nobody waits for it.
+            // A task of its own runs until no process of the program is left, even if this future is dropped.
             let job = tokio::spawn(async move {
                 let ending = keeper
                     .go(Some(leader), move || limit(&terms), commands)
@@ -265,8 +266,8 @@ impl Supervisor {
         Ok(Outcome::Lost)
     }
 
-    /// Acquires what keeps other programs from running. It was acquired once at the start, under another name: a refusal
-    /// now is one that passes, and all other nodes would meet it too.
+    /// Acquires the lock that keeps other programs from running. A lock of another name was acquired at the start, so a
+    /// refusal now is temporary, and every other node would meet it too.
     async fn guard(&self) -> Result<Held> {
         let mut pause = Pause::default();
         loop {
@@ -281,7 +282,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the program's end, and says when it may not go on.
+    /// Waits for the program's end, and sets the time by which it must end.
     async fn attend<T>(
         &self,
         mut job: JoinHandle<T>,
@@ -292,7 +293,7 @@ impl Supervisor {
             stop: asked, hurry, ..
         } = &self.signals;
         let mut by: Option<Duration> = None;
-        // Whatever comes first makes the program's end more urgent, never less.
+        // Each event makes the program's end more urgent, never less.
         let mut end = |within| {
             let at = contain::now() + within;
             let at = by.map_or(at, |by| by.min(at));
@@ -320,7 +321,7 @@ impl Supervisor {
         }
     }
 
-    /// The keeper that waits, or a new one.
+    /// Returns the waiting keeper, or starts a new one.
     async fn keeper(&self) -> Result<Keeper> {
         if let Some(mut keeper) = self.standby.lock().await.take()
             && !keeper.is_gone()
@@ -339,7 +340,7 @@ impl Supervisor {
         Ok(keeper)
     }
 
-    /// Gives back what is left in etcd.
+    /// Releases the keys that are left in etcd.
     pub(crate) async fn close(&self, session: &Session) {
         let (first, second) = tokio::join!(session.close(), self.guards.close());
         if let Err(error) = first.and(second) {
@@ -349,14 +350,15 @@ impl Supervisor {
 }
 
 impl Args {
-    /// The program with its arguments, whose file was found there.
+    /// Returns the program with its arguments, with the file that was found for it.
     fn program_at(&self, found: PathBuf) -> Vec<OsString> {
         let mut program = self.program.clone();
         program[0] = found.into();
         program
     }
 
-    /// The guard of the sessions. Without a cgroup nobody could know that nothing of a program is left, so there is none.
+    /// Returns the guard of the sessions. Without a cgroup the end of all processes of a program could not be observed,
+    /// so there is no guard.
     async fn guard(&self, standby: &mut Keeper) -> Result<Option<Guard>> {
         let Some(guard) = self.guard.guard() else {
             return Ok(None);
@@ -407,8 +409,8 @@ fn environment(
     without.chain(set).collect()
 }
 
-/// A session has a lease from its first key on. It should have one before it leads, for a successor's start waits for it.
-/// The key is below a name of its own, for a moment.
+/// Gives the session its lease, which it gets with its first key. It should have one before it leads, because the
+/// program's start would otherwise wait for it. The key has a name of its own and lives for a moment.
 async fn warm_up(guards: &Session) -> Result<()> {
     let own = format!("{:016x}", fastrand::u64(..));
     guards.lock(own)?.acquire().await?.release().await?;
@@ -458,7 +460,7 @@ fn limit(terms: &[Term; 2]) -> Limit {
         .unwrap_or(Limit::PAST)
 }
 
-/// The program's file, before anything is begun: a node that could not run it should not lead.
+/// Finds the program's file before anything else begins: a node that could not run it should not lead.
 fn find(program: &OsStr) -> Result<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || path.is_absolute() {
@@ -492,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_where_a_shell_would() {
+    fn program_is_found_where_a_shell_would_find_it() {
         assert!(find(OsStr::new("sh")).unwrap().is_absolute());
         assert!(find(OsStr::new("/bin/sh")).is_ok());
         assert!(

@@ -22,7 +22,7 @@ use crate::output::Format;
 use crate::stop::Stop;
 use crate::view;
 
-/// How often the screen is drawn though nothing has come.
+/// How often the screen is drawn even if nothing has changed.
 const FRAME: Duration = Duration::from_millis(250);
 
 /// Show all elections below a prefix on the whole terminal, live
@@ -60,11 +60,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// The result of reading etcd once.
+/// The result of one read of etcd.
 struct Seen {
     revision: i64,
     queues: Vec<Queue>,
-    /// The data centres that are evacuated, as far as this user may read that.
+    /// The evacuated data centres, as far as this user may read them.
     evacuations: Vec<Evacuation>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
                 Some(Asked::Nothing) => {}
                 Some(Asked::Move(by)) => screen.select(by),
                 Some(Asked::Look) => next = Box::pin(later(&session, &args, Duration::ZERO)),
-                // Without a keyboard nobody could end it.
+                // Without a keyboard nobody could end the view.
                 Some(Asked::End) | None => return Ok(Code::Done),
             },
             () = stop.asked() => return Ok(Code::Done),
@@ -145,7 +145,7 @@ async fn read_overview(session: &Session, below: &str) -> Look {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,
-    /// So many lines down, or up.
+    /// Move by so many lines: down, or up if negative.
     Move(isize),
     Look,
     End,

@@ -53,7 +53,7 @@ fn builder(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, WantsClie
     Ok(builder.with_root_certificates(roots))
 }
 
-/// Encrypts towards servers that these authorities vouch for.
+/// Returns a connector that trusts servers with certificates of these authorities.
 pub(crate) fn connector(roots: RootCertStore) -> Result<TlsConnector> {
     Ok(Arc::new(client(roots)?).into())
 }

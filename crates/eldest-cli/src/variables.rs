@@ -1,17 +1,17 @@
 //! Names the environment variables: those of options, the secrets, and those that programs receive.
 //!
 //! One rule: an option `--some-name` that may come from the environment has the variable `ELDEST_SOME_NAME`. The tests
-//! of the command line hold every option, and docs/cli.md, to it.
+//! of the command line check every option, and docs/cli.md, against it.
 
 /// Holds the password of `--user`. There is no option for it: every user of a machine can read arguments.
 pub(crate) const PASSWORD: &str = "ELDEST_PASSWORD";
-/// Holds the token of requests that change something. No option either.
+/// Holds the token for write requests. There is no option for it either.
 pub(crate) const HTTP_TOKEN: &str = "ELDEST_HTTP_TOKEN";
 /// Variables that are hidden from every program that we run.
 #[cfg(unix)]
 pub(crate) const SECRETS: [&str; 2] = [PASSWORD, HTTP_TOKEN];
 
-/// Three options' own variables, set from the options for a program: an `eldest` that it runs asks the same etcd.
+/// Variables of three options, set from the options for a program: an `eldest` that it runs uses the same etcd.
 #[cfg(unix)]
 pub(crate) const ENDPOINTS: &str = "ELDEST_ENDPOINTS";
 #[cfg(unix)]

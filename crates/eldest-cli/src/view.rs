@@ -1,4 +1,4 @@
-//! Makes what the command shows of what etcd says, and formats it as text for people.
+//! Converts etcd's answers to what the command shows, and formats it as text for people.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,15 +12,15 @@ use jiff::Timestamp;
 
 use crate::output::one_line;
 
-/// Questions about leases that are under way at once.
+/// The number of requests about leases that run at the same time.
 const QUESTIONS: usize = 16;
-/// Shown where there is nothing to show.
+/// Shown in place of an empty value.
 const NOTHING: &str = "-";
 
-/// How much is left of each lease, as far as etcd says it.
+/// The remaining time of each lease, as far as etcd reports it.
 pub(crate) type Leases = HashMap<i64, LeaseTime>;
 
-/// Asks for the leases of all members. What cannot be had is left out: the rest is worth showing.
+/// Reads the leases of all members. Leases that cannot be read are left out: the rest is worth showing.
 pub(crate) async fn leases<'a>(
     session: &Session,
     members: impl IntoIterator<Item = &'a Member>,
@@ -55,7 +55,7 @@ pub(crate) fn candidate(member: &Member, has_turn: bool, leases: &Leases) -> Can
     }
 }
 
-/// A candidate as a part of a sentence.
+/// Describes a candidate as a part of a sentence.
 pub(crate) fn described(candidate: &Candidate) -> String {
     let member = &candidate.member;
     let place = [&member.address, &member.data_center];
@@ -74,7 +74,7 @@ pub(crate) fn leads_now(leader: Option<&Candidate>) -> String {
     })
 }
 
-/// How long ago that was, by this machine's clock; nothing if that is before.
+/// Returns how long ago that was by this machine's clock; zero if it is in the future.
 pub(crate) fn age(since_unix_ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = Duration::from_millis(since_unix_ms);
@@ -145,7 +145,7 @@ pub(crate) fn queue(queue: &eldest::Queue, leases: &Leases) -> Queue {
     }
 }
 
-/// Its name, and what it is where that is not plain.
+/// Returns the queue's name, and its kind where that is not plain.
 pub(crate) fn title(queue: &Queue) -> String {
     let name = one_line(&queue.name);
     match (queue.capacity, queue.partition_count) {
@@ -156,7 +156,7 @@ pub(crate) fn title(queue: &Queue) -> String {
     }
 }
 
-/// How it stands, in a few words.
+/// Describes the queue's state in a few words.
 pub(crate) fn summary(queue: &Queue) -> String {
     if let Some(key) = &queue.blocked_by {
         let key = one_line(key);
@@ -225,7 +225,7 @@ pub(crate) fn roster(queue: &Queue) -> String {
     table(&header, queue.roster.iter().map(row))
 }
 
-/// Columns, two blanks apart; numbers to the right.
+/// Formats columns, two blanks apart; numbers are aligned to the right.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table
@@ -245,17 +245,17 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Its key for people: etcd's may be any bytes.
+/// Returns a member's key for people: etcd's keys may be any bytes.
 pub(crate) fn key_of(member: &Member) -> String {
     contract::key(member.key())
 }
 
-/// The time now, as JSON tells it.
+/// Returns the present time as JSON shows it.
 pub(crate) fn now_unix_ms() -> u64 {
     unix_ms(SystemTime::now()).unwrap_or_default()
 }
 
-/// RFC 3339, in UTC, for people; nothing outside of what calendars have.
+/// Formats a time for people as RFC 3339 in UTC; returns nothing for times that no calendar has.
 pub(crate) fn written(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).map(Timestamp::from_millisecond);
     time.ok()
@@ -278,7 +278,7 @@ pub(crate) fn length(time: Duration) -> String {
     }
 }
 
-/// Numbers in rising order, runs of them as `2-5`.
+/// Formats numbers in rising order, runs of them as `2-5`.
 fn ranges(numbers: &[u32]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b);
     let written = runs.map(|run| match run {
@@ -289,7 +289,7 @@ fn ranges(numbers: &[u32]) -> String {
     written.collect::<Vec<_>>().join(",")
 }
 
-/// For tests of what is shown.
+/// Samples for tests of what is shown.
 #[cfg(test)]
 pub(crate) mod samples {
     use super::contract::Member;
@@ -317,7 +317,7 @@ pub(crate) mod samples {
         }
     }
 
-    /// An election with these candidates; their tokens are their ranks.
+    /// Returns an election with these candidates; their tokens are their ranks.
     pub(crate) fn election(name: &str, identities: &[&str]) -> Queue {
         let members = (1..).zip(identities);
         let roster: Vec<_> = members.map(|(rank, id)| candidate(rank, id)).collect();
@@ -334,7 +334,7 @@ pub(crate) mod samples {
         }
     }
 
-    /// One that nobody stands in.
+    /// Returns an election without candidates.
     pub(crate) fn vacant(name: &str) -> Queue {
         election(name, &[])
     }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_other_than_one_stands_beside_the_partitions() {
+    fn capacity_other_than_one_is_shown_beside_the_partitions() {
         let of = |capacity| {
             let member = Candidate {
                 partitions: Some(vec![0, 1, 4]),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_group_nobody_leads_and_nobody_waits() {
+    fn group_has_no_leader_and_no_waiting_member() {
         let group = Queue {
             kind: Kind::Group,
             leader: None,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them_and_lines_end_where_they_end() {
+    fn columns_are_as_wide_as_their_cells_and_lines_have_no_trailing_blanks() {
         let rows = [["*1", "節点", "-"], ["10", "b", "x"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         let text = table(&["RANK", "IDENTITY", "AGE"], rows);

@@ -1,4 +1,4 @@
-//! Tells the person at a terminal what `run` or `lock` waits for: its rank, and who is first.
+//! Shows the person at a terminal what `run` or `lock` waits for: its rank, and which candidate is first.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::view::{self, Leases};
 /// How often the queue is read. A shorter wait is not worth a line.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Writes a line when the node begins to wait, and when its rank or the first one changes. Never completes. `what` is what it
-/// waits for, `does` what the first one does. `queue` is read while the node waits.
+/// Writes a line when the node begins to wait, and when its rank or the first candidate changes. Never completes.
+/// `what` names the resource, `does` is the verb for the first candidate. `queue` is read while the node waits.
 pub(crate) async fn report_rank<T>(
     session: &Session,
     (what, does): (&str, &str),

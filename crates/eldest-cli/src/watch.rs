@@ -46,7 +46,7 @@ const fn verb(event: Event) -> &'static str {
     }
 }
 
-/// For people.
+/// Formats a change for people.
 fn text(change: &Change) -> String {
     let time = view::written(change.now_unix_ms);
     let who = change.candidate.as_ref().map_or(String::new(), |who| {
@@ -98,7 +98,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 struct Log {
     election: String,
     last: Option<Roster>,
-    /// Since when we have seen nobody lead.
+    /// The time since when no candidate has been seen to lead.
     vacant_since: Option<Instant>,
 }
 

@@ -41,7 +41,7 @@ async fn exchange(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let host = authority.as_str().parse()?;
     request.headers_mut().insert(http::header::HOST, host);
-    // Ends with the sender, at the end of this function.
+    // The connection task ends when the sender is dropped, at the end of this function.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?.status())
 }

@@ -11,8 +11,8 @@ pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     response
 }
 
-/// Forbids caching, because every answer is true only for a moment, and guessing: an answer may repeat text of others, which no
-/// browser is to take for a page or a script.
+/// Forbids caching, because every answer is true only for a moment. Forbids guessing of types, because an answer may
+/// repeat foreign text that no browser may treat as a page or a script.
 pub(super) async fn to_be_taken_as_it_is(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

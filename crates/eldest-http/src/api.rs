@@ -58,7 +58,7 @@ async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     let wanted = parameter(&asked, "fencing_token")?;
     let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
     let held = internal::local_state(&shown.election).held;
-    let Some(held) = held.filter(|held| shown.stands() && held.term.is_valid()) else {
+    let Some(held) = held.filter(|held| shown.is_candidate() && held.term.is_valid()) else {
         let detail = format!("this node does not lead {:?}", shown.election.name());
         return Err(conflict("not_leading", detail));
     };
@@ -68,7 +68,7 @@ async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
         let detail = format!("this node leads under the fencing token {token}, not {wanted:?}");
         return Err(conflict("another_term", detail));
     }
-    // Not confirmed yet, it goes on in the background.
+    // The release is not confirmed yet; it continues in the background.
     let (status, released) = match internal::step_down(&shown.election, &held).await {
         Ok(()) => (StatusCode::OK, true),
         Err(_) => (StatusCode::ACCEPTED, false),
@@ -80,7 +80,8 @@ async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     Ok(answer(status, &body))
 }
 
-/// Answers `POST /v1/elections/{name}/heartbeat`: the program works, so its term need not end, and it may stand.
+/// Answers `POST /v1/elections/{name}/heartbeat`: the program works, so its term continues and the node may be a
+/// candidate.
 fn heartbeat(shown: &Shown) -> Result<Response, Problem> {
     let name = shown.election.name();
     let fitness = shown.fitness().ok_or_else(|| {
@@ -90,7 +91,7 @@ fn heartbeat(shown: &Shown) -> Result<Response, Problem> {
     beat(fitness, name)
 }
 
-/// Takes note of a heartbeat of the program in the election, or set of partitions, of that name.
+/// Records a heartbeat of the program in the election, or set of partitions, of that name.
 pub(super) fn beat(fitness: &Fitness, name: &str) -> Result<Response, Problem> {
     let timeout = fitness.stall_timeout().ok_or_else(|| {
         let detail =

@@ -93,7 +93,7 @@ impl Auth {
         host == "localhost" || self.hosts.contains(&host)
     }
 
-    /// Returns `true` if a page of that origin is one of ours. Any program may own another port of this machine.
+    /// Returns `true` if a page of that origin is one of ours. Another port of this machine may belong to any program.
     fn is_ours(&self, origin: &HeaderValue, called: Option<&Authority>) -> bool {
         let origin = origin.to_str().ok().and_then(|origin| origin.parse().ok());
         let Some(origin) = origin.and_then(|uri: Uri| uri.into_parts().authority) else {
@@ -102,12 +102,12 @@ impl Auth {
         called == Some(&origin) || self.hosts.contains(&origin.host().to_ascii_lowercase())
     }
 
-    /// Checks a request before anything else is done with it.
+    /// Checks a request before anything else handles it.
     fn admits(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let local = request.extensions().get::<Peer>().is_some();
         if local {
-            // No name leads a web page here, and the file's permissions say who may connect.
+            // No name leads a web page to this socket, and the file's permissions decide who may connect.
             let called = called(request.uri(), headers).unwrap_or_default();
             return self.allows(request.method(), headers, called.as_ref(), local);
         }
@@ -122,7 +122,7 @@ impl Auth {
                     detail,
                 ));
             }
-            // As simple health checks do it; no browser does.
+            // Simple health checks send no name; browsers always do.
             None if request.version() == Version::HTTP_10 => {}
             None => return Err(bad_host("the request has no header `host`")),
         }
@@ -161,7 +161,7 @@ impl Auth {
             Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(given),
             _ => None,
         });
-        // In a time that does not tell how much of it was right.
+        // The comparison takes constant time, so its duration does not show how much of the token was right.
         if given.is_some_and(|given| bool::from(given.ct_eq(token.as_bytes()))) {
             return Ok(());
         }
@@ -172,7 +172,7 @@ impl Auth {
 }
 
 impl fmt::Debug for Auth {
-    /// Leaves out the token.
+    /// Formats the rules without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Auth")
             .field("hosts", &self.hosts)
@@ -189,7 +189,7 @@ fn called(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authority>, Problem> 
     if hosts.next().is_some() {
         return Err(bad_host("the request has two headers `host`"));
     }
-    // In its absolute form the target comes before the header.
+    // A target in absolute form takes precedence over the header.
     if let Some(authority) = uri.authority() {
         return Ok(Some(authority.clone()));
     }

@@ -23,14 +23,14 @@ use super::forward::ForwardToLeader;
 use super::problem::{Problem, chain};
 use super::proxied::{Client, pass};
 
-/// The item of a node's announcement that names where its [`program_router`] listens.
+/// The key of a node's metadata that announces where its [`program_router`] listens.
 pub const FORWARD: &str = "forward";
 
 /// The header that names the fencing token to the program.
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("eldest-fencing-token");
 
-/// Makes a router that passes every request to the program beside the leader, whatever node is asked. `eldest serve
-/// --forward` serves it for programs in any language.
+/// Makes a router that passes every request to the program beside the leader, whichever node receives it.
+/// `eldest serve --forward` serves it for programs in any language.
 ///
 /// While this node leads, requests go to `program`, the address of the program beside this node (`host:port`, or a URL with
 /// `http`). Otherwise they go to the leader's node, at the address that its announcement names by the metadata
@@ -48,7 +48,7 @@ const FENCING_TOKEN: HeaderName = HeaderName::from_static("eldest-fencing-token"
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: nothing is left.
+/// Cancel safe: no state is left behind.
 pub async fn program_router(election: &Election, program: &str) -> Result<Router, BoxError> {
     program_router_with(election, program, Http::new()).await
 }
@@ -62,7 +62,7 @@ pub async fn program_router(election: &Election, program: &str) -> Result<Router
 ///
 /// # Cancellation safety
 ///
-/// Cancel safe: nothing is left.
+/// Cancel safe: no state is left behind.
 pub async fn program_router_with<C>(
     election: &Election,
     program: &str,

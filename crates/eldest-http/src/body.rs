@@ -32,7 +32,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
-        // A page of another origin may send only other types without a preflight request.
+        // Without a preflight request, a page of another origin can send only other types.
         let detail = format!(
             "the body must be application/json, not {:?}",
             shortened(kind)

@@ -19,7 +19,8 @@ use super::names;
 use super::problem::{Problem, not_allowed, shortened};
 use super::view::{self, Age, View};
 
-/// A user without the permission to read the orders rarely receives it, and each refusal is logged.
+/// How long to wait after a refusal. A user without the permission to read the orders rarely receives it, and each
+/// refusal is logged.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(600);
 
 /// The orders in the namespace of a session, as its node sees them.
@@ -27,7 +28,7 @@ const AFTER_A_REFUSAL: Duration = Duration::from_secs(600);
 pub(super) struct Orders {
     session: Session,
     pub(super) view: watch::Receiver<View>,
-    /// Ends the observer when the last one is dropped.
+    /// Ends the observer when the last clone is dropped.
     _looking: Arc<DropGuard>,
 }
 
@@ -53,7 +54,7 @@ impl Orders {
         Inside::from(&self.session).is(session.into())
     }
 
-    /// Returns the orders that stand, by the names of the data centres; `None`: etcd has not answered yet.
+    /// Returns the orders in force, by the names of the data centres, or `None` if etcd has not answered yet.
     pub(super) fn standing(&self) -> Option<Vec<Evacuation>> {
         let view = self.view.borrow();
         let all = internal::evacuations(&self.session, view.roster.as_ref()?);
@@ -98,7 +99,7 @@ pub(super) async fn one(
     }
 }
 
-/// Answers `PUT`: evacuates the data centre, in the place of an order that stands already.
+/// Answers `PUT`: evacuates the data centre, and replaces an order that is already in force.
 async fn order(
     session: &Session,
     data_center: String,

@@ -21,8 +21,8 @@ use super::view::View;
 use eldest::internal::{self, Inside, LocalState};
 use eldest::{EndpointStatus, SessionState};
 
-/// The longest silence of a stream without changes. Callers that hear nothing longer know that we are stopped or cut
-/// off, and we notice callers that are gone. The page's script relies on it.
+/// The longest silence of a stream without changes. A caller that receives nothing for longer knows that the node is
+/// stopped or cut off, and the node notices callers that are gone. The page's script relies on it.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// One caller's stream of one election.
@@ -35,9 +35,9 @@ struct Follower {
     session: watch::Receiver<SessionState>,
     endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
     orders: watch::Receiver<View>,
-    /// The term that is kept for callers, of which the node reports more.
+    /// The term that is kept for callers. While there is one, the state also reports how long callers may act.
     kept: Option<watch::Receiver<i64>>,
-    /// The end of the last reported term, which the watchdog may know before the driver.
+    /// The token of the last reported term, whose end the watchdog may notice before the driver does.
     lost: Option<CancellationToken>,
     begun: bool,
     /// True if the last reported view was stale.
@@ -96,7 +96,7 @@ pub(super) fn kept_alive<S>(events: S) -> impl IntoResponse
 where
     S: Stream<Item = Result<Event, Infallible>> + Send + 'static,
 {
-    // No comment, of which a browser tells its page nothing; and with some data, without which it is none either.
+    // A comment would not do, because a browser does not pass it to its page; nor would an event without data.
     let sign = Event::default().event("alive").data("{}");
     let alive = KeepAlive::new().interval(SIGN_OF_LIFE).event(sign);
     Sse::new(events).keep_alive(alive)
@@ -130,7 +130,7 @@ impl Follower {
     async fn changed(&mut self) -> Option<()> {
         let kept = async {
             match &mut self.kept {
-                // The node has the other end.
+                // The node keeps the sender.
                 Some(kept) => kept.changed().await.ok(),
                 None => std::future::pending().await,
             }
@@ -166,7 +166,7 @@ async fn ages(app: &App, name: &str, was_stale: bool) {
         if age.is_stale() != was_stale {
             return;
         }
-        // A fresh one may be confirmed meanwhile; a stale one is looked at again and again.
+        // A fresh view may be confirmed meanwhile. A stale one is checked again after one request timeout.
         let wait = age.left().max(session.request_timeout());
         session.env().sleep(wait).await;
     }

@@ -26,24 +26,25 @@ use super::proxied::{Client, pass};
 /// leader's announced address, where the same service must listen.
 ///
 /// - **Waiting**: a request waits through a hand-over, as [`Routed`] does. Then the answer is 503 with `retry-after`.
-/// - **Sent again**: only what nobody worked on, and what is idempotent by its method. If the answer was lost otherwise, the
-///   answer is 502 with the code `answer_lost`.
+/// - **Sent again**: only requests that no handler worked on, and requests that are idempotent by their method. If the
+///   answer of any other request was lost, the answer is 502 with the code `answer_lost`.
 /// - **Never in circles**: a request that was passed on is passed on once more at most; then the answer is 503.
 /// - **Bodies** are streamed both ways.
-/// - **Upgrades** such as web sockets are passed on: after 101, the two connections are joined until one of them ends, or until
-///   the leader's term is over. This node then closes both: as soon as etcd shows that another node leads or that none does,
-///   when the session is closed, and when etcd has not confirmed for one TTL and 5 seconds that the term goes on
-///   ([`Route::usual_wait`]). While this node leads itself, a connection belongs to the handler, which must end it with the term
-///   ([`OnlyWhileLeader`](super::OnlyWhileLeader)).
-/// - **An answer that has begun** goes on after a hand-over until the former leader ends it, however long its body is.
-/// - **Headers**: `host` and `authorization` stay, because the leader runs the same service. `forwarded`, `x-forwarded-for`,
-///   `x-forwarded-host` and `x-forwarded-proto` tell the leader about the caller; what is there already is kept, and appended
-///   to. The caller's address is known if a server of this crate serves, or axum with `ConnectInfo<SocketAddr>`. Headers that
-///   belong to one connection are removed.
+/// - **Upgrades** such as web sockets are passed on: after 101, the two connections are joined until one of them ends,
+///   or until the leader's term is over. This node then closes both: as soon as etcd shows that another node leads or
+///   that none does, when the session is closed, and when etcd has not confirmed for one TTL and 5 seconds that the
+///   term continues ([`Route::usual_wait`]). While this node leads itself, a connection belongs to the handler, which
+///   must end it with the term ([`OnlyWhileLeader`](super::OnlyWhileLeader)).
+/// - **An answer that has begun** continues after a hand-over until the former leader ends it, however long its body
+///   is.
+/// - **Headers**: `host` and `authorization` stay, because the leader runs the same service. `forwarded`,
+///   `x-forwarded-for`, `x-forwarded-host` and `x-forwarded-proto` name the caller; existing entries are kept, and the
+///   new one is appended. The caller's address is known if a server of this crate serves, or axum with
+///   `ConnectInfo<SocketAddr>`. Headers that belong to one connection are removed.
 /// - **gRPC** over HTTP/2 is refused with the gRPC status 12: route it with `eldest-route` in the client.
 ///
-/// Anybody who can send a request can write these headers. So the leader must trust only as many of their last entries as
-/// there are nodes in front of it.
+/// Any client that can send a request can write these headers. So the leader must trust only as many of their last
+/// entries as there are nodes in front of it.
 ///
 /// ```no_run
 /// # async fn example(election: eldest::Election) -> Result<(), eldest::BoxError> {
@@ -83,7 +84,7 @@ impl ForwardToLeader {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: nothing is left.
+    /// Cancel safe: no state is left behind.
     pub async fn new(election: &Election) -> eldest::Result<Self> {
         Ok(Self::with(election, election.route().await?, Http::new()))
     }
@@ -182,7 +183,7 @@ where
     }
 }
 
-/// Completes when that node's term is over, or when nobody has known for long whether it is.
+/// Completes when that node's term is over, or when etcd has not confirmed for one wait that it continues.
 async fn over(route: &Route, node: &Destination, env: &dyn Env) {
     let mut ended = pin!(route.ended(node));
     let longest = route.usual_wait();
@@ -197,7 +198,7 @@ async fn over(route: &Route, node: &Destination, env: &dyn Env) {
     }
 }
 
-/// Answers a request that has no answer of the leader.
+/// Answers a request for which there is no answer of the leader.
 fn refusal(election: &Election, error: &eldest_route::Error) -> Response {
     let code = match error.kind() {
         ErrorKind::NotLeading | ErrorKind::TooManyHops => return not_leader(election),
@@ -205,7 +206,8 @@ fn refusal(election: &Election, error: &eldest_route::Error) -> Response {
             let problem = Problem::new(StatusCode::BAD_GATEWAY, "answer_lost", chain(error));
             let mut response = problem.into_response();
             let name = eldest_route::not_leader(election.name());
-            // The node or client that routed it here may send it again, if that does no harm.
+            // The header permits the node or client that routed the request here to send it again, if that does no
+            // harm.
             response
                 .headers_mut()
                 .insert(eldest_route::ANSWER_LOST, name);

@@ -25,7 +25,7 @@ pub const SEEDS: &[&[u8]] = &[
     b"GET /v1/events HTTP\nHost: localhost\nLast-Event-ID: 5\n\n",
 ];
 
-/// A node that stands nowhere in particular, and whose etcd is not there.
+/// A node in no election of its own, whose etcd is absent.
 struct Stage {
     runtime: tokio::runtime::Runtime,
     env: System,
@@ -49,7 +49,7 @@ impl Stage {
     }
 }
 
-/// `METHOD URI ...`, headers, an empty line and a body, with simple line breaks.
+/// Parses `METHOD URI ...`, headers, an empty line and a body, with simple line breaks.
 fn parse(bytes: &[u8]) -> Option<Request<Body>> {
     let end = bytes.windows(2).position(|two| two == b"\n\n")?;
     let (head, body) = (&bytes[..end], &bytes[end + 2..]);
@@ -64,7 +64,7 @@ fn parse(bytes: &[u8]) -> Option<Request<Body>> {
     request.body(Body::from(body.to_vec())).ok()
 }
 
-/// Reads what a client sends, as hyper hands it over. Whether it was let in and found what it asked for.
+/// Passes a client's bytes to the router as hyper would. Returns true if the request was admitted and its path exists.
 pub fn request(bytes: &[u8]) -> bool {
     thread_local! {
         static STAGE: Option<Stage> = Stage::new();
@@ -78,7 +78,7 @@ pub fn request(bytes: &[u8]) -> bool {
         };
         let mut app = stage.app.clone();
         let answer = app.call(request);
-        // Some wait for an etcd that is not there.
+        // Some handlers wait for an etcd that is absent.
         let limit = Duration::from_millis(2);
         let answer = stage.runtime.block_on(timeout(&stage.env, limit, answer));
         let Some(Ok(answer)) = answer else {

@@ -11,13 +11,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-/// The pause after a counted heartbeat, as a part of the stall timeout. By so much at most, partitions stay for longer.
+/// The pause after a counted heartbeat, as a part of the stall timeout. A node keeps its partitions for longer by at
+/// most this pause.
 const PAUSE: u32 = 50;
 
 /// The conditions under which a node leads on behalf of a program: [`Node::lead_on_behalf_while_healthy`].
 ///
 /// A program that is dead or hangs loses its leadership after the [stall timeout](Health::stall_timeout) or the limit
-/// of the [check](Health::check), and its node stands again when the program is healthy. Without a condition, which is
+/// of the [check](Health::check), and its node joins again when the program is healthy. Without a condition, which is
 /// the default, a node leads for as long as it can.
 ///
 /// [`Node::lead_on_behalf_while_healthy`]: crate::Node::lead_on_behalf_while_healthy
@@ -48,8 +49,8 @@ impl Health {
     /// `POST /v1/partitions/{name}/heartbeat`, arrives for `timeout`, which is at most 24 h. The node joins the queue, or joins
     /// again after a stall, only once a heartbeat has arrived within `timeout`.
     ///
-    /// Partitions are given up at most a fiftieth of `timeout` later. If there is a [check](Health::check) as well, a missing
-    /// heartbeat fails the check, so that partitions are given up when the check's limit has passed too.
+    /// Partitions are released at most a fiftieth of `timeout` later. If there is a [check](Health::check) as well, a
+    /// missing heartbeat fails the check, so that partitions are released when the check's limit has passed too.
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = Some(timeout);
         self
@@ -95,9 +96,9 @@ pub(super) struct Fitness {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The heartbeats of the last term that was kept for the program.
+    /// The term to which heartbeats are reported: the last one that was kept for the program.
     heartbeats: Option<Heartbeats>,
-    /// The last heartbeat that counted as an answer of the program.
+    /// The time of the last heartbeat that counted as an answer of the program.
     counted: Option<Time>,
     /// Why the last check failed.
     illness: Option<String>,
@@ -149,10 +150,10 @@ impl Fitness {
     fn unanswered(&self) {
         let mut shared = self.shared();
         match (self.health.stall_timeout, &self.health.check) {
-            // A call that waits for the next heartbeat says nothing about the last one.
+            // A call that waits for the next heartbeat does not judge the last one.
             (Some(limit), None) if shared.counted.is_none() => shared.illness = Some(silent(limit)),
             (Some(_), None) => {}
-            // A call that hangs is dropped.
+            // A call that hangs is dropped, so this text replaces its answer.
             _ => {
                 let unanswered = || "its health check has not answered".to_owned();
                 shared.illness.get_or_insert_with(unanswered);
@@ -165,7 +166,7 @@ impl Fitness {
             (Some(limit), None) => self.next_heartbeat(limit).await,
             (Some(limit), Some(check)) => {
                 let fresh = |at: &Option<Time>| at.is_some_and(|at| self.since(at) < limit);
-                // The next one counts at once, not at the next call.
+                // The next heartbeat counts at once, not only at the next call.
                 self.heartbeat(limit, check.every, fresh).await?;
                 (check.ask)().await
             }
@@ -179,7 +180,7 @@ impl Fitness {
         let counted = self.shared().counted;
         let last = counted.map_or(Duration::ZERO, |at| self.since(at));
         let rest = limit.checked_sub(last).filter(|rest| !rest.is_zero());
-        // Less than the time after which the whole call would be dropped.
+        // The wait ends before the time at which the whole call would be dropped.
         let rest = rest.unwrap_or(limit).min(limit / PAUSE * (PAUSE - 1));
         let new = |at: &Option<Time>| *at > counted && at.is_some_and(|at| self.since(at) < limit);
         let at = self.heartbeat(limit, rest, new).await?;

@@ -21,9 +21,9 @@ use eldest::{Election, Term};
 /// An admitted request carries the [`Term`](eldest::Term) as an extension, so that the handler can fence its writes.
 /// Once the token of the term is cancelled, the layer admits no new request, even while the term is still valid.
 ///
-/// **What was admitted goes on** beyond the end of the term, unless the handler ends it: a long answer, and a connection that
-/// changed its protocol, such as a web socket. The handler awaits [`Term::lost`] beside its work, and then closes the
-/// connection, so that the caller comes back to the next leader.
+/// **Admitted work continues** beyond the end of the term, unless the handler ends it: a long answer, and a connection
+/// that changed its protocol, such as a web socket. The handler awaits [`Term::lost`] beside its work, and then closes
+/// the connection, so that the caller comes back to the next leader.
 ///
 /// ```
 /// # #[tokio::main]
@@ -106,14 +106,14 @@ pub(super) fn leading(election: &Election) -> Option<Term> {
     election.term().filter(leading)
 }
 
-/// Refuses a request that nobody has worked on.
+/// Refuses a request that no handler has worked on.
 pub(super) fn not_leader(election: &Election) -> Response {
     let detail = format!("this node does not lead {:?}", election.name());
     nobody_worked(election, Problem::try_again("not_leader", detail))
 }
 
-/// Answers with that problem, and says that nobody has worked on the request: the node or client that routed it here may
-/// send it again.
+/// Answers with that problem and a header which says that no handler has worked on the request: the node or client that
+/// routed it here may send it again.
 pub(super) fn nobody_worked(election: &Election, problem: Problem) -> Response {
     let mut response = problem.into_response();
     let name = eldest_route::not_leader(election.name());

@@ -34,22 +34,23 @@ pub(super) struct Held {
     ttl: Duration,
     env: SharedEnv,
     pub(super) term: Term,
-    /// The session whose guard must know of each promise; `None`: it awaits the end of the process that is promised anything.
+    /// The session whose guard must know each promise. `None` if the guard awaits the end of the process that received
+    /// it.
     session: Option<Session>,
     times: Mutex<Times>,
-    /// Cancelled when the caller releases it.
+    /// Cancelled when the caller releases the lock.
     given_back: CancellationToken,
-    /// True if etcd confirmed that the lock is free; `None`: not known yet.
+    /// True if etcd confirmed that the lock is free; `None` if that is not known yet.
     end: watch::Sender<Option<bool>>,
 }
 
 #[derive(Debug)]
 struct Times {
-    /// The time at which it is released without a sign of life.
+    /// The time at which the lock is released unless a sign of life comes first.
     expires: Time,
     /// The time until which the caller may act.
     promised: Time,
-    /// True if nothing is promised any more.
+    /// True if no time is promised any more.
     over: bool,
 }
 
@@ -61,7 +62,7 @@ pub(super) enum Sign {
     Lost(Option<LostReason>),
     /// The sign of life came too late.
     Over,
-    /// The session's guard does not know of it, so nothing more is promised.
+    /// The session's guard does not know the promise, so no more time is promised.
     Unguarded(Error),
 }
 
@@ -130,7 +131,7 @@ impl LockTable {
 impl Held {
     fn new(env: &SharedEnv, term: Term, (resource, owner): (&str, String), ttl: Duration) -> Self {
         let now = env.now();
-        // Drawn by the system for each lock, so that only the caller who receives the id can give the lock back.
+        // The system draws new bits for each lock, so that only the caller that receives the id can release the lock.
         let [high, low] = [env.random(), env.random()];
         Self {
             id: format!("{high:016x}{low:016x}"),
@@ -162,7 +163,7 @@ impl Held {
         if self.term.lost_reason().is_some() || !self.term.is_valid() {
             return Sign::Lost(self.term.lost_reason());
         }
-        // Before the caller knows.
+        // The guard learns the promise before the caller does.
         if let Some(session) = &self.session
             && let Err(error) = Inside::from(session).promise(promised)
         {
@@ -204,7 +205,7 @@ impl Held {
                 () = self.sleep(false) => {}
             }
             if lost.is_cancelled() {
-                // The promises still hold, unless the key itself is gone.
+                // The promises still hold unless the key itself was deleted, so the release waits for their end.
                 self.sleep(true).await;
             }
         });
@@ -236,7 +237,7 @@ impl Held {
                 } else {
                     times.expires
                 };
-                // Decided here, or a sign of life could come between.
+                // The decision and its effect share one locked section, so that no sign of life comes in between.
                 if self.env.now() >= until {
                     times.over = true;
                     return;
@@ -253,7 +254,7 @@ impl Held {
 }
 
 impl std::fmt::Debug for Held {
-    /// Leaves out the id.
+    /// Formats the lock without its id.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Held")
             .field("resource", &self.resource)

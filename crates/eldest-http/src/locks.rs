@@ -121,7 +121,7 @@ pub(super) async fn one(
 
 /// Answers `POST /v1/locks/{resource}`. A caller that disconnects while it waits gives up its place.
 async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Response, Problem> {
-    // As the caller wrote it, so that what it appends fits.
+    // The path is used as the caller wrote it, so that the caller's own suffix fits.
     let Ok(OriginalUri(own)) = request.extract_parts::<OriginalUri>().await;
     let peer = request.extensions().get::<Peer>().cloned();
     let asked: AcquireLock = body::read(request, &**locks.env()).await?;
@@ -165,7 +165,7 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
         );
         return Err(Problem::new(StatusCode::CONFLICT, "held", detail));
     };
-    // Candidates may have joined behind it while it waited: it must not come before them.
+    // Candidates may have joined behind the caller while it waited: the caller must not come before them.
     if !wait.is_zero()
         && internal::has_candidates(&lock.roster().await.map_err(|error| refused(&error))?)
     {
@@ -212,7 +212,7 @@ fn renew(held: &Held) -> Result<Response, Problem> {
 /// Answers `DELETE /v1/locks/{resource}/{lock}`, the end of the caller's work.
 async fn release(held: &Held) -> Response {
     let released = held.give_back().await;
-    // Not confirmed yet, it goes on in the background.
+    // The release is not confirmed yet; it continues in the background.
     let status = if released {
         StatusCode::OK
     } else {

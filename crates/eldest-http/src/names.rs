@@ -1,5 +1,5 @@
-//! Parses the names in paths. A slash may stand in the name of an election or a lock as it is; `%2F` always belongs to
-//! the name, so a name whose last part is also an action's is written with it.
+//! Parses the names in paths. The name of an election or a lock may contain a plain slash. `%2F` always belongs to the
+//! name, so it is needed in a name whose last part is also an action's.
 
 use http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
@@ -98,7 +98,7 @@ pub(super) enum LockRequest {
     Other(&'static str),
 }
 
-/// Returns the name of a lock, and the request. The method tells where the name ends.
+/// Returns the name of a lock, and the request. The method determines where the name ends.
 pub(super) fn lock(method: &Method, path: &str) -> Result<LockRequest, Problem> {
     let rest = path.strip_prefix(LOCKS).unwrap_or_default();
     let held = |path: &str| match path.rsplit_once('/') {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_tells_where_the_name_of_a_lock_ends() {
+    fn method_determines_where_the_name_of_a_lock_ends() {
         let (post, put, delete) = (Method::POST, Method::PUT, Method::DELETE);
         let read = |method: &Method, path: &str| lock(method, &format!("{LOCKS}{path}")).unwrap();
         let both = || ("a/b".to_owned(), "l1".to_owned());

@@ -64,12 +64,12 @@ pub struct Node {
     pub(super) streams: Arc<Semaphore>,
     pub(super) render: Option<Render>,
     pub(super) locks: Option<Locks>,
-    /// The evacuations that callers may change.
+    /// The evacuations that callers may order and lift.
     pub(super) evacuations: Option<Orders>,
     pub(super) programs: Programs,
     /// The only process on whose behalf it leads, if its command line names one.
     pub(super) program: Option<u32>,
-    /// `None`: the TTL of each session.
+    /// The age of a stale view. `None` means the TTL of each session.
     pub(super) stale_after: Option<Duration>,
 }
 
@@ -142,11 +142,11 @@ impl Node {
     /// `fencing_token` of the same answer. If anything else in this session began the term, the node promises nothing,
     /// and its role is `ending`.
     ///
-    /// **A program that dies.** Over a Unix socket (`serve_unix`), `POST /v1/program` binds the elections to the life of a
-    /// process. From then on, only bound processes are promised time; for any other caller, `may_act_for_ms` is null. When
-    /// every process that was bound has ended, the node leaves all its elections at once, without the grace period, because
-    /// the dead cannot act; it only waits for the end of what it had promised others before the first one was bound. It
-    /// stands again when a process binds itself.
+    /// **A program that dies.** Over a Unix socket (`serve_unix`), `POST /v1/program` binds the elections to the life
+    /// of a process. From then on, only bound processes are promised time; for any other caller, `may_act_for_ms` is
+    /// null. When every process that was bound has ended, the node leaves all its elections at once, without the grace
+    /// period, because the dead cannot act; it only waits for the end of what it had promised others before the first
+    /// one was bound. It joins again when a process binds itself.
     ///
     /// **A session with a [guard](eldest::SessionOptions::guard).** When this process dies, the guard deletes its keys after
     /// the last promise has ended, or, if processes were bound, when the last of them has ended. The guard knows each promise
@@ -162,10 +162,10 @@ impl Node {
     /// Campaigns as [`Node::lead_on_behalf`] does, while the program is healthy.
     ///
     /// A leader whose program gives no [heartbeat](Health::stall_timeout), or fails its [check](Health::check), for too
-    /// long ends its term as [`Stalled`](eldest::LostReason::Stalled). The node keeps its key for the grace period that it
-    /// promised to callers, and joins again, at the back, when the program is healthy. It does not stand at first either
-    /// before the program is healthy; until then, `GET /ready` says why. A node that waits in the queue keeps its place
-    /// without being asked.
+    /// long ends its term as [`Stalled`](eldest::LostReason::Stalled). The node keeps its key for the grace period that
+    /// it promised to callers, and joins again, at the back, when the program is healthy. It does not join for the
+    /// first time before the program is healthy either; until then, `GET /ready` says why. A node that waits in the
+    /// queue keeps its place, and its program is not checked.
     pub fn lead_on_behalf_while_healthy<S, K>(
         self,
         election: &Election,
@@ -191,7 +191,7 @@ impl Node {
         self.show(election, Part::OnBehalf(kept.clone(), programs, fitness))
     }
 
-    /// Shows an election in which this session is a candidate for its own work. `GET /leader` only tells where that
+    /// Shows an election in which this session is a candidate for its own work. `GET /leader` only shows where that
     /// work runs: callers may not act on that answer, and `may_act_for_ms` is null.
     pub fn works_in(self, election: &Election) -> Self {
         self.show(election, Part::OwnWork)
@@ -215,8 +215,8 @@ impl Node {
     /// Offers locks of this session to programs in other languages, under `/v1/locks`. Without this option, those paths
     /// are not found.
     ///
-    /// A name is refused with 409 and the code `election` if the node shows an election of that name, or if candidates of one
-    /// stand in etcd. [`Node::lock_names`] limits the names.
+    /// A name is refused with 409 and the code `election` if the node shows an election of that name, or if etcd has
+    /// candidates of such an election. [`Node::lock_names`] limits the names.
     ///
     /// A caller keeps its lock by renewals, or by the connection of its request. Each answer says how long the caller
     /// may act: `may_act_for_ms` from before it sent the request.
@@ -226,14 +226,15 @@ impl Node {
     /// or an open connection. A connection that was cut off counts as gone after twice
     /// [`Limits::silence`](super::Limits::silence). But the system keeps the connection of a process that is only
     /// stopped, so such a process **keeps its lock for as long as it is stopped**: a process that may be stopped should
-    /// use renewals. The promise to a caller holds in any case: nobody else receives the lock before `may_act_for_ms`
-    /// has passed, under the conditions at the head of the [documentation of `eldest`](eldest).
+    /// use renewals. The promise to a caller holds in any case: no other client receives the lock before
+    /// `may_act_for_ms` has passed, under the conditions at the head of the [documentation of `eldest`](eldest).
     ///
     /// Over a Unix socket (`serve_unix`), a caller may bind its lock to a process, with `"holder": "peer"`,
     /// `"holder": "pidfd"` or `"holder_pid"`. The lock is then also free as soon as that process has ended.
     ///
-    /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard deletes its keys when
-    /// nobody may act any longer: after the last promise, and when every process to which a lock was bound has ended.
+    /// If the session has a [guard](eldest::SessionOptions::guard) and this process dies, the guard deletes its keys
+    /// when no caller may act any longer: after the last promise, and when every process to which a lock was bound has
+    /// ended.
     pub fn locks(mut self, session: &Session) -> Self {
         self.locks = Some(Locks::new(session.clone()));
         self
@@ -274,8 +275,8 @@ impl Node {
         self
     }
 
-    /// Says that the node leads on behalf of that process alone, so that no other can bind the elections. For a node whose
-    /// elections are known.
+    /// Declares that the node leads on behalf of that process alone, so that no other can bind the elections. Call it
+    /// once the node's elections are known.
     #[doc(hidden)]
     pub fn only_for(mut self, process: &Arc<Process>) -> Self {
         self.program = Some(process.number());
@@ -400,12 +401,12 @@ impl Shown {
         own
     }
 
-    /// Returns the state of this node in the election, at this moment, for nobody who would act on it.
+    /// Returns the state of this node in the election, at this moment, to show it; it promises no time to any caller.
     pub(super) fn seen(&self) -> OwnState {
         let LocalState { status, held, .. } = internal::local_state(&self.election);
         let grace = self.inside().grace();
         let term = held.map(|held| held.term);
-        // Where others act, a term in which nobody keeps the key for them promises nothing.
+        // If callers act, a term whose key is not kept for them promises nothing.
         let kept = match (self.kept(), &term) {
             (Some(kept), Some(term)) => kept.is(term.fencing_token()),
             _ => true,
@@ -414,10 +415,10 @@ impl Shown {
         let ends = term
             .as_ref()
             .is_none_or(|term| term.lost_reason().is_some());
-        // Asked last: nothing but the answer lies between the clock and the caller.
+        // Validity is read last: no other step lies between the clock and the answer.
         let valid = term.as_ref().is_some_and(Term::is_valid);
-        let role = match (self.stands(), valid) {
-            // After the token was cancelled nothing new is to begin, and so it is if the watchdog is late.
+        let role = match (self.is_candidate(), valid) {
+            // Once the token is cancelled, no new work may begin. The same holds when the watchdog is late.
             (true, true) if kept && !ends && left >= Some(grace) => Role::Leader,
             (true, true) => Role::Ending,
             (true, false) => Role::Follower,
@@ -441,7 +442,7 @@ impl Shown {
         }
     }
 
-    pub(super) fn stands(&self) -> bool {
+    pub(super) fn is_candidate(&self) -> bool {
         !matches!(self.part, Part::Observes)
     }
 
@@ -474,7 +475,7 @@ impl Shown {
     /// with a fresh view.
     pub(super) fn unready(&self, age: Age) -> Option<String> {
         let session = self.session();
-        if self.stands() {
+        if self.is_candidate() {
             let stands = matches!(
                 self.election.status(),
                 Status::Waiting { .. } | Status::Leading { .. } | Status::Ending { .. }
@@ -554,8 +555,8 @@ impl Shown {
     }
 }
 
-/// Returns the leader as a node with that last term of its own knows it. Of its own term the node's clock knows more than
-/// etcd, from which the node may hear late or nothing.
+/// Returns the leader as a node with that last term of its own knows it. The node's clock knows the end of its own term
+/// before etcd reports it, if etcd reports it at all.
 fn leader<'a>(roster: &'a Roster, own: Option<&Term>) -> Option<&'a eldest::Member> {
     let Some(term) = own else {
         return roster.leader();

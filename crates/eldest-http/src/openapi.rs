@@ -34,11 +34,11 @@ const EVENTS: &str = "Events `state`, whose data is an `ElectionState`: at once,
 const CONNECTION: &str = "Held by the connection: a line with a `Lock` at once and every `ttl_ms / 4`; the last line is a \
     `LockLost`.";
 
-/// One operation: its id, its tag, its summary.
+/// An operation of the interface: its id, its tag, its summary.
 struct Op(OperationBuilder);
 
 impl Op {
-    /// Every request may be malformed, and may call the node by a wrong name.
+    /// Describes an operation. Every request may be malformed, and may call the node by a wrong name.
     fn new(id: &str, tag: &str, summary: &str) -> Self {
         let new = OperationBuilder::new()
             .operation_id(Some(id))
@@ -53,7 +53,7 @@ impl Op {
             .refuses("503", "The node answers too many requests at once.")
     }
 
-    /// Describes an operation that changes something, so it may need a token.
+    /// Describes an operation that changes state, so it may need a token.
     fn changing(id: &str, tag: &str, summary: &str) -> Self {
         let open = SecurityRequirement::default();
         let token = SecurityRequirement::new::<_, _, String>("token", []);
@@ -67,7 +67,7 @@ impl Op {
         Self(self.0.parameter(parameter))
     }
 
-    /// Takes a JSON body of that type, and refuses what is none.
+    /// Describes a JSON body of that type; any other body is refused.
     fn reads<T: ToSchema>(self) -> Self {
         let asked = ContentBuilder::new().schema(Some(reference::<T>())).build();
         let body = RequestBodyBuilder::new().required(Some(Required::True));
@@ -485,7 +485,7 @@ fn openapi() -> Value {
     all
 }
 
-/// Fails unless the file has what the types say, or writes it if that is asked for.
+/// Fails unless the file matches the types. Writes the file if that is requested.
 fn compare(file: &str, now: &Value) {
     let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("ELDEST_RENEW").is_some() {
@@ -512,7 +512,7 @@ fn the_committed_schema_of_the_command_is_what_the_types_say() {
 }
 
 #[test]
-fn each_operation_has_an_id_of_its_own_and_a_tag_that_is_explained() {
+fn each_operation_has_its_own_id_and_an_explained_tag() {
     let all = openapi();
     let tags = all["tags"].as_array().expect("tags");
     let mut ids = std::collections::BTreeSet::new();

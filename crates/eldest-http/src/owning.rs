@@ -30,7 +30,7 @@ impl KeptPartitions {
         KeptPartition(self.clone(), number, token)
     }
 
-    /// Keeps no partition any more: from now on, no caller is promised anything.
+    /// Ends all kept terms: from now on, no caller is promised any time.
     fn end(&self) {
         self.lock().clear();
     }
@@ -57,7 +57,7 @@ impl Drop for KeptPartition {
     }
 }
 
-/// A membership on behalf of callers: what is kept for them, while these programs live and are fit.
+/// A membership on behalf of callers: the terms kept for them, while these programs live and are fit.
 #[derive(Debug, Clone)]
 pub(super) struct Owning {
     kept: KeptPartitions,
@@ -108,7 +108,7 @@ impl Owning {
         }
         let grace = session.grace();
         let kept = self.kept.lock();
-        // Validity is asked last: nothing but the answer lies between the clock and the caller.
+        // Validity is read last: no other step lies between the clock and the answer.
         let may_act = |term: &Term| {
             let ends = term.lost_reason().is_some();
             !ends && term.valid_until().time_left() >= grace && term.is_valid()
@@ -150,11 +150,11 @@ impl Owning {
         until_orphaned(run, self.programs.end(end)).await
     }
 
-    /// The work on a partition: it keeps the partition until nobody may act any longer.
+    /// Keeps the partition until no caller may act any longer.
     async fn keep(self, of: Partitions, partition: Partition, orphaned: CancellationToken) {
         let term = partition.term();
         let _kept = self.kept.begin(partition.number(), term.clone(), &orphaned);
-        // This work only waits for the moment at which it would be dropped.
+        // This work only waits for the time at which it would be dropped.
         internal::interruptible(&term);
         self.programs
             .may_act_no_longer(Inside::from(&of), &term, &orphaned)

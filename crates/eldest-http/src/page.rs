@@ -23,35 +23,35 @@ const fn text(kind: &'static str, text: &'static str) -> Text {
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-/// `GET /`.
+/// Answers `GET /`.
 pub(super) async fn status() -> impl IntoResponse {
     let page = text("text/html; charset=utf-8", include_str!("page.html"));
     ([(header::CONTENT_SECURITY_POLICY, POLICY)], page)
 }
 
-/// `GET /page.js`, for [`status`].
+/// Answers `GET /page.js`, for [`status`].
 pub(super) async fn script() -> Text {
     text("text/javascript; charset=utf-8", include_str!("page.js"))
 }
 
-/// `GET /page.css`, for [`status`].
+/// Answers `GET /page.css`, for [`status`].
 pub(super) async fn style() -> Text {
     text("text/css; charset=utf-8", include_str!("page.css"))
 }
 
-/// `GET /openapi.json`.
+/// Answers `GET /openapi.json`.
 pub(super) async fn description() -> Text {
     text("application/json", include_str!("openapi.json"))
 }
 
-/// `GET /metrics`.
+/// Answers `GET /metrics`.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let Some(Render(render)) = &app.node.render else {
         let detail = "this node has no metrics to show";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_metrics", detail));
     };
-    for shown in app.node.shown.iter().filter(|shown| shown.stands()) {
-        // A term that runs out tells nobody at that very moment.
+    for shown in app.node.shown.iter().filter(|shown| shown.is_candidate()) {
+        // The end of a term by the clock sends no notification, so the gauge is set now.
         let leads = matches!(shown.seen().role, Role::Leader | Role::Ending);
         internal::report_leading(shown.identity(), shown.election.name(), leads);
     }

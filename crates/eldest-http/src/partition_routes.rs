@@ -1,4 +1,4 @@
-//! Answers requests about partitions: who owns each, and who owns a key's.
+//! Answers requests about partitions: the owner of each partition, and the owner of a key.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Node {
     /// promise holds under the three conditions at the head of the [documentation of `eldest`](eldest). Fence what must never
     /// happen twice, with the `fencing_token` of the same partition.
     ///
-    /// A program that dies, and a session with a guard, are as for [`Node::lead_on_behalf`].
+    /// **A program that dies**, and a session with a guard, have the same effects as for [`Node::lead_on_behalf`].
     pub fn own_on_behalf<S, K>(self, partitions: &Partitions, shutdown: S) -> (Self, Leading)
     where
         S: Shutdown<K>,
@@ -197,9 +197,9 @@ struct Follower {
     app: Arc<App>,
     name: String,
     view: watch::Receiver<View>,
-    /// The last map of which the caller has every change.
+    /// The last map that the caller has received completely.
     sent: Option<PartitionMap>,
-    /// The state that the caller receives in several events, and the first partition of the next one.
+    /// The state that is sent to the caller in several events, and the first partition of the next event.
     unfinished: Option<(View, u32)>,
     begun: bool,
     /// True if the last reported view was stale.

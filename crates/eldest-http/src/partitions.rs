@@ -25,7 +25,7 @@ pub(super) const LARGEST: usize = 1024;
 #[derive(Debug)]
 pub(super) struct ObservedPartitions {
     pub(super) partitions: Partitions,
-    /// If the node owns partitions on behalf of its callers.
+    /// The membership, if the node owns partitions on behalf of its callers.
     pub(super) owning: Option<Owning>,
     pub(super) view: watch::Receiver<View>,
     /// Ends the observer when it is dropped.
@@ -35,7 +35,7 @@ pub(super) struct ObservedPartitions {
 /// The last state of an observer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// `None`: etcd has not answered yet, or others share the partitions under another count.
+    /// The last map. `None` if etcd has not answered yet, or if others share the partitions under another count.
     pub(super) map: Option<PartitionMap>,
     refused: Option<Refusal>,
     confirmed: Confirmed,
@@ -160,7 +160,7 @@ impl View {
 
     fn refuse(&mut self, error: &Error) {
         let kind = error.kind();
-        // The owners of another count are none of this one.
+        // Owners under another count do not own partitions of this one.
         if kind == ErrorKind::CountMismatch {
             self.map = None;
         }
@@ -171,9 +171,9 @@ impl View {
     }
 }
 
-/// Shows what one observer sees.
+/// Publishes the maps of one observer.
 async fn follow_map(mut changes: PartitionMapObserver, view: &watch::Sender<View>) {
-    // Nothing that a caller has to hear of.
+    // This change needs no notification of callers.
     view.send_if_modified(|view| {
         view.confirmed.begin(Freshness::of_map(&changes));
         false
@@ -193,7 +193,8 @@ async fn follow_map(mut changes: PartitionMapObserver, view: &watch::Sender<View
     }
 }
 
-/// The fields of a partition's owner that answers show. Borrowed: each change compares all partitions.
+/// Returns the fields of a partition's owner that answers show. They are borrowed, because each change compares all
+/// partitions.
 fn shown(map: &PartitionMap, partition: u32) -> Option<(&str, Option<&str>, i64, i64)> {
     let owner = map.owner(partition)?;
     Some((
@@ -204,7 +205,7 @@ fn shown(map: &PartitionMap, partition: u32) -> Option<(&str, Option<&str>, i64,
     ))
 }
 
-/// As many partitions as one answer has room for.
+/// A list of as many partitions as one answer has room for.
 #[derive(Default)]
 pub(super) struct Listed {
     partitions: Vec<PartitionState>,

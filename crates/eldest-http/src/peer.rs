@@ -1,4 +1,4 @@
-//! Tells which process a request over a Unix socket comes from, and opens the process to whose life a lock or an election
+//! Finds the process that sent a request over a Unix socket, and opens the process to whose life a lock or an election
 //! is bound.
 
 use std::convert::Infallible;
@@ -23,13 +23,13 @@ pub(super) struct Peer(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    /// Why the process cannot be awaited, if it cannot.
+    /// The opened process, or the reason why its end cannot be awaited.
     process: Result<Arc<Process>, String>,
-    /// `None`: unknown.
+    /// The user of the process; `None` if it is unknown.
     user: Option<u32>,
     /// True if the process is known to be in this node's pid namespace.
     shares_numbers: bool,
-    /// The last open file that it has sent, until a request names it.
+    /// The last open file that the process has sent, until a request names it.
     #[cfg(target_os = "linux")]
     sent: Mutex<Option<OwnedFd>>,
 }
@@ -59,7 +59,7 @@ impl Peer {
         }))
     }
 
-    /// Keeps a file that came with the caller's bytes, in the place of the one before.
+    /// Keeps a file that came with the caller's bytes, and drops the one before.
     #[cfg(target_os = "linux")]
     pub(super) fn has_sent(&self, file: OwnedFd) {
         *self.sent() = Some(file);
@@ -129,7 +129,7 @@ fn open(number: Option<i32>, user: u32) -> Result<Process, String> {
         "it is in a pid namespace that this node does not see; let both share one, or run the node outside",
     )?;
     let process = Process::open(number)?;
-    // The number of a process that has ended may have passed to another user's.
+    // After a process has ended, its number may have passed to a process of another user.
     same_user(&process, user)?;
     Ok(process)
 }
@@ -149,7 +149,7 @@ fn bad_holder(detail: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad_holder", detail)
 }
 
-/// The process that a request comes from; `None` over TCP, where it is unknown.
+/// The process that sent a request; `None` over TCP, where it is unknown.
 #[derive(Debug)]
 pub(super) struct Caller(pub(super) Option<Peer>);
 

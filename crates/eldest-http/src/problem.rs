@@ -33,13 +33,13 @@ impl Problem {
         }
     }
 
-    /// Makes a refusal after which the caller may ask again in a second.
+    /// Makes a refusal after which the caller may try again in a second.
     pub(super) fn try_again(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// Makes a refusal of an error of the session. `invalid` is the code for input that breaks a rule.
+    /// Converts an error of the session to a refusal. `invalid` is the code for input that breaks a rule.
     pub(super) fn of(error: &Error, invalid: &'static str) -> Self {
         let detail = error.report().to_string();
         match error.kind() {
@@ -58,7 +58,7 @@ impl Problem {
     }
 }
 
-/// Writes an error and all that caused it.
+/// Writes an error and all its causes.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let said: Vec<String> = causes.map(ToString::to_string).collect();
@@ -90,7 +90,7 @@ impl IntoResponse for Problem {
 
 /// Answers a path that does not exist.
 pub(super) async fn no_such_path(request: Request) -> Response {
-    // `OPTIONS *` asks for what the server as a whole takes.
+    // `OPTIONS *` requests the methods of the server as a whole.
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
         return options("GET,HEAD,POST,PUT,DELETE,OPTIONS");
     }
@@ -126,7 +126,7 @@ fn refused(request: &Request) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
-/// Shortens text of a caller before an answer repeats it.
+/// Shortens a caller's text before an answer repeats it.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     const LONGEST: usize = 100;
     match text.char_indices().nth(LONGEST) {

@@ -29,32 +29,33 @@ pub(super) struct Programs(watch::Sender<Ledger>);
 
 #[derive(Debug)]
 struct Ledger {
-    /// The programs that have bound themselves, and are alive. `None`: none has ever done so, and each caller may act.
+    /// The bound programs that are alive. `None` if no program was ever bound: then each caller may act.
     alive: Option<Vec<Program>>,
-    /// When the last promise ends that was given before a program bound itself. Its caller may live, whichever program ends.
+    /// The end of the last promise that was given before a program was bound. Its caller may live, whichever program
+    /// ends.
     promised: Time,
 }
 
 #[derive(Debug)]
 struct Program {
     process: Arc<Process>,
-    /// True if the guards of the sessions, if they have any, await its end.
+    /// True if the guards of the sessions, if there are any, await the end of the program.
     guarded: bool,
 }
 
-/// The answer to a caller that asks whether it may act.
+/// The answer to a caller that requests time to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
     /// The caller may act for a grace period.
     Given,
-    /// Only programs that have bound themselves may act, and it is none of them.
+    /// Only bound programs may act, and the caller is none of them.
     ForOthers,
-    /// The session's guard could end the lease while the caller acts, so nobody may.
+    /// The session's guard could end the lease while the caller acts, so no caller may act.
     Unguarded,
 }
 
 impl Program {
-    /// While a process lives, nothing else has its number.
+    /// While a process lives, no other process has its number.
     fn is(&self, process: &Process) -> bool {
         let number = self.process.number();
         number == process.number() && !self.process.has_ended() && !process.has_ended()
@@ -75,19 +76,19 @@ impl Programs {
         }))
     }
 
-    /// Binds the elections to that process for good. It is not awaited here.
+    /// Binds the elections to that process for good. Its end is not awaited here.
     pub(super) fn only(&self, process: &Arc<Process>, guarded: bool) {
         let process = Arc::clone(process);
         self.0
             .send_modify(|ledger| ledger.alive = Some(vec![Program { process, guarded }]));
     }
 
-    /// Promises a caller that nobody else leads within a grace period of that session, which has a guard or none. The guard
-    /// knows that before the caller does.
+    /// Promises a caller that no other node leads within a grace period of that session, which may have a guard. The
+    /// guard learns the promise before the caller does.
     pub(super) fn promise(&self, session: Inside<'_>, caller: Option<&Process>) -> Promise {
         let until = session.env().now().after(session.grace());
         let mut guarded = None;
-        // No program binds itself, and none is forgotten, between the look and the entry.
+        // One locked section reads and updates the ledger, so that no program is bound or removed in between.
         self.0.send_if_modified(|ledger| {
             guarded = match &ledger.alive {
                 None => {
@@ -103,7 +104,7 @@ impl Programs {
         });
         match guarded {
             None => Promise::ForOthers,
-            // The guard awaits its end.
+            // The guard awaits the end of this program.
             Some(true) => Promise::Given,
             Some(false) if session.promise(until).is_ok() => Promise::Given,
             Some(false) => Promise::Unguarded,
@@ -115,9 +116,9 @@ impl Programs {
         self.0.borrow().may_act()
     }
 
-    /// Completes when a program may act: at once if none has ever bound itself.
+    /// Completes when a program may act: at once if none was ever bound.
     pub(super) async fn begin(&self) {
-        // The sender is ours, so it stays.
+        // This value owns the sender, so the channel stays open.
         let _ = self.0.subscribe().wait_for(Ledger::may_act).await;
     }
 
@@ -125,13 +126,13 @@ impl Programs {
     /// itself.
     pub(super) async fn end(&self, then: impl FnOnce()) {
         let mut ledger = self.0.subscribe();
-        // While this value is borrowed, nobody changes it.
+        // While this value is borrowed, the ledger cannot change.
         let _ended = ledger.wait_for(|ledger| !ledger.may_act()).await;
         then();
     }
 
-    /// Completes when nobody may act any longer on what was promised in a term: a grace period after its end has begun or, if
-    /// `orphaned` is cancelled because every program has ended, when the last promise to another caller is over.
+    /// Completes when no caller may act any longer on the promises of a term: a grace period after its end has begun
+    /// or, if `orphaned` is cancelled because every program has ended, when the last promise to another caller is over.
     pub(super) async fn may_act_no_longer(
         &self,
         session: Inside<'_>,
@@ -140,11 +141,11 @@ impl Programs {
     ) {
         let env = session.env();
         term.lost().cancelled().await;
-        // At its cutoff the work would be dropped, which is logged as a fault of the work.
+        // The work must end before its cutoff, at which it would be dropped and logged as faulty.
         let end = env.now().after(session.grace()).min(internal::cutoff(term));
         let others = async {
             orphaned.cancelled().await;
-            // The promise does not grow any more: once a program is bound, only bound programs get one.
+            // This promise no longer grows: once a program is bound, only bound programs receive promises.
             let promised = self.0.borrow().promised;
             env.wake_at(promised).await;
         };
@@ -178,7 +179,7 @@ impl Programs {
         bound
     }
 
-    /// Forgets a process when it has ended.
+    /// Removes a process from the ledger when it has ended.
     async fn outlive(&self, process: &Arc<Process>) {
         tracing::info!(target: "eldest::http", pid = process.number(), "elections bound to a program");
         process.ended().await;

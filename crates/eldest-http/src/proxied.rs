@@ -1,5 +1,5 @@
-//! Passes a request on to another server as a reverse proxy does: headers about the caller, none of the connection, and
-//! connections that change their protocol.
+//! Passes a request on to another server as a reverse proxy does: it adds headers about the caller, removes those of
+//! the connection, and joins connections that change their protocol.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -33,7 +33,7 @@ pub(super) trait Client {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OverTls;
 
-/// Belong to one connection, besides those that `connection` names (RFC 9110, 7.6.1).
+/// The headers that belong to one connection, besides those that `connection` names (RFC 9110, 7.6.1).
 const OF_CONNECTION: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -86,12 +86,12 @@ pub(super) async fn pass<C: Client>(
 async fn join(caller: OnUpgrade, leader: OnUpgrade) {
     if let (Ok(caller), Ok(leader)) = tokio::join!(caller, leader) {
         let (mut caller, mut leader) = (TokioIo::new(caller), TokioIo::new(leader));
-        // An end is an end, no matter which side makes it.
+        // Either side may end the connection, and an error ends it as well.
         let _ = tokio::io::copy_bidirectional(&mut caller, &mut leader).await;
     }
 }
 
-/// The protocol that a head asks for, or agrees to.
+/// Returns the protocol that the headers request or accept.
 fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = named_by_connection(headers).any(|name| name == header::UPGRADE);
     headers.get(header::UPGRADE).filter(|_| asks).cloned()
@@ -102,7 +102,7 @@ fn mark_upgrade(headers: &mut HeaderMap, protocol: &HeaderValue) {
     headers.insert(header::UPGRADE, protocol.clone());
 }
 
-/// The headers that belong to the connection.
+/// Returns the headers that `connection` names.
 fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter();
     let values = values.filter_map(|value| value.to_str().ok());
@@ -117,7 +117,7 @@ fn remove_of_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes a request that came from a caller one of this node's.
+/// Turns a caller's request into one of this node's own.
 fn prepare(request: &mut Request) {
     let caller = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let caller = caller.map(|ConnectInfo(address)| *address);
@@ -141,7 +141,7 @@ fn prepare(request: &mut Request) {
     *request.version_mut() = Version::HTTP_11;
 }
 
-/// Appends the caller to `forwarded` (RFC 7239) and `x-forwarded-for`. The first node in the row names host and scheme.
+/// Appends the caller to `forwarded` (RFC 7239) and `x-forwarded-for`. The first node on the way names host and scheme.
 fn append_caller(headers: &mut HeaderMap, caller: Option<SocketAddr>, scheme: &'static str) {
     let host = headers.get(header::HOST).cloned();
     let address = caller.map(|caller| caller.ip().to_canonical());
@@ -188,7 +188,7 @@ fn is_grpc(request: &Request) -> bool {
         && request.version() == Version::HTTP_2
 }
 
-/// Refuses a call of gRPC: 12 is "unimplemented".
+/// Refuses a call of gRPC with the status 12, "unimplemented".
 fn grpc_refused() -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/grpc"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_appended_and_what_is_there_stays() {
+    fn caller_is_appended_to_the_existing_headers() {
         let mut first = headers(&[("host", "orders.example:80")]);
         append_caller(&mut first, Some("192.0.2.7:4711".parse().unwrap()), "https");
         assert_eq!(text(&first, "x-forwarded-for"), ["192.0.2.7"]);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_given_twice_or_text_that_is_not_utf_8_is_refused() {
+    fn repeated_parameter_and_text_that_is_not_utf_8_are_refused() {
         assert!(asked("key=a&key=b").bytes("key").is_err());
         assert_eq!(
             parameter(&asked("e=%ff"), "e").unwrap_err().code,

@@ -1,4 +1,4 @@
-//! Decides which connections a server keeps when it is full, and which requests it still answers.
+//! Decides which connections a full server keeps, and which requests it still answers.
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
 use std::collections::HashMap;
@@ -20,10 +20,11 @@ use super::problem::Problem;
 /// How long a connection must have been idle before another one takes its place: long enough to begin a request.
 const SETTLED: Duration = Duration::from_millis(250);
 
-/// The paths that are answered from the reserve: others rely on these to know who leads, and which node to restart.
+/// The paths that are answered from the reserve: load balancers and orchestrators need them to find the leader and the
+/// nodes to restart.
 const PROBES: [&str; 4] = ["/leader", "/primary", "/ready", "/live"];
 
-/// The caller of a connection, as far as it is counted.
+/// The caller to whom a connection is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
     /// A caller at this address.
@@ -32,11 +33,11 @@ pub(super) enum Caller {
     User(Option<u32>),
 }
 
-/// How many connections there may be.
+/// The limits on the number of connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) connections: usize,
-    /// How many of them only probes may keep busy.
+    /// The number of connections that only probes may keep busy.
     pub(super) reserve: usize,
     pub(super) per_caller: usize,
 }
@@ -46,7 +47,7 @@ pub(super) struct Size {
 pub(super) struct Room {
     size: Size,
     inner: Mutex<Inner>,
-    /// Notified when a connection ends, or has nothing to do any longer.
+    /// Notified when a connection ends or becomes idle.
     changed: Notify,
 }
 
@@ -59,7 +60,7 @@ struct Inner {
 #[derive(Debug)]
 struct Open {
     caller: Option<Caller>,
-    /// Since when it waits for a request; `None`: it answers one.
+    /// The time since which the connection waits for a request. `None` while it answers one.
     idle_since: Option<Instant>,
     cut: CancellationToken,
 }
@@ -69,15 +70,15 @@ struct Open {
 pub(super) struct Place {
     room: Arc<Room>,
     number: u64,
-    /// Cancelled when another connection takes its place.
+    /// Cancelled when another connection takes this place.
     pub(super) cut: CancellationToken,
 }
 
-/// The decision about a connection that wants to come in.
+/// The decision about a connection that wants to enter.
 enum Entry {
     Let(Place),
     Refused,
-    /// Look again at that time, or after a change.
+    /// Decide again at that time, or after a change.
     Wait(Option<Instant>),
 }
 
@@ -120,7 +121,7 @@ impl Room {
                 Some((since, number)) if settled(since) <= Instant::now() => {
                     inner.open.remove(&number).iter().for_each(Open::cut);
                 }
-                // Others would wait behind it to be accepted.
+                // If this connection waited, connections of others could not be accepted behind it.
                 _ if is_greedy => return Entry::Refused,
                 Some((since, _)) => return Entry::Wait(Some(settled(since))),
                 None => return Entry::Wait(None),
@@ -153,8 +154,8 @@ impl Open {
 }
 
 impl Place {
-    /// Notes that the connection answers a request for that path, until the returned value is dropped. Returns the refusal if
-    /// only the reserve is left, and the path is not for it.
+    /// Records that the connection answers a request for that path, until the returned value is dropped. Returns the
+    /// refusal if only the reserve is left and the path may not use it.
     pub(super) fn begin(self: &Arc<Self>, path: &str) -> Result<Busy, Problem> {
         let size = self.room.size;
         let mut inner = self.room.lock();
@@ -195,7 +196,7 @@ impl Drop for Busy {
 }
 
 impl Busy {
-    /// Counts until the whole answer is on its way.
+    /// Counts the request as busy until the whole answer is sent.
     pub(super) fn until_sent(self, answer: Response) -> Response {
         answer.map(|body| Body::new(Answer { body, _busy: self }))
     }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_server_gives_the_place_of_the_connection_that_is_idle_longest() {
+    async fn full_server_closes_the_connection_that_is_idle_longest() {
         let room = Room::new(SIZE);
         let mut places = Vec::new();
         for number in 0..8 {
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(gone, [1], "the first one is busy");
         drop(first);
         tokio::time::advance(SETTLED).await;
-        // The first one has become idle last.
+        // The first connection became idle last.
         for number in 10..16 {
             places.push(enter(&room, number).await);
         }
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_caller_takes_the_place_of_its_own_connections_and_never_the_last_ones() {
+    async fn caller_replaces_its_own_connections_and_never_the_last_ones() {
         let room = Room::new(SIZE);
         let mut places = Vec::new();
         for _ in 0..6 {

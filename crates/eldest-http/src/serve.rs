@@ -40,16 +40,16 @@ use super::tls::ServerCertificate;
 ///
 /// # Default
 ///
-/// 512 connections, of which only probes may use the last eighth, and one caller all but that eighth; 10 s for the headers of a
-/// request, which is also how long a connection may be idle; 10 s in which a caller takes nothing of an answer; 10 s of silence
-/// from a caller's system; 2 s for the requests that are under way when the server ends.
+/// 512 connections, of which only probes may use the last eighth, and one caller all but that eighth; 10 s for the
+/// headers of a request, which is also how long a connection may be idle; 10 s in which a caller takes nothing of an
+/// answer; 10 s of silence from a caller's system; 2 s for the requests that are in progress when the server ends.
 #[must_use = "limits do nothing until a server uses them"]
 #[derive(Debug, Clone)]
 pub struct Limits {
     connections: usize,
-    /// `None`: an eighth of the connections.
+    /// The reserve. `None` means an eighth of the connections.
     reserve: Option<usize>,
-    /// `None`: the connections without the reserve.
+    /// The limit for one caller. `None` means the connections without the reserve.
     per_caller: Option<usize>,
     header_time: Duration,
     write_time: Duration,
@@ -137,14 +137,14 @@ impl Limits {
         self
     }
 
-    /// Sets how long requests under way may take when the server ends.
+    /// Sets how long requests in progress may take when the server ends.
     pub fn drain_time(mut self, time: Duration) -> Self {
         self.drain_time = time;
         self
     }
 }
 
-/// Serves `app` until `shutdown` is cancelled; then finishes the requests under way, for as long as [`Limits`] allow.
+/// Serves `app` until `shutdown` is cancelled; then finishes the requests in progress, for as long as [`Limits`] allow.
 ///
 /// A handler knows the caller's address as the extension `ConnectInfo<SocketAddr>` of axum. A connection that changes its
 /// protocol, such as a web socket, belongs to its handler from then on: no limit applies to it, and the end of the server does
@@ -156,7 +156,7 @@ impl Limits {
 ///
 /// # Cancellation safety
 ///
-/// Dropping the call cuts every connection.
+/// Dropping the call closes every connection.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -185,7 +185,7 @@ pub async fn serve(
 ///
 /// # Cancellation safety
 ///
-/// Dropping the call cuts every connection.
+/// Dropping the call closes every connection.
 #[cfg(unix)]
 #[cfg_attr(docsrs, doc(cfg(unix)))]
 pub async fn serve_unix(
@@ -196,7 +196,7 @@ pub async fn serve_unix(
 ) -> io::Result<()> {
     let (limit, until) = (limits.clone(), shutdown.clone());
     let serve = move |stream: UnixStream, place: Place| {
-        // At once, while the process that connected is most likely alive.
+        // The process is opened at once, while it is most likely alive.
         let peer = Peer::of(&stream);
         #[cfg(target_os = "linux")]
         let stream = Local::new(stream, peer.clone());
@@ -219,7 +219,7 @@ pub async fn serve_unix(
 ///
 /// # Cancellation safety
 ///
-/// Dropping the call cuts every connection.
+/// Dropping the call closes every connection.
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub async fn serve_tls(
@@ -241,7 +241,7 @@ pub async fn serve_tls(
         let (certificate, app, until) = (Arc::clone(&certificate), app.clone(), until.clone());
         async move {
             let accepting = tokio::time::timeout(time, certificate.accept(stream));
-            // Nothing is under way yet.
+            // No request is in progress yet.
             let accepted = until.run_until_cancelled(accepting).await;
             if let Some(Ok(Ok(stream))) = accepted {
                 connection(stream, app, held, time, until.clone()).await;
@@ -317,9 +317,9 @@ impl Listener for TcpListener {
     }
 
     fn prepare(stream: &TcpStream, limits: &Limits) {
-        // Without it the system's own limits count.
+        // If this fails, the system's own limits apply.
         let _ = notice_silence(stream, limits.silence);
-        // Answers are small; they are not to wait for each other.
+        // Answers are small, so they are sent without waiting for more data.
         let _ = stream.set_nodelay(true);
     }
 }
@@ -337,11 +337,12 @@ impl Listener for UnixListener {
         Some(Caller::User(peer.map(|peer| peer.uid())))
     }
 
-    /// Nothing can cut a caller off: the system knows when the other end is closed.
+    /// No probes are needed: the system knows when the other end is closed.
     fn prepare(_: &UnixStream, _: &Limits) {}
 }
 
-/// Accepts the next connection. A connection that was gone before is no error, nor is a temporary lack of resources.
+/// Accepts the next connection. A connection that the caller already closed is no error, nor is a temporary lack of
+/// resources.
 async fn accepted<L: Listener>(listener: &L) -> io::Result<L::Stream> {
     loop {
         match listener.next().await {
@@ -358,7 +359,7 @@ async fn accepted<L: Listener>(listener: &L) -> io::Result<L::Stream> {
     }
 }
 
-/// Lets the system probe silent callers, and give up callers that do not confirm data.
+/// Makes the system probe silent callers, and drop callers that do not confirm data.
 fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let asking = TcpKeepalive::new().with_time(silence / 2);
@@ -371,7 +372,7 @@ fn notice_silence(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     socket.set_tcp_keepalive(&asking)
 }
 
-/// Where the requests of a connection come from.
+/// The origin of a connection's requests.
 #[derive(Default)]
 struct Origin {
     /// The process, over a Unix socket.
@@ -459,7 +460,7 @@ async fn connection(
         .max_headers(HEADERS);
     let serving = server.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(serving.with_upgrades());
-    // A caller that breaks off is his own affair.
+    // If a caller breaks off, its connection just ends.
     tokio::select! {
         _ = &mut connection => {}
         () = shutdown.cancelled() => {
@@ -467,6 +468,6 @@ async fn connection(
             let _ = connection.await;
         }
     }
-    // A connection that has not ended changed its protocol.
+    // A connection that is still open after its last request has changed its protocol.
     upgraded.store(true, Ordering::Relaxed);
 }

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use super::health::Fitness;
 use super::programs::Programs;
 
-/// The fencing token of the term that is kept for callers; 0: none. It distinguishes a node that leads from one that
-/// may promise time to others.
+/// The fencing token of the term that is kept for callers; 0 if there is none. It distinguishes a node that merely
+/// leads from one that may promise time to callers.
 #[derive(Debug, Clone)]
 pub(super) struct Kept(Arc<watch::Sender<i64>>);
 
@@ -29,7 +29,7 @@ impl Kept {
         *self.0.borrow() == token
     }
 
-    /// Returns a channel of its changes.
+    /// Returns a receiver of the changes.
     pub(super) fn watch(&self) -> watch::Receiver<i64> {
         self.0.subscribe()
     }
@@ -42,7 +42,7 @@ impl Kept {
         Keeping(self.clone(), token)
     }
 
-    /// Keeps no term any more: from now on, no caller is promised anything.
+    /// Ends the kept term: from now on, no caller is promised any time.
     fn end(&self) {
         self.0.send_replace(0);
     }
@@ -97,18 +97,19 @@ impl Leading {
         let candidate = move |shutdown: CancellationToken, at_once: CancellationToken| {
             let (of, kept, fitness) = (of.clone(), kept.clone(), Arc::clone(&fitness));
             let programs = programs.clone();
-            async move { stand(&of, &fitness, &shutdown, &kept, &at_once, &programs).await }.boxed()
+            async move { campaign(&of, &fitness, &shutdown, &kept, &at_once, &programs).await }.boxed()
         };
         Self::while_programs_live(env, shutdown, alive, candidate)
     }
 
-    /// Calls `stand` until the shutdown, each time when a program may act. It receives the shutdown and the token of
-    /// [`Leading::stop_at_once`], and returns `true` if every program has ended, so that it is called again.
+    /// Calls `campaign` repeatedly until the shutdown, each time once a program may act. `campaign` receives the
+    /// shutdown and the token of [`Leading::stop_at_once`]. It returns `true` if every program has ended, so that it is
+    /// called again.
     pub(super) fn while_programs_live<S, K>(
         env: &SharedEnv,
         shutdown: S,
         programs: Programs,
-        stand: impl Fn(CancellationToken, CancellationToken) -> BoxFuture<'static, Result<bool>>
+        campaign: impl Fn(CancellationToken, CancellationToken) -> BoxFuture<'static, Result<bool>>
         + Send
         + 'static,
     ) -> Self
@@ -125,7 +126,7 @@ impl Leading {
                     () = shutdown.cancelled() => break,
                     () = programs.begin() => {}
                 }
-                if !stand(shutdown.clone(), ended.clone()).await? {
+                if !campaign(shutdown.clone(), ended.clone()).await? {
                     break;
                 }
             }
@@ -161,8 +162,9 @@ impl fmt::Debug for Leading {
     }
 }
 
-/// Stands in the election until `shutdown`, or until every program that bound itself has ended, and returns `true` then.
-async fn stand(
+/// Campaigns in the election until `shutdown`, or until every program that bound itself has ended, and returns `true`
+/// then.
+async fn campaign(
     election: &Election,
     fitness: &Arc<Fitness>,
     shutdown: &CancellationToken,
@@ -194,7 +196,7 @@ async fn stand(
     until_orphaned(run, programs_end(programs, kept, &orphaned)).await
 }
 
-/// Awaits the end of the run, and ends it when it is orphaned. Returns `true` if it was.
+/// Awaits the end of the run, and stops the run when every program has ended. Returns `true` in that case.
 pub(super) async fn until_orphaned(
     mut run: RunHandle<()>,
     orphaned: impl Future<Output = ()>,
@@ -207,8 +209,8 @@ pub(super) async fn until_orphaned(
     run.await.map(|_| true)
 }
 
-/// Completes when every program that bound itself has ended. A program that binds itself later finds that nothing is promised,
-/// because the term is about to be released.
+/// Completes when every bound program has ended. A program that binds itself later receives no promise, because the
+/// term is about to be released.
 async fn programs_end(programs: &Programs, kept: &Kept, orphaned: &CancellationToken) {
     let end = || {
         orphaned.cancel();
@@ -217,11 +219,11 @@ async fn programs_end(programs: &Programs, kept: &Kept, orphaned: &CancellationT
     programs.end(end).await;
 }
 
-/// The work of a node that leads on behalf of others: it keeps the term's key until nobody may act any longer.
+/// Does the work of a node that leads on behalf of others: it keeps the term's key until no caller may act any longer.
 async fn keep(kept: Kept, leadership: Leadership, programs: Programs, orphaned: CancellationToken) {
     let _keeping = kept.begin(leadership.fencing_token(), &orphaned);
     let session = Inside::from(&leadership);
-    // This work only waits for the moment at which it would be dropped.
+    // This work only waits for the time at which it would be dropped.
     internal::interruptible(&leadership.term());
     programs
         .may_act_no_longer(session, &leadership.term(), &orphaned)
@@ -243,7 +245,7 @@ mod tests {
 
     const TOKEN: i64 = 7;
 
-    /// A program that lives until it is dropped.
+    /// A program that runs until the value is dropped.
     struct Program(std::process::Child, Arc<Process>, SharedEnv);
 
     impl Program {
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_promised_from_the_moment_at_which_the_last_program_is_known_to_be_dead() {
+    async fn nothing_is_promised_once_the_last_program_is_known_to_be_dead() {
         let (programs, kept) = (Programs::new(), Kept::new());
         let orphaned = CancellationToken::new();
         let keeping = kept.begin(TOKEN, &orphaned);
@@ -278,7 +280,7 @@ mod tests {
         assert!(kept.is(TOKEN));
         drop(program);
         ended.await;
-        // The work of the term has not noticed yet.
+        // The work of the term may not have noticed it yet.
         assert!(orphaned.is_cancelled());
         assert!(!kept.is(TOKEN), "the next program would be promised time");
         let late = kept.begin(TOKEN, &orphaned);
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_is_kept_until_the_last_promise_to_a_caller_that_is_not_bound_is_over() {
+    async fn term_is_kept_until_the_last_promise_to_an_unbound_caller_ends() {
         const GRACE: Duration = Duration::from_millis(300);
         let options = SessionOptions::new("node-a").grace(GRACE);
         let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_binds_itself_while_the_end_is_decided_waits_until_nothing_is_promised()
+    async fn program_binding_itself_at_the_end_waits_until_promises_have_ended()
     {
         let (programs, next) = (Programs::new(), Program::start());
         Program::start().bind(&programs);

@@ -7,18 +7,17 @@ use super::contract::Term;
 /// The number of kept terms.
 const KEPT: usize = 100;
 
-/// The terms that an observer saw, the oldest first. A term that began and ended while nothing could be observed is
-/// missing.
+/// The terms that an observer saw, the oldest first. A term that began and ended while etcd was silent is missing.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TermHistory {
     terms: VecDeque<Term>,
-    /// Since when etcd has confirmed nothing, in milliseconds since 1970, if that is too long.
+    /// The time since which etcd has confirmed nothing, in milliseconds since 1970, if that is too long.
     silent_since: Option<u64>,
 }
 
 impl TermHistory {
     /// Records the leader: its fencing token and identity, with the time in milliseconds since 1970. If etcd was silent
-    /// before, the leader of the last confirmation led until then, and what came after it is unknown.
+    /// before, the leader of the last confirmation led until then, and the time after it is unknown.
     pub(super) fn see(&mut self, leader: Option<(i64, &str)>, now: u64) {
         let first = self.terms.is_empty();
         let token = leader.map(|(token, _)| token);
@@ -52,7 +51,7 @@ impl TermHistory {
         });
     }
 
-    /// Sets since when etcd has confirmed nothing; `None`: it has, not long ago.
+    /// Sets the time since which etcd has confirmed nothing. `None` means that it confirmed the view recently.
     pub(super) fn silent_since(&mut self, since: Option<u64>) {
         self.silent_since = since;
     }
@@ -88,7 +87,7 @@ mod tests {
             .collect()
     }
 
-    /// A history of the term 3, which goes on.
+    /// Returns a history of term 3, which has not ended.
     fn led() -> TermHistory {
         let mut term_history = TermHistory::default();
         term_history.see(None, 5);
@@ -96,7 +95,7 @@ mod tests {
         term_history
     }
 
-    /// By whom the first term was ended and when, and the time thereafter of which nothing is known.
+    /// Returns when the first term ended, whether the node's own clock ended it, and the unknown time that follows.
     fn end(term_history: &TermHistory) -> (Option<u64>, bool, Option<u64>, Option<u64>) {
         let first = &term_history.terms[0];
         (
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_a_silence_of_etcd_is_unknown_from_the_last_confirmation_on() {
+    fn time_after_the_last_confirmation_before_a_silence_is_unknown() {
         let mut term_history = led();
         term_history.silent_since(Some(40));
         assert!(term_history.end_own(3, 45));
@@ -136,7 +135,7 @@ mod tests {
         term_history.see(Some(led_by(9)), 70);
         assert_eq!(end(&term_history), (Some(40), false, Some(40), Some(65)));
 
-        // A silence while nobody led.
+        // etcd was silent while there was no leader.
         let mut term_history = led();
         term_history.see(None, 20);
         term_history.silent_since(Some(40));
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_after_which_the_same_leader_leads_leaves_nothing_unknown() {
+    fn silence_with_the_same_leader_afterwards_leaves_nothing_unknown() {
         let mut term_history = led();
         term_history.silent_since(Some(40));
         term_history.see(Some(led_by(3)), 65);

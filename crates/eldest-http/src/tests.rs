@@ -81,7 +81,7 @@ async fn the_deadline_is_compared_when_the_answer_is_made() {
         (&body["may_act_for_ms"], &body["valid_for_ms"]),
         (&2000.into(), &10_000.into())
     );
-    // No notification arrived: only the clock went on.
+    // No notification arrived; only the clock advanced.
     stage.clock.set(10_000);
     let (status, body) = stage.get("/leader").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -93,7 +93,7 @@ async fn the_deadline_is_compared_when_the_answer_is_made() {
 }
 
 #[tokio::test]
-async fn a_caller_that_learns_that_the_node_leads_has_a_grace_period_left() {
+async fn caller_of_a_leading_node_has_a_grace_period_left() {
     let mut stage = Stage::new();
     stage.clock.set(8_000);
     assert_eq!(stage.leads_and_follows().await, (true, false));
@@ -124,7 +124,7 @@ async fn a_term_that_nobody_keeps_for_callers_promises_them_nothing() {
 }
 
 #[tokio::test]
-async fn the_layer_lets_through_while_the_node_leads_and_passes_the_term_on() {
+async fn layer_admits_requests_with_the_term_while_the_node_leads() {
     let stage = Stage::new();
     let inner = axum::routing::get(async |axum::Extension(term): axum::Extension<Term>| {
         term.fencing_token().to_string()
@@ -146,7 +146,7 @@ async fn the_layer_lets_through_while_the_node_leads_and_passes_the_term_on() {
 }
 
 #[tokio::test]
-async fn the_layer_lets_nothing_new_through_when_the_term_ends() {
+async fn layer_admits_nothing_new_when_the_term_ends() {
     let stage = Stage::new();
     let service: Router = Router::new().route("/", axum::routing::get(|| async { "done" }));
     let mut guarded = OnlyWhileLeader::new(&stage.election).layer(service);

@@ -1,4 +1,4 @@
-//! Ends a connection whose other side takes nothing of what is written to it.
+//! Ends a connection whose other side reads nothing of the data written to it.
 #![allow(clippy::disallowed_methods, reason = "sockets live in real time")]
 
 use std::io::{self, IoSlice};

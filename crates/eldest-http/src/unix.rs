@@ -8,14 +8,14 @@ use std::path::Path;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
-/// Connections that the kernel keeps until the listener accepts them.
+/// The number of connections that the kernel keeps until the listener accepts them.
 const BACKLOG: i32 = 1024;
 
 /// Listens at a Unix socket, for [`serve_unix`](super::serve_unix). `mode` holds the permissions of its file, such as
 /// `0o660`: a user who may write to the file may connect.
 ///
-/// A socket's file at which nobody listens any longer, because its process was killed, is replaced. Remove the file after
-/// the server has ended.
+/// A socket's file without a listener, left by a killed process, is replaced. Remove the file after the server has
+/// ended.
 ///
 /// # Errors
 ///
@@ -37,17 +37,17 @@ pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<UnixListener> 
         Err(error) => return Err(error),
     }
     socket.bind(&address)?;
-    // Before anybody can connect.
+    // The permissions are set before the socket listens, so before any client can connect.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     UnixListener::from_std(socket.into())
 }
 
-/// Removes the socket's file of a server that is gone.
+/// Removes the socket's file of a server that no longer runs.
 fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
     let caller = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A server that accepts too slowly is a server all the same.
+    // A full backlog also proves that a server listens.
     caller.set_nonblocking(true)?;
     match caller.connect(address) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_file_of_a_server_that_is_gone_is_replaced_and_no_other_file() {
+    async fn only_the_socket_file_of_a_dead_server_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let first = bind_unix(&path, 0o640).unwrap();

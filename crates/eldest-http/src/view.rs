@@ -1,4 +1,4 @@
-//! Keeps what an observer has seen and what the node knows of its own terms, and tells how old that is.
+//! Keeps the last view of an observer and the node's own terms, and reports how old the view is.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::term_history::TermHistory;
 /// The last state of an observer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// `None`: etcd has not answered yet.
+    /// The last roster; `None` if etcd has not answered yet.
     pub(super) roster: Option<Roster>,
     /// Why etcd refuses the watch, if it does.
     pub(super) refused: Option<String>,
@@ -27,7 +27,8 @@ pub(super) struct View {
 /// The moment at which a view was complete.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Confirmed {
-    /// The source of changes, which knows as of when they are complete, and how many of them the view shows.
+    /// The source of changes, which knows the time as of which they are complete, and the number of changes that the
+    /// view contains.
     source: Option<(Freshness, u64)>,
     /// The earliest such moment, whatever the source reports.
     fixed: Option<Time>,
@@ -47,7 +48,7 @@ impl Confirmed {
         }
     }
 
-    /// Notes as of when the data of the last change is complete.
+    /// Records the time as of which the data of the last change is complete.
     pub(super) fn fix(&mut self, as_of: Option<&AsOf>) {
         let as_of = as_of.map(AsOf::since_boot);
         self.fixed = as_of.map(|at| Time::ZERO.after(at));
@@ -96,7 +97,7 @@ impl Age {
         self.confirmed.is_none_or(|age| age > self.bound)
     }
 
-    /// Returns how long it takes at least until it is stale.
+    /// Returns the shortest time until the view becomes stale.
     pub(super) fn left(self) -> Duration {
         self.bound
             .saturating_sub(self.confirmed.unwrap_or(self.bound))
@@ -105,12 +106,13 @@ impl Age {
 
 /// Returns the age beyond which a view of that session is stale.
 fn bound(session: Inside<'_>, stale_after: Option<Duration>) -> Duration {
-    // Between two probes, and until a stream that does not answer counts as stalled.
+    // The longest times without a confirmation while etcd answers: between two probes, and until a stalled stream is
+    // noticed.
     let least = session.ttl() / 3 + stall_bound(session.request_timeout());
     stale_after.unwrap_or(session.ttl()).max(least)
 }
 
-/// The longest time after which a silent view is looked at again.
+/// The longest pause between two checks of a silent view.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Keeps a view up to date by the observers that `observe` starts, until the session closes or the guard is dropped. After
@@ -135,7 +137,7 @@ where
         let looking = async move {
             while let Ok(changes) = observe().await {
                 follow_roster(env, bound, changes, seen).await;
-                // etcd refused to let us look, which it may do for a while only.
+                // etcd refused the read, perhaps only for a while.
                 env.sleep(pause).await;
             }
         };
@@ -149,7 +151,7 @@ where
     (view, stop.drop_guard())
 }
 
-/// Shows what one observer sees, and notes since when it hears nothing.
+/// Publishes the rosters of one observer, and records since when it receives nothing.
 async fn follow_roster(
     env: &SharedEnv,
     bound: Duration,
@@ -179,7 +181,7 @@ async fn follow_roster(
 }
 
 impl View {
-    /// Takes a change, which arrived at that time in milliseconds since 1970.
+    /// Records a change that arrived at that time, in milliseconds since 1970.
     fn take(&mut self, change: eldest::Result<Roster>, now: u64) {
         self.confirmed.take();
         match change {
@@ -195,7 +197,7 @@ impl View {
         }
     }
 
-    /// Notes since when nobody has confirmed the view, if that is longer than the bound.
+    /// Records since when the view is unconfirmed, if that is longer than the bound.
     fn note_silence(&mut self, env: &SharedEnv, bound: Duration) {
         let age = self.confirmed.age(env.now()).filter(|age| *age > bound);
         let since = age.map(|age| millis(env.unix_time().saturating_sub(age)));
@@ -230,7 +232,7 @@ async fn record_own_terms(
 /// Completes when the term is no longer valid.
 async fn ends(env: &SharedEnv, term: &Term, own: &mut watch::Receiver<LocalState>) {
     term.lost().cancelled().await;
-    // Its deadline is frozen, and its holder may give it back before.
+    // The term's deadline no longer changes, and the candidate may release its key earlier.
     while term.is_valid() {
         tokio::select! {
             () = env.sleep(term.valid_until().time_left()) => {}

@@ -80,7 +80,7 @@ impl EtcdCluster {
     /// There is no such leader within 20 s.
     pub async fn leader(&self) -> usize {
         let deadline = Duration::from_secs(20);
-        // Not `eventually`: the compiler could not tell that this future is `Send`.
+        // `eventually` would hide from the compiler that this future is `Send`.
         let leader = tokio::time::timeout(deadline, async {
             loop {
                 if let Some(leader) = self.agreed_leader().await {
@@ -128,7 +128,7 @@ impl EtcdCluster {
         })
     }
 
-    /// A client of that member, as the user if there is one.
+    /// Connects a client to that member, as the user if there is one.
     async fn client_of(&self, member: &Etcd) -> Result<Client, etcd_client::Error> {
         let user = self.user.as_ref();
         let options = user.map(|(name, password)| ConnectOptions::new().with_user(name, password));

@@ -28,11 +28,10 @@ pub async fn crashable_session<E: AsRef<str>>(
     Session::connect(endpoints, options.env(env)).await
 }
 
-/// Abandons a session as the crash of its process would: its tasks stop where they are, its connections close, and
-/// nothing more is sent. Its keys stay until the lease expires, at most a TTL later; only then the next candidate
-/// leads.
+/// Abandons a session as the crash of its process would: its tasks stop at once, its connections close, and nothing
+/// more is sent. Its keys stay until the lease expires, at most a TTL later; only then the next candidate leads.
 ///
-/// Handles of the session live on, as in a process that has not noticed. The token of a term is cancelled
+/// Handles of the session stay usable, as in a process that has not noticed. The token of a term is cancelled
 /// ([`RuntimeGone`](eldest::LostReason::RuntimeGone)), the term stays valid until its deadline, and calls return
 /// [`Closed`](eldest::ErrorKind::Closed) or [`Unavailable`](eldest::ErrorKind::Unavailable). The test's own tasks
 /// continue; end them with [`abort`](tokio::task::JoinHandle::abort), before the crash if they release something.

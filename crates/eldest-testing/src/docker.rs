@@ -99,7 +99,7 @@ impl Container {
 
     /// Records every later action on the container as an event of that node: [`What::Paused`] and [`What::Resumed`],
     /// [`What::Killed`], and a [`What::Fault`] for each network that the container is cut from. The events are stamped
-    /// as [`What`] asks for, so no leadership is hidden or invented. An action that the engine refused is not recorded.
+    /// as [`What`] requires, so no leadership is hidden or invented. An action that the engine refused is not recorded.
     pub fn recorded(mut self, recorder: &Recorder, node: impl Into<String>) -> Self {
         self.record = Some(Record::of(recorder, Some(node.into())));
         self
@@ -197,7 +197,8 @@ impl Container {
         let done = self.docker.kill_container(&self.id, Some(signal)).await;
         let down = self.accepted("kill", down, done)?;
         if self.is_frozen().await? {
-            // Not every engine does this by itself, and frozen processes do not even die. If it was faster, it refuses.
+            // Not every engine unpauses before a kill, and frozen processes do not die. If the engine already did it,
+            // this request is refused.
             drop(self.docker.unpause_container(&self.id).await);
         }
         let until = WaitContainerOptionsBuilder::new()
@@ -209,7 +210,7 @@ impl Container {
             .next()
             .await
         {
-            // How it ended is an error to this client, and what we wanted.
+            // This client reports the exit status as an error; the container has ended, as wanted.
             Some(Ok(_) | Err(Error::DockerContainerWaitError { .. })) => {}
             Some(Err(error)) => return Err(self.failed("await the end of", &error)),
             None => {
@@ -219,7 +220,7 @@ impl Container {
         }
         down.made();
         self.happened(What::Killed);
-        // Frozen processes are dead, too.
+        // Frozen processes that were killed are dead, too.
         self.healed_for_all("frozen");
         Ok(())
     }
@@ -243,7 +244,7 @@ impl Container {
         let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
         let docker = self.docker.clone();
-        // The client's own limit must not be the shorter one.
+        // The client's own time limit must be longer than the grace period.
         let docker = docker.with_timeout(grace + engine::PATIENCE);
         let done = docker.stop_container(&self.id, Some(options)).await;
         self.accepted("stop", down, done)?.made();
@@ -267,8 +268,8 @@ impl Container {
     /// Cuts the container from one network, by the name that the engine uses (compose prepends the project:
     /// `shop_backend`).
     ///
-    /// The engine removes the container's interface. Its own requests there fail at once, unlike with a broken cable,
-    /// and packets to it are lost. Its published ports disappear with the network that they came by. A
+    /// The engine removes the container's interface. Requests of the container there fail at once, unlike with a broken
+    /// cable, and packets to it are lost. Its published ports disappear with the network that they belong to. A
     /// [`Proxy`](super::Proxy) breaks single connections, and one direction of them.
     ///
     /// # Errors
@@ -332,12 +333,12 @@ impl Container {
             force: None,
         };
         let cut = self.breaks(&cut_from(network));
-        // Before the request: a caller that drops this future halfway can still heal.
+        // The cut is noted before the request, so that a caller that drops this future halfway can still heal.
         let endpoint = asked_for(endpoint, &self.id);
         self.cuts().push((network.to_owned(), endpoint));
         let done = self.docker.disconnect_network(network, request).await;
         if let Err(Error::DockerResponseServerError { .. }) = &done {
-            // Refused: it is connected as before.
+            // The engine refused, so the container is connected as before.
             self.cuts().retain(|(other, _)| other != network);
         }
         let doing = format!("disconnect network {network} from");
@@ -366,7 +367,7 @@ impl Container {
         Ok(state.and_then(|state| state.paused).unwrap_or(false))
     }
 
-    /// Happened to the process of a node.
+    /// Records an event of the node's process.
     fn happened(&self, what: What) {
         if let Some(record) = self.record.as_ref().filter(|record| !record.hits_all()) {
             record.now(what);
@@ -382,7 +383,7 @@ impl Container {
         Step::begin(self.record.as_ref(), Some(What::Fault { name }))
     }
 
-    /// Other events report the process of a node.
+    /// Begins a fault for all nodes. The container of a single node records events of its process instead.
     fn breaks_all(&self, state: &str) -> Step<'_> {
         let all = self.record.as_ref().filter(|record| record.hits_all());
         let name = self.fault(state);
@@ -406,7 +407,8 @@ impl Container {
         format!("{} {state}", self.name)
     }
 
-    /// The step that the engine was asked for, if it did not refuse it. Without an answer it may have been made.
+    /// Ends a step as the engine's answer says: refused, or made. Without an answer it may have been made, and stays
+    /// open.
     fn accepted<'a>(
         &self,
         doing: &str,

@@ -1,5 +1,5 @@
-//! Provides a session's environment in the time of the tokio runtime, which a test may pause, and ends all of it at
-//! once.
+//! Provides a session's environment in the time of the tokio runtime, which a test may pause, and ends the whole
+//! environment at once.
 #![allow(clippy::disallowed_methods)] // this is a place that makes timers and tasks
 #![cfg_attr(not(feature = "memory"), allow(unreachable_pub))] // the simulator of the whole library has it with that feature
 
@@ -29,7 +29,7 @@ type Connecting = BoxFuture<'static, Result<Client, Error>>;
 pub struct TokioEnv {
     runtime: Handle,
     clock: Box<dyn Fn() -> Time + Send + Sync>,
-    /// The seconds of the clock in one second of tokio's.
+    /// The seconds of this clock in one second of tokio's clock.
     rate: f64,
     random: Box<dyn Fn() -> u64 + Send + Sync>,
     connect: Box<dyn Fn(String, ConnectOptions) -> Connecting + Send + Sync>,
@@ -107,7 +107,7 @@ impl Env for TokioEnv {
         let duration = duration.div_f64(self.rate);
         let runtime = self.runtime.clone();
         async move {
-            // Made at the first poll, on the waiting thread's runtime if it has one.
+            // The timer is created at the first poll, on the waiting thread's runtime if there is one.
             let sleep = {
                 let _inside = Handle::try_current().is_err().then(|| runtime.enter());
                 tokio::time::sleep(duration)
@@ -118,7 +118,7 @@ impl Env for TokioEnv {
     }
 
     fn wake_at(&self, at: Time) -> BoxFuture<'static, ()> {
-        // No machine is suspended in a test.
+        // Tests never suspend the machine.
         self.sleep(at.since(self.now()))
     }
 
@@ -138,7 +138,7 @@ impl Env for TokioEnv {
         }
         let (runtime, connecting) = (self.runtime.clone(), (self.connect)(endpoint, options));
         async move {
-            // The connection has a task, which a caller outside of every runtime cannot start.
+            // The connection needs a task, which a caller outside of every runtime cannot start.
             match Handle::try_current() {
                 Ok(_) => connecting.await,
                 Err(_) => match runtime.spawn(connecting).await {
@@ -170,7 +170,7 @@ pub(crate) fn refused() -> Connecting {
     std::future::ready(Err(Error::IoError(refused))).boxed()
 }
 
-/// Fires what is due, whenever [`Watchdog::fire_due`] is called.
+/// A watchdog that fires due deadlines whenever [`Watchdog::fire_due`] is called.
 #[derive(Default)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Watch>>,
@@ -193,7 +193,7 @@ impl Watchdog {
         self.changed.notify_one();
     }
 
-    /// Fires what is due, and returns when to look again.
+    /// Fires due deadlines, and returns when to call it again.
     pub(crate) fn fire_due(&self, now: Time) -> Option<Time> {
         let mut next = None;
         let mut due_now = Vec::new();

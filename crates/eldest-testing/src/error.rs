@@ -5,13 +5,13 @@ use std::fmt;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// gRPC's code of a server that could not be reached.
+/// gRPC's code for a server that could not be reached.
 const UNAVAILABLE: i32 = 14;
 
 /// Another error, as the cause of ours.
 type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// The kind of an error, which tells a test what to do about it.
+/// The kind of an error, which says what a test does about it.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -80,7 +80,7 @@ impl Error {
         }
     }
 
-    /// Makes the error of a failed request to etcd: its answer, or that there was none.
+    /// Makes the error of a failed request to etcd, which has etcd's answer or says that none came.
     pub(crate) fn of_etcd(doing: &str, error: etcd_client::Error) -> Self {
         let answered = matches!(&error, etcd_client::Error::GRpcStatus(status)
             if status.code() as i32 != UNAVAILABLE);
@@ -92,7 +92,7 @@ impl Error {
         Self::because(kind, format!("cannot {doing}"), error)
     }
 
-    /// Returns the kind, which tells a test what to do.
+    /// Returns the kind, which says what a test does about the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

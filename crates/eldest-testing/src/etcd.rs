@@ -189,7 +189,7 @@ impl Etcd {
         };
         process.terminate();
         let deadline = Instant::now() + START_DEADLINE;
-        // A loop of its own, as in `served`.
+        // This loop does not use `eventually`, for the reason given in `served`.
         while process.exited().is_none() {
             if Instant::now() >= deadline {
                 self.kill();
@@ -216,7 +216,7 @@ impl Etcd {
             self.kill();
             match self.launch().await {
                 Ok(()) => return Ok(()),
-                // Not for long, since the port is ours: a connection of the old process, perhaps.
+                // The port is ours, so this passes soon; perhaps a connection of the old process still has it.
                 Err(Failure::PortTaken(_)) if Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -303,7 +303,7 @@ impl Etcd {
 
     /// Waits until the server serves, or has ended. Reports what is missing so far.
     async fn served(&mut self, missing: &mut String) -> Result<(), ExitStatus> {
-        // A loop of its own: the compiler cannot tell that a future with `eventually` in it is `Send`.
+        // This loop does not use `eventually`, because the compiler could not see that the future is `Send`.
         loop {
             if let Some(status) = self.process.as_mut().and_then(Process::exited) {
                 return Err(status);
@@ -318,19 +318,19 @@ impl Etcd {
 
     /// Checks that the server is ours and answers linearizable reads.
     async fn serves(&mut self) -> Result<()> {
-        // An alarm set by a test does not count against it.
+        // An alarm that a test set does not count as a failure.
         let path = "/health?exclude=NOSPACE&exclude=CORRUPT";
         let page = http::get(&self.address(), path, Duration::from_secs(1)).await?;
         let health: serde_json::Value = serde_json::from_str(&page).unwrap_or_default();
         if health["health"] != "true" {
             return Err(not_serving(format!("unhealthy: {page}")));
         }
-        // Last, since it costs more than the rest: it reads all metrics.
+        // This check comes last, because it reads all metrics and so costs more than the rest.
         self.recognise().await
     }
 
-    /// Checks that the server behind the client port is ours: it must have the id that the peer port gives our name.
-    /// Both pages need no authentication, so this works however the server is set up.
+    /// Checks that the server behind the client port is ours: it must have the id that the peer port reports for our
+    /// name. Both pages need no authentication, so this works with every configuration of the server.
     async fn recognise(&mut self) -> Result<()> {
         let limit = Duration::from_secs(1);
         let member = if let Some(member) = self.member {
@@ -422,7 +422,7 @@ impl Etcd {
     }
 }
 
-/// Starts all that do not run, at once, and waits until all serve.
+/// Starts all members that do not run, at the same time, and waits until all serve.
 pub(super) async fn restart_stopped(members: &mut [Etcd]) -> Result<()> {
     let stopped = members.iter_mut().filter(|member| member.process.is_none());
     futures::future::try_join_all(stopped.map(Etcd::restart)).await?;
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_another_cluster_on_the_port_is_not_taken_for_ours()
+    async fn server_of_another_cluster_on_the_port_is_recognised()
     -> Result<(), eldest::BoxError> {
         let mut etcd = Etcd::start().await?;
         etcd.recognise().await?;
@@ -501,7 +501,7 @@ mod tests {
             let pid = member.pid().ok_or("it runs")?;
             let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
             assert!(read("environ")?.contains("ELDEST_PLACE=here"));
-            // The command became etcd: what kills the one kills the other.
+            // The command became etcd, so killing the command kills etcd.
             assert!(
                 read("cmdline")?.contains(member.name()) && !read("cmdline")?.starts_with("env")
             );

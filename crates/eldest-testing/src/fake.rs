@@ -100,7 +100,7 @@ impl TermControl {
     /// Lets the lease expire: the clock moves to the deadline, and the term is no longer valid. The token is cancelled
     /// for [`LostReason::LeaseExpiring`], unless the term ended before.
     pub fn expire(&self) {
-        // In two steps, as time passes: first the token, then the deadline.
+        // The clock moves in two steps, as time passes: the token is cancelled first, then the deadline comes.
         let left = || self.term.term().valid_until().time_left();
         self.advance(left().saturating_sub(GRACE));
         self.advance(left());
@@ -120,7 +120,7 @@ impl fmt::Debug for TermControl {
     }
 }
 
-/// A machine with a clock that stands still until it is moved, and without a network.
+/// A machine with a clock that moves only on demand, and without a network.
 struct Machine {
     clock: Arc<Mutex<Clock>>,
     watchdog: Watchdog,
@@ -186,7 +186,7 @@ impl Env for Machine {
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        // Without a runtime the term can be looked at, extended and lost all the same.
+        // Without a runtime the term can still be read, extended and lost.
         if let Ok(runtime) = Handle::try_current() {
             drop(runtime.spawn(task));
         }

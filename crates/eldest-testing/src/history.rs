@@ -1,5 +1,5 @@
-//! Records when the nodes of a test took themselves for the leader, what they wrote and suffered, and checks it
-//! against the promises of leader election.
+//! Records when each node of a test took itself for the leader, what it wrote and which faults hit it, and checks the
+//! record against the promises of leader election.
 //!
 //! [`check`] is a pure function from a [`History`] and [`Rules`] to a [`Report`]. It never reads a clock, never waits,
 //! and does not depend on the source of the events: one process, many processes that each wrote a file, or a
@@ -21,12 +21,12 @@
 //!
 //! # What is counted, but is not a violation
 //!
-//! * **A key that somebody else deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
+//! * **A key that another party deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
 //!   living leader. Its node takes itself for the leader until it learns of the deletion, at worst until its local
-//!   deadline. Such an overlap is excused only on evidence: the test recorded [`What::DeletedByOther`], or
+//!   deadline. Such an overlap is excused only on evidence. The test recorded [`What::DeletedByOther`], or
 //!   [`TruthRecorder`] saw that etcd had promised the lease a longer life and that the whole lease is gone, and no
-//!   guard had deleted its keys ([`What::ReleasedByGuard`]); none of our nodes asked for it; and the overlap lies after
-//!   the deletion and ends within one TTL of it.
+//!   guard had deleted its keys ([`What::ReleasedByGuard`]). None of our nodes requested the deletion. And the overlap
+//!   lies after the deletion and ends within one TTL of it.
 //! * **A stopped process.** From the last check before a stop to the first check after it, a process has not noticed
 //!   the end of its term. While it is stopped it does nothing, and only fencing (I3) covers its requests in flight, so
 //!   this overlap has its own count: [`Counts::overlaps_while_stopped`]. [`Rules::stopped_counts_as_leading`] makes it
@@ -139,7 +139,7 @@ pub enum What {
         /// The term's fencing token.
         token: i64,
     },
-    /// An observer saw guarded work being done.
+    /// An observer saw guarded work in progress.
     Guarded {
         /// The term's fencing token.
         token: i64,
@@ -151,7 +151,7 @@ pub enum What {
         /// The reason, in words.
         reason: String,
     },
-    /// The node gave its term up. Record it before releasing.
+    /// The node ended its term itself. Record it before releasing.
     Released {
         /// The term's fencing token.
         token: i64,
@@ -181,7 +181,7 @@ pub enum What {
         /// Its value.
         value: u64,
     },
-    /// The library or the node asked etcd to delete its own key. Record it before asking.
+    /// The library or the node requested etcd to delete its own key. Record it before the request.
     AskedToDelete {
         /// The key's create revision.
         create_revision: i64,
@@ -191,8 +191,8 @@ pub enum What {
         /// The key's create revision.
         create_revision: i64,
     },
-    /// A guard deleted the keys of the lease, because it took the process that held it for dead. Record it at once: what etcd does
-    /// with a lease is the guard's doing if this event follows within [`Rules::observer_lag`].
+    /// A guard deleted the keys of the lease, because it considered the process that held it dead. Record it at once:
+    /// etcd's changes to the lease count as the guard's if this event follows within [`Rules::observer_lag`].
     ReleasedByGuard {
         /// The lease.
         lease: i64,
@@ -231,7 +231,7 @@ pub enum Outcome {
     Sent,
     /// The write was admitted.
     Admitted {
-        /// The counter as this write left it: 1 for the first write ever.
+        /// The counter's value after this write: 1 for the first write ever.
         value: u64,
     },
     /// The write was refused, and certainly did nothing.

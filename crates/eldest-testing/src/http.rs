@@ -99,11 +99,11 @@ pub(super) fn sum(page: &str, query: &str) -> Result<f64> {
         .filter_map(Series::parse)
         .filter(|(series, _)| series.has(&wanted))
         .filter_map(|(_, rest)| rest.split_whitespace().next()?.parse::<f64>().ok());
-    // Not `sum()`: that of nothing is -0.
+    // A plain `sum()` of no samples would be -0.
     Ok(samples.fold(0.0, |sum, value| sum + value))
 }
 
-/// `name{label="value",...}`
+/// A query `name{label="value",...}`.
 #[derive(Debug, PartialEq)]
 struct Series<'a> {
     name: &'a str,

@@ -12,7 +12,7 @@ use super::error::{Error, ErrorKind, Result};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How late the last answer of a busy leader may come.
+/// How long to wait for the last answer of a busy leader.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Waits until exactly one of the nodes answers that it leads, and returns that node.
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_secs(10);
-    /// Long enough for two rounds that nobody delays.
+    /// Long enough for two rounds in which every node answers at once.
     const BRIEFLY: Duration = Duration::from_millis(100);
 
     /// A node's answer in each round; the last answer stays.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_only_one_that_says_yes_leads() -> Result<()> {
+    async fn only_node_that_answers_yes_leads() -> Result<()> {
         let nodes = [
             node("n1", &[Refuses]),
             node("n2", &[Yes, Yes, No]),
@@ -229,21 +229,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_never_answers_delays_nobody_for_long() -> Result<()> {
+    async fn silent_node_delays_the_others_only_briefly() -> Result<()> {
         let nodes = [
             node("n1", &[Hangs]),
             node("n2", &[Hangs]),
             node("n3", &[Hangs]),
             node("n4", &[Yes]),
         ];
-        // One after another they would take three times as long.
+        // Asked one after another, the nodes would take three times as long.
         let leader = one_leader(PATIENCE * 2, &nodes, leads).await?;
         assert_eq!(leader.name, "n4");
         Ok(())
     }
 
     #[tokio::test]
-    async fn the_error_tells_what_each_said() {
+    async fn error_names_the_last_answer_of_each_node() {
         let nodes = [node("n1", &[Yes]), node("n2", &[Yes]), node("n3", &[No])];
         let error = one_leader(BRIEFLY, &nodes, leads).await;
         assert_eq!(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_may_be_awaited_in_a_task() -> Result<()> {
+    async fn one_leader_can_be_awaited_in_a_task() -> Result<()> {
         let task = tokio::spawn(async {
             let nodes = [node("n1", &[Yes])];
             let leader = one_leader(SOON, &nodes, leads).await?;

@@ -33,11 +33,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kv;
 use server::{Cluster, ClusterOptions, serve};
 
-/// The endpoint of its sessions; the name is never resolved.
+/// The endpoint of the store's sessions; the name is never resolved.
 const ENDPOINT: &str = "http://memory:2379";
 /// The number of bytes in flight in one connection.
 const PIPE: usize = 64 * 1024;
-/// Its only member.
+/// The only member.
 const MEMBER: usize = 0;
 
 /// A small etcd in this process: one member, without a disk, with the requests that the library and most users need.
@@ -76,7 +76,7 @@ const MEMBER: usize = 0;
 pub struct MemoryEtcd {
     cluster: Cluster,
     dial: mpsc::UnboundedSender<DuplexStream>,
-    /// Ends with the last handle.
+    /// The tasks of the listeners, which end with the last handle.
     listeners: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -92,7 +92,7 @@ impl MemoryEtcd {
         let (dial, dialled) = mpsc::unbounded_channel();
         let connections = UnboundedReceiverStream::new(dialled).map(Ok);
         let service = serve(cluster.clone(), MEMBER, connections);
-        // The service ends when nobody can dial any more.
+        // The service ends when no handle can open a connection any more.
         Handle::current().spawn(async move { drop(service.await) });
         Self {
             cluster,
@@ -145,7 +145,7 @@ impl MemoryEtcd {
         self.cluster.freeze(MEMBER);
     }
 
-    /// Answers again. Leases whose time has passed meanwhile expire now.
+    /// Continues to answer. Leases whose time has passed meanwhile expire now.
     pub fn resume(&self) {
         self.cluster.thaw(MEMBER, false);
     }
@@ -157,7 +157,7 @@ impl MemoryEtcd {
     }
 
     /// Sends watches nothing and opens no others while `stalled`, as an etcd does whose streams hang; requests are
-    /// answered. Afterwards the watches receive what they missed.
+    /// answered. Afterwards the watches receive the events that they missed.
     pub fn stall_watches(&self, stalled: bool) {
         self.cluster.stall_watches(MEMBER, stalled);
     }
@@ -212,7 +212,7 @@ impl fmt::Debug for MemoryEtcd {
     }
 }
 
-/// Returns the near end of a new connection.
+/// Opens a connection, and returns the client's end.
 fn dialled(
     dial: &mpsc::UnboundedSender<DuplexStream>,
 ) -> BoxFuture<'static, io::Result<DuplexStream>> {

@@ -8,17 +8,17 @@ use super::error::{Error, ErrorKind, Result};
 /// the port while its server is down, or a client that retries could even connect to itself.
 const RANGE: std::ops::Range<u16> = 16_000..32_000;
 
-/// A TCP port. On the loopback interface it is kept until dropped, even while nobody listens.
+/// A TCP port. On the loopback interface it stays reserved until dropped, even while no process listens.
 #[derive(Debug)]
 pub(super) struct Port {
     address: SocketAddr,
-    /// The UDP port of the same number: a claim that other processes with this code see, that costs the TCP port
-    /// nothing, and that the kernel gives back however this process ends. None elsewhere, where we may not even be.
+    /// The UDP port of the same number, as a claim. Other processes with this code see it, it does not occupy the TCP
+    /// port, and the kernel releases it however this process ends. `None` at other addresses, which may not be ours.
     _claim: Option<UdpSocket>,
 }
 
 impl Port {
-    /// A port on which nobody listens. Somebody else may still take it before its server does.
+    /// Reserves a port on which no process listens. Another process may still take it before its server does.
     pub(super) fn free() -> Result<Self> {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);

@@ -22,7 +22,7 @@ impl Process {
     pub fn spawn(command: &mut Command, folder: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         {
-            // A group of its own: Ctrl-C in a terminal is for the program, not for its servers.
+            // A group of its own keeps Ctrl-C in a terminal away from the servers.
             std::os::unix::process::CommandExt::process_group(command, 0);
             let child = command.spawn()?;
             let guard = guard::Guard::new(child.id(), folder)
@@ -59,7 +59,7 @@ impl Process {
         if let Some(pid) = self.signal(Signal::STOP) {
             let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED;
             let options = options | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-            // Bounded in case another process traces it, and is notified instead of us.
+            // The loop is bounded in case another process traces the child, and is notified instead of us.
             for _ in 0..1_000 {
                 if !matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
                     break;
@@ -84,7 +84,7 @@ impl Process {
     #[cfg(unix)]
     fn signal(&self, signal: rustix::process::Signal) -> Option<rustix::process::Pid> {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).ok()?)?;
-        // Fails only when it has ended; the number is not reused before we waited for it.
+        // Fails only when the child has ended; its number is not reused before we waited for it.
         let _ = rustix::process::kill_process(pid, signal);
         Some(pid)
     }
@@ -109,7 +109,7 @@ mod guard {
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
-    /// A line means that all is well, the end of the input that the parent is gone.
+    /// A line on the input means that all is well; the end of the input means that the parent is gone.
     const SCRIPT: &str = r#"read -r line || { kill -9 "$1"; sleep 0.1; rm -rf -- "$2"; }"#;
 
     #[derive(Debug)]
@@ -131,7 +131,8 @@ mod guard {
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            // Before the pipe closes: the guard must not kill a process id that may be somebody else's by now.
+            // Kill the guard before the pipe closes: it must not kill a process id that may belong to another process
+            // by now.
             let pipe = self.0.stdin.take();
             if pipe.is_none_or(|mut pipe| pipe.write_all(b"done\n").is_err()) {
                 let _ = self.0.kill();

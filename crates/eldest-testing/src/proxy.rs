@@ -41,11 +41,11 @@ struct Shared {
     port: Port,
     upstream: String,
     runtime: Handle,
-    /// Written under its lock, which also covers every write to a socket.
+    /// The mode is written under its lock, which also covers every write to a socket.
     mode: watch::Sender<Mode>,
-    /// None while cut.
+    /// `None` while the proxy is cut.
     listener: Mutex<Option<TcpListener>>,
-    /// The number of all connections so far, which is the next one's number.
+    /// The number of connections so far, which is the next connection's number.
     accepted: AtomicU64,
     connections: Mutex<BTreeSet<ConnectionId>>,
     /// Bytes read and not yet passed on, per direction.
@@ -59,9 +59,9 @@ pub struct ConnectionId(u64);
 #[derive(Debug, Clone, Default)]
 struct Mode {
     cut: bool,
-    /// Per direction.
+    /// True for each direction that is held.
     hold: [bool; 2],
-    /// Single connections that are held, both ways.
+    /// Single connections that are held, in both directions.
     held: BTreeSet<ConnectionId>,
     delay: Duration,
     /// Connections of an earlier epoch are closed.
@@ -90,7 +90,7 @@ impl Proxy {
             .map_or(upstream, |(_, address)| address);
         let (port, listener) = loop {
             let port = Port::free()?;
-            // Lost to somebody else in between: another one.
+            // Another process took the port in between, so try another one.
             if let Ok(listener) = TcpListener::bind(port.address()).await {
                 break (port, listener);
             }
@@ -123,8 +123,9 @@ impl Proxy {
     pub fn cut(&self) {
         self.shared.change(|mode| mode.cut = true);
         if let Some(listener) = self.shared.listener().take() {
-            // A process that is being started has a copy of the socket until it runs its program: closed here alone, the
-            // port would go on to accept. Where a listening socket cannot be shut down, closing is all there is.
+            // A process that is being started has a copy of the socket until it runs its program. If only ours were
+            // closed, the port would continue to accept. Where a listening socket cannot be shut down, closing is the
+            // only way.
             let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
         }
     }
@@ -176,7 +177,7 @@ impl Proxy {
                 ..Mode::default()
             }
         });
-        // Should the port be taken just now, the accepting task tries again.
+        // If the port is taken at this moment, the accepting task tries again.
         let _ = self.shared.listen();
     }
 
@@ -209,7 +210,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.cut();
-        // The task owns those of the connections.
+        // The accepting task owns the tasks of the connections.
         self.accepting.abort();
     }
 }
@@ -228,12 +229,13 @@ impl Shared {
         self.mode.send_modify(change);
     }
 
-    /// Listens, unless it does or is cut.
+    /// Listens, unless it already does or the proxy is cut.
     fn listen(&self) -> std::io::Result<()> {
         let mut listener = self.listener();
         if listener.is_none() && !self.mode.borrow().cut {
             let _runtime = self.runtime.enter();
-            // The standard library's, because tokio's `bind` is async; both let the port be used again.
+            // The standard library's listener is used because tokio's `bind` is async; both allow the port to be
+            // reused.
             let again = std::net::TcpListener::bind(self.port.address())?;
             again.set_nonblocking(true)?;
             *listener = Some(TcpListener::from_std(again)?);
@@ -241,7 +243,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The next connection; none while there is no listener.
+    /// Returns the next connection; waits while there is no listener.
     async fn accepted(&self) -> std::io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|context| match &*self.listener() {
             Some(listener) => listener.poll_accept(context),
@@ -261,7 +263,7 @@ async fn accept(shared: Arc<Shared>) {
         tokio::select! {
             accepted = shared.accepted() => match accepted {
                 Ok((client, _)) => {
-                    // Counted before the client can learn that it was accepted by an answer.
+                    // The connection is counted before an answer can show the client that it was accepted.
                     let counted = Counted::new(&shared);
                     connections.spawn(serve(client, counted, mode.clone()));
                 }
@@ -394,7 +396,7 @@ impl<A: Fn(&Mode) -> bool> Pump<'_, A> {
                         break;
                     }
                     to.writable().await?;
-                    // Under the lock: when a fault's call has returned, no byte passes against it.
+                    // The lock ensures that no byte passes against a fault once the fault's call has returned.
                     let now = mode.borrow();
                     if !alive(&now) {
                         return Err(std::io::ErrorKind::ConnectionReset.into());
@@ -449,7 +451,7 @@ async fn read_pieces(
             Err(_) => break,
         }
     }
-    // Delayed like everything.
+    // The end is delayed like every piece.
     let _ = keep.send((Instant::now(), Vec::new())).await;
 }
 

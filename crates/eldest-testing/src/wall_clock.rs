@@ -10,14 +10,14 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The variable that names the library to use instead of an installed one.
 const LIBRARY_VARIABLE: &str = "ELDEST_FAKETIME";
-/// Where Debian has it, for each kind of machine.
+/// The folder where Debian installs the library, with a subfolder for each kind of machine.
 const FOLDERS: &str = "/usr/lib";
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
-/// Where the library keeps a file and a semaphore for each process, which a killed one leaves behind.
+/// The folder where the library keeps a file and a semaphore for each process; a killed process leaves them behind.
 const SHARED: &str = "/dev/shm";
 
-/// A wall clock (`CLOCK_REALTIME`) of child processes, which a test moves while they run. Monotonic clocks, and with them the
-/// deadline of a term, go on unchanged.
+/// A wall clock (`CLOCK_REALTIME`) of child processes, which a test moves while they run. Monotonic clocks, and with
+/// them the deadline of a term, run on unchanged.
 ///
 /// It needs [libfaketime](https://github.com/wolfcw/libfaketime) (Debian: `apt-get install libfaketime`), and programs that
 /// load libc dynamically. A program in Go or a static one does not notice it.
@@ -58,7 +58,7 @@ impl WallClock {
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
 
-    /// Moves the clock to so much after the true time.
+    /// Moves the clock forward to that much after the true time.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl WallClock {
         self.write(&format!("+{}", by.as_secs_f64()))
     }
 
-    /// Moves the clock to so much before the true time.
+    /// Moves the clock back to that much before the true time.
     ///
     /// # Errors
     ///
@@ -85,7 +85,8 @@ impl WallClock {
         self.write("+0")
     }
 
-    /// Removes what a process of that id that was killed has left: the library removes it only from one that ends by itself.
+    /// Removes the files of a killed process with that id: the library removes them only for a process that ends by
+    /// itself.
     pub fn forget(pid: u32) {
         for name in ["faketime_shm_", "sem.faketime_sem_"] {
             let _ = std::fs::remove_file(Path::new(SHARED).join(format!("{name}{pid}")));
@@ -96,7 +97,7 @@ impl WallClock {
         self.folder.path().join("offset")
     }
 
-    /// At once: a program never reads half of it.
+    /// Replaces the file at once, so that a program never reads half of it.
     fn write(&self, offset: &str) -> Result<()> {
         let new = self.folder.path().join("new");
         let written = std::fs::write(&new, offset).and_then(|()| std::fs::rename(new, self.file()));

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const TTL: Duration = Duration::from_secs(10);
-/// etcd looks for expired leases so often.
+/// How often etcd searches for expired leases.
 const EXPIRY: Duration = Duration::from_millis(500);
 /// The limit of the paused clock within which every awaited event must happen.
 const SOON: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity).ttl(TTL)
 }
 
-async fn stand(etcd: &MemoryEtcd, identity: &str) -> Result<(Session, Candidate)> {
+async fn join(etcd: &MemoryEtcd, identity: &str) -> Result<(Session, Candidate)> {
     let session = etcd.session(options(identity)).await?;
     let candidate = session.election("jobs")?.campaign().await?;
     Ok((session, candidate))
@@ -31,8 +31,8 @@ async fn stand(etcd: &MemoryEtcd, identity: &str) -> Result<(Session, Candidate)
 #[tokio::test(start_paused = true)]
 async fn the_eldest_leads_in_memory_and_the_next_follows_at_once() -> Result {
     let etcd = MemoryEtcd::start();
-    let (first, mut leads) = stand(&etcd, "a").await?;
-    let (second, mut waits) = stand(&etcd, "b").await?;
+    let (first, mut leads) = join(&etcd, "a").await?;
+    let (second, mut waits) = join(&etcd, "b").await?;
     let leadership = leads.elected().await?;
     let ahead = match waits.status() {
         Status::Waiting { ahead, .. } => ahead,
@@ -57,7 +57,7 @@ async fn the_eldest_leads_in_memory_and_the_next_follows_at_once() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_term_in_memory_is_renewed_a_hundred_times() -> Result {
     let etcd = MemoryEtcd::start();
-    let (_session, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, mut candidate) = join(&etcd, "a").await?;
     let leadership = candidate.elected().await?;
     tokio::time::sleep(TTL * 34).await;
     assert!(leadership.is_valid());
@@ -68,7 +68,7 @@ async fn a_term_in_memory_is_renewed_a_hundred_times() -> Result {
 #[tokio::test(start_paused = true)]
 async fn a_paused_memory_is_an_outage_that_ends_terms_in_time() -> Result {
     let etcd = MemoryEtcd::start();
-    let (_session, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, mut candidate) = join(&etcd, "a").await?;
     let leadership = candidate.elected().await?;
     etcd.pause();
     let refused = etcd.get("a").await.expect_err("it is paused");
@@ -83,9 +83,9 @@ async fn a_paused_memory_is_an_outage_that_ends_terms_in_time() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_in_memory_hears_that_its_key_was_deleted() -> Result {
+async fn leader_in_memory_learns_that_its_key_was_deleted() -> Result {
     let etcd = MemoryEtcd::start();
-    let (_session, mut candidate) = stand(&etcd, "a").await?;
+    let (_session, mut candidate) = join(&etcd, "a").await?;
     let leadership = candidate.elected().await?;
     assert!(etcd.delete(leadership.key()).await?);
     assert!(!etcd.delete(leadership.key()).await?, "it is gone");
@@ -125,11 +125,11 @@ async fn locks_semaphores_and_partitions_are_served_from_memory() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_crash_in_memory_the_next_leads_when_the_lease_has_run_out() -> Result {
+async fn next_candidate_in_memory_leads_when_a_crashed_leaders_lease_expires() -> Result {
     let etcd = MemoryEtcd::start();
-    let (first, mut leads) = stand(&etcd, "a").await?;
+    let (first, mut leads) = join(&etcd, "a").await?;
     let leadership = leads.elected().await?;
-    let (_second, mut waits) = stand(&etcd, "b").await?;
+    let (_second, mut waits) = join(&etcd, "b").await?;
     let begun = Instant::now();
     crash(&first)?;
     timeout(SOON, leadership.lost().cancelled()).await?;
@@ -138,12 +138,12 @@ async fn after_a_crash_in_memory_the_next_leads_when_the_lease_has_run_out() -> 
     let stale = leadership.txn([eldest::Op::put("a", "b")]).await;
     let stale = stale.expect_err("nothing is sent any more").kind();
     assert_eq!(stale, ErrorKind::Unavailable);
-    drop(leads); // which says nothing to anybody
+    drop(leads); // which sends no message
     let next = timeout(SOON, waits.elected()).await??;
     let waited = begun.elapsed();
     assert!(!leadership.is_valid());
     assert!(next.is_valid());
-    // The last renewal lies a third of the TTL back at most.
+    // The last renewal was at most a third of the TTL ago.
     assert!(waited + EXPIRY > TTL * 2 / 3, "{waited:?}");
     assert!(waited <= TTL + EXPIRY * 2, "{waited:?}");
     assert!(matches!(*first.state().borrow(), SessionState::Closed));

@@ -12,10 +12,10 @@ use crate::outside;
 /// The folder of the runs that docs/performance.md shows.
 pub(crate) const FOLDER: &str = "docs/performance";
 
-/// Where the pictures of `--profile` are left.
+/// The folder for the pictures of `--profile`.
 const PICTURES: &str = "target/bench";
 
-/// Which benches are to be run, and how.
+/// The benches to run, and their options.
 #[derive(Clone, Default)]
 pub(crate) struct Args {
     pub(crate) benches: Vec<&'static Bench>,
@@ -25,11 +25,11 @@ pub(crate) struct Args {
 /// The request of a command line.
 pub(crate) enum Asked {
     Help,
-    /// All that docs/performance.md shows: every bench, and some of them with other kinds of etcd.
+    /// Everything that docs/performance.md shows: every bench, and some of them with other kinds of etcd.
     All(Vec<Args>),
-    /// Draw what a folder keeps.
+    /// Draw the runs of a folder.
     Plot(PathBuf),
-    /// Which programs of others are needed for it: for the program that starts this one.
+    /// Print the external programs that the benches need, for the program that starts this one.
     Needs(Args),
     Measure(Args),
 }
@@ -94,7 +94,7 @@ impl Args {
         })
     }
 
-    /// This, and what is run with other kinds of etcd too.
+    /// Returns these arguments, and those of the runs with other kinds of etcd.
     fn with_other_kinds(mut self) -> Vec<Self> {
         self.options
             .keep
@@ -120,7 +120,7 @@ impl Args {
         }
     }
 
-    /// The programs of others that the benches use, without those of peers that are not wanted.
+    /// Returns the external programs that the benches use, without those of peers that are not selected.
     pub(crate) fn needs(&self) -> BTreeSet<&'static str> {
         let others = self.benches.iter().flat_map(|bench| bench.others);
         let wanted =
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_used_is_needed() {
+    fn only_used_programs_are_needed() {
         let needs = |text| Vec::from_iter(parse(text).needs());
         assert!(needs("valid --needs").is_empty());
         assert_eq!(needs("join --peers eldest,kazoo"), ["kazoo", "zookeeper"]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_arguments_are_refused() {
         assert!(ask("no-such-bench").is_err());
         assert!(ask("--members 2").is_err());
         assert!(ask("--members").is_err());

@@ -1,4 +1,4 @@
-//! Implements the benches' candidates with this library: one stands in an election, the other waits for a lock.
+//! Implements the benches' candidates with this library: one campaigns in an election, the other waits for a lock.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::peer::Context;
 use crate::standing::Stands;
 
-/// A session of its own, as a process would have.
+/// Opens a session of its own, as a process would have.
 pub(crate) async fn session(context: &Context) -> Result<Session> {
     let options = SessionOptions::new("bench").ttl(context.ttl);
     Ok(Session::connect(&context.endpoints, options).await?)
@@ -75,7 +75,7 @@ impl Stands for Holding {
             let guard = acquired.acquire().await?;
             Ok((guard, Instant::now()))
         }));
-        // Acquiring does not tell when the key stands.
+        // Acquiring does not report when the key exists, so the roster is read.
         while lock.roster().await?.members().len() <= before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -107,7 +107,7 @@ impl<const LOCK: bool> Standing<LOCK> {
         Ok(())
     }
 
-    /// How many stand. Its own key has a name that it does not tell before its turn.
+    /// Returns the number of candidates. `etcdctl` does not print the name of its own key before it leads.
     async fn standing(&mut self, election: &str) -> Result<i64> {
         let count = GetOptions::new().with_prefix().with_count_only();
         let found = self.client.get(format!("{election}/"), Some(count)).await?;

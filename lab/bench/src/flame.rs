@@ -13,9 +13,9 @@ use pprof::{Frames, ProfilerGuard, ProfilerGuardBuilder};
 
 use crate::peer::SAMPLES;
 
-/// A second of processor time; no multiple of what happens regularly.
+/// The sampling frequency for each second of processor time; no multiple of regular events.
 const FREQUENCY: i32 = 997;
-/// In these a sample cannot be taken.
+/// The libraries in which a sample cannot be taken.
 const BLOCKED: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 
 /// A process that samples itself.
@@ -25,7 +25,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// None: nobody asked for it.
+    /// Starts sampling; `None` if it is not wanted.
     pub(crate) fn start() -> Result<Option<Self>> {
         let Some(into) = std::env::var_os(SAMPLES) else {
             return Ok(None);
@@ -39,7 +39,7 @@ impl Sampling {
         }))
     }
 
-    /// Adds what was seen: a line for each stack, its outermost function first, and how often it was there.
+    /// Appends the samples: a line for each stack, its outermost function first, and its count.
     pub(crate) fn finish(self) -> Result<()> {
         let report = self.guard.report().build()?;
         let mut lines = String::new();
@@ -70,7 +70,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Forgets what an earlier run left.
+    /// Removes the files of an earlier run.
     pub(crate) fn of(bench: &str, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let samples = folder.join(format!("{bench}.samples"));
@@ -88,7 +88,7 @@ impl Picture {
         &self.samples
     }
 
-    /// Draws what the processes saw; the file that has the picture.
+    /// Draws the samples of the processes, and returns the picture's file.
     pub(crate) fn draw(&self) -> Result<&Path> {
         let text = fs::read_to_string(&self.samples).context("no process of the library ended")?;
         fs::write(&self.svg, draw(&text, &self.title)?)?;
@@ -96,7 +96,7 @@ impl Picture {
     }
 }
 
-/// A function, by whom it was called.
+/// A function within its chain of callers.
 #[derive(Default)]
 struct Node {
     times: u64,
@@ -122,7 +122,7 @@ const WIDTH: f64 = 1200.0;
 const ROW: f64 = 14.0;
 /// Width of a letter.
 const LETTER: f64 = 6.0;
-/// Frames with a smaller share are left out.
+/// The smallest share of a frame that is drawn.
 const LEAST: f64 = 0.005;
 
 fn draw(samples: &str, title: &str) -> Result<String> {
@@ -161,7 +161,7 @@ impl Boxes<'_> {
     fn node(&mut self, name: &str, node: &Node, left: f64, row: usize) -> Result<()> {
         let share = node.times as f64 / self.all as f64;
         let (width, top) = (share * WIDTH, row as f64 * ROW);
-        // Warm colours, the same for the same function.
+        // Warm colours; a function always has the same one.
         let hash = name
             .bytes()
             .fold(0_u32, |hash, byte| hash.wrapping_mul(31) + u32::from(byte));

@@ -1,4 +1,4 @@
-//! Keeps a run in a folder: its figures as the JSON that was printed, its table, and what machine it was.
+//! Keeps a run in a folder: its figures as the printed JSON, its table, and a description of the machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::{Keep, Options, Storage};
 
-/// Begins the lines that repeat, at the end of a run, what was not reached.
+/// The beginning of the lines that repeat, at the end of a run, the missed targets.
 pub(crate) const MISSED: &str = "NOT REACHED: ";
 
-/// Each of them has a curve and a column of its own.
+/// The peers that have a curve and a column of their own.
 pub(crate) const PEERS: [&str; 6] = ["limit", "eldest", "go", "rpc", "etcdctl", "kazoo"];
 
 /// One figure, in the shape that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
-    /// The bench; after a slash what was measured, where a bench measures more than one thing.
+    /// The bench; after a slash the measurement, where a bench makes more than one.
     pub(crate) bench: String,
     pub(crate) peer: String,
     pub(crate) n: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Line {
     pub(crate) ratio_to_go: Option<f64>,
 }
 
-/// Where and when figures came to be.
+/// The time, the machine and the circumstances of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
     pub(crate) begun: String,
@@ -43,7 +43,7 @@ pub(crate) struct About {
     pub(crate) processors: usize,
     pub(crate) processor: String,
     pub(crate) kernel: String,
-    /// How many tasks of the whole machine wanted to run, at the beginning and at the end.
+    /// The load of the whole machine, that is the number of runnable tasks, at the beginning and at the end.
     pub(crate) load: [f64; 2],
 }
 
@@ -100,7 +100,7 @@ impl Keeping {
         self.lines.push('\n');
     }
 
-    /// Writes all of it.
+    /// Writes the whole run.
     pub(crate) fn finish(mut self, keep: &Keep) -> Result<()> {
         let folder = keep.folder();
         self.about.seconds = self.start.elapsed().as_secs();
@@ -123,7 +123,7 @@ impl Keeping {
         Ok(())
     }
 
-    /// One run of what both measured; of a bench that both have, what this one measured.
+    /// Merges two runs; of a bench that is in both, the figures of this one count.
     fn after(self, mut earlier: Kept) -> Result<Self> {
         let again = self.lines.lines().map(serde_json::from_str::<Line>);
         let again = again.map(|line| Ok(first_word(&line?.bench).to_owned()));
@@ -134,7 +134,7 @@ impl Keeping {
             lines.push('\n');
         }
         let (one, other) = (earlier.about, self.about);
-        // The run's own machine is said of all its benches but these.
+        // The header of the merged run describes the machine of all benches but these.
         let added = if one.machine() == other.machine() {
             other.begun
         } else {
@@ -159,7 +159,7 @@ fn name(storage: &str, members: usize) -> String {
     format!("{storage}-{members}")
 }
 
-/// The bench, without what of it was measured.
+/// Returns the bench without the name of its measurement.
 fn first_word(bench: &str) -> &str {
     bench.split('/').next().unwrap_or(bench)
 }
@@ -173,7 +173,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// With which kind of etcd it was.
+    /// Returns the kind of etcd of the run.
     pub(crate) fn kind(&self) -> String {
         let place = if self.about.storage == "disk" {
             "on disk"
@@ -183,7 +183,7 @@ impl Kept {
         format!("{place}, {}", self.about.members)
     }
 
-    /// Leaves out what was measured by those benches, and what was printed of it.
+    /// Removes the figures and the printed lines of those benches.
     fn forget(&mut self, benches: &BTreeSet<String>) {
         let named = |text: &str| {
             let bench = text.split([' ', ':']).next().unwrap_or(text);
@@ -196,7 +196,7 @@ impl Kept {
                 begins = true;
                 continue;
             }
-            // At the end of a run, what was missed is listed for all its benches.
+            // The end of a run lists the missed targets of all its benches.
             let missed = line.strip_prefix(MISSED);
             if begins {
                 forgets = named(line);
@@ -212,7 +212,7 @@ impl Kept {
     }
 }
 
-/// All runs that a folder has.
+/// Reads all runs of a folder.
 pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
     let files: Vec<PathBuf> = fs::read_dir(folder)
         .with_context(|| format!("reading {}", folder.display()))?
@@ -221,7 +221,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Kept>> {
         .collect();
     let runs = files.iter().map(|path| read_one(path));
     let mut runs = runs.collect::<Result<Vec<Kept>>>()?;
-    // The plainest first.
+    // The plainest kind of etcd comes first.
     runs.sort_by_key(|run| (run.about.storage == Storage::Disk.name(), run.about.members));
     Ok(runs)
 }
@@ -238,7 +238,7 @@ fn read_one(path: &Path) -> Result<Kept> {
     })
 }
 
-/// How many tasks of the whole machine wanted to run during the last minute; zero where the system does not tell.
+/// Returns the machine's load during the last minute; zero where the system does not report it.
 fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split(' ').next().unwrap_or_default();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_kept_instead_of_another_or_beside_what_other_benches_measured() {
+    fn run_replaces_another_or_adds_to_the_results_of_other_benches() {
         let folder = tempfile::tempdir().unwrap();
         let instead = Keep::Instead(folder.path().into());
         let beside = Keep::Beside(folder.path().into());
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn benches_that_another_machine_adds_leave_the_runs_machine_and_name_their_own() {
+    fn benches_of_another_machine_name_it_and_keep_the_runs_own() {
         let folder = tempfile::tempdir().unwrap();
         let on = |bench, processor: &str| {
             let mut keeping = run(bench, 1.0);

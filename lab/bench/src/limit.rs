@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use crate::peer::Context;
 use crate::standing::Stands;
 
-/// Up to that many candidates the library's watch the whole queue; beyond it they follow their predecessor.
+/// The number of candidates up to which the library's candidates watch the whole queue; beyond it they follow their
+/// predecessor.
 pub(crate) const WHOLE_QUEUE: usize = 64;
 
 /// The peer that compares the create revision of what it deletes.
@@ -27,25 +28,26 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The keys that a candidate watches.
 #[derive(Debug, Clone, Copy)]
 enum View {
-    /// Nobody else is there.
+    /// There is no other candidate.
     Nothing,
     Queue,
-    /// Its own key, and the one before.
+    /// Its own key, and the predecessor's.
     Predecessor,
-    /// The one before that as well.
+    /// The second predecessor's key as well.
     Predecessors,
 }
 
-/// An event of a watcher: the deleted key, and the time when the watcher heard of it.
+/// An event of a watcher: the deleted key, and the time of its arrival.
 type Heard = (Vec<u8>, Instant);
 
-/// A key and a watcher, and nothing else.
+/// A bare candidate: a key and a watcher.
 pub(crate) struct Standing {
     client: Client,
     lease: i64,
     view: View,
     key: String,
-    /// For who deletes only the key that is its own, as the library must: whether it does, and the revision of that key.
+    /// True if the peer deletes its key only after a comparison, as the library must. `created` is the revision of that
+    /// key.
     guarded: bool,
     created: i64,
     ahead: Option<String>,
@@ -93,7 +95,7 @@ impl Stands for Standing {
                 self.watch(&keys).await?;
             }
         }
-        // As a join is: the key if it is absent, and all that stands beside it.
+        // A join puts the key if it is absent, and reads all keys of the election.
         let absent = Compare::create_revision(self.key.clone(), CompareOp::Equal, 0);
         let options = PutOptions::new().with_lease(self.lease);
         let put = TxnOp::put(self.key.clone(), "bench", Some(options));
@@ -119,8 +121,8 @@ impl Stands for Standing {
         }
     }
 
-    /// A candidate that joins again with its lease has the same key. Without the comparison, a delete that arrives late
-    /// deletes that one too.
+    /// A candidate that joins again with its lease has the same key. Without the comparison, a late delete would also
+    /// delete the new key.
     async fn resign(&mut self) -> Result<()> {
         if self.guarded {
             let own = Compare::create_revision(self.key.clone(), CompareOp::Equal, self.created);
@@ -135,7 +137,7 @@ impl Stands for Standing {
 }
 
 impl Standing {
-    /// Watches these on a stream of its own, instead of what it watched before.
+    /// Watches these keys on a stream of its own, instead of the former ones.
     async fn watch(&mut self, keys: &[(String, Option<WatchOptions>)]) -> Result<()> {
         let (sender, heard) = mpsc::unbounded_channel();
         let [first, others @ ..] = keys else {
@@ -154,7 +156,7 @@ impl Standing {
     }
 }
 
-/// Says when all watches are there, then which keys were deleted.
+/// Reports when all watches exist, and then each deleted key.
 async fn read(
     mut stream: WatchResponseStream,
     mut awaited: usize,

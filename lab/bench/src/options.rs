@@ -11,13 +11,13 @@ pub(crate) struct Options {
     pub(crate) json: bool,
     /// Fails if a ratio is far from its target; peers that need other programs are left out.
     pub(crate) check: bool,
-    /// Processes of the library sample what they do, for a picture in this folder.
+    /// Processes of the library sample themselves, for a picture in this folder.
     pub(crate) profile: Option<PathBuf>,
     pub(crate) storage: Storage,
     pub(crate) members: usize,
-    /// Empty: all.
+    /// The selected peers; empty for all.
     pub(crate) peers: Vec<String>,
-    /// Where the figures are kept.
+    /// The folder for the figures, if they are to be kept.
     pub(crate) keep: Option<Keep>,
 }
 
@@ -53,7 +53,7 @@ impl Options {
     }
 }
 
-/// In which folder, and what becomes of what is kept there of a run with such an etcd.
+/// The folder for the figures, and the treatment of an earlier run with the same kind of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Keep {
     Instead(PathBuf),

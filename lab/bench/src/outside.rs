@@ -4,22 +4,22 @@
 use std::env;
 use std::ffi::OsString;
 
-/// The peer in Go, built.
+/// The built peer in Go.
 pub(crate) const GO: &str = "go";
 /// `etcdctl elect` and `etcdctl lock`.
 pub(crate) const ETCDCTL: &str = "etcdctl";
-/// Where Python finds kazoo, and the jars of a `ZooKeeper` for it.
+/// The folder of kazoo for Python, and the jars of a `ZooKeeper` for it.
 pub(crate) const KAZOO: &str = "kazoo";
 pub(crate) const ZOOKEEPER: &str = "zookeeper";
-/// The packages `with` and `without`: a user's of the library, and one that uses etcd-client by itself.
+/// The packages `with` and `without`: a user of the library, and a user of etcd-client alone.
 pub(crate) const USERS: &str = "users";
 /// The command `eldest`.
 pub(crate) const COMMAND: &str = "command";
 
-/// The programs that also are names of peers.
+/// The programs that are also names of peers.
 pub(crate) const PEERS: [&str; 3] = [GO, ETCDCTL, KAZOO];
 
-/// Where it is, or why it is not there.
+/// Returns the program's path, or the reason why it is missing.
 pub(crate) fn find(name: &str) -> Result<OsString, String> {
     let name = name.to_uppercase();
     env::var_os(format!("ELDEST_BENCH_{name}")).ok_or_else(|| {
@@ -28,7 +28,7 @@ pub(crate) fn find(name: &str) -> Result<OsString, String> {
     })
 }
 
-/// All that a peer of this name needs.
+/// Returns the programs that a peer of this name needs.
 pub(crate) fn needed_by(peer: &str) -> &'static [&'static str] {
     match peer {
         GO => &[GO],

@@ -10,22 +10,22 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// How long leases live: long, so that renewals do not count.
+/// The TTL of leases, so long that renewals do not count.
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
-/// Set for the processes that sample themselves: the file to which they add what they saw.
+/// The variable with the file to which processes append the samples of themselves.
 pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
 
-/// So long may an answer take.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// So long a peer may take to end by itself.
+/// How long a peer may take to end by itself.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// The arguments with which a peer is started.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
-    /// Whose calls are measured.
+    /// The peer whose calls are measured.
     pub(crate) peer: String,
     pub(crate) endpoints: Vec<String>,
     /// The TTL of the sessions' leases.
@@ -40,7 +40,7 @@ impl Context {
         Ok(etcd_client::Client::connect(&self.endpoints, Some(options)).await?)
     }
 
-    /// A client, and a lease of its own that outlives the bench, for nobody renews it.
+    /// Connects a client, and grants a lease that outlives the bench without renewals.
     pub(crate) async fn with_lease(&self) -> Result<(etcd_client::Client, i64)> {
         let mut client = self.client().await?;
         let ttl = TTL.as_secs() as i64 * 60;
@@ -49,14 +49,14 @@ impl Context {
     }
 }
 
-/// The peer's side: what it is asked.
+/// The peer's side: receives questions.
 pub(crate) struct Asked {
     lines: Lines<BufReader<Stdin>>,
     answers: std::io::Stdout,
 }
 
 impl Asked {
-    /// By this process' stdin and stdout.
+    /// Reads questions from this process' stdin and answers on its stdout.
     pub(crate) fn by_stdio() -> Self {
         Self {
             lines: BufReader::new(tokio::io::stdin()).lines(),
@@ -64,7 +64,7 @@ impl Asked {
         }
     }
 
-    /// The words of the next question; none when nobody will ask any more.
+    /// Returns the words of the next question, or `None` at the end of the input.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<String>>> {
         let line = self.lines.next_line().await?;
         Ok(line.map(|line| line.split(' ').map(str::to_owned).collect()))
@@ -123,14 +123,14 @@ impl Peer {
         self.child.id()
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a question, and waits for the answer.
     pub(crate) async fn ask(&mut self, question: &str) -> Result<Vec<f64>> {
         self.question(question).await?;
         let answer = self.answer().await;
         answer.with_context(|| format!("{}: {question}", self.name))
     }
 
-    /// Asks; [`Peer::answer`] waits.
+    /// Sends a question; [`Peer::answer`] waits for the answer.
     pub(crate) async fn question(&mut self, question: &str) -> Result<()> {
         let questions = self.questions.as_mut().context("it has ended")?;
         questions
@@ -153,12 +153,12 @@ impl Peer {
         }
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the process (SIGKILL).
     pub(crate) async fn kill(&mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Lets it end by itself.
+    /// Lets the process end by itself.
     pub(crate) async fn end(mut self) -> Result<()> {
         drop(self.questions.take());
         let ended = tokio::time::timeout(LAST_WORDS, self.child.wait()).await;
@@ -169,7 +169,7 @@ impl Peer {
     }
 }
 
-/// By itself too, if it can: one that is killed leaves the programs behind that it has started.
+/// Lets the process end by itself if it can: a killed one leaves behind the programs that it has started.
 impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.questions.take());

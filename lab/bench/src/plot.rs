@@ -24,7 +24,7 @@ struct Picture {
     panels: Vec<Panel>,
 }
 
-/// Its horizontal axis has a place for each of some things, the vertical one is logarithmic.
+/// A panel. Its horizontal axis has a place for each item; its vertical one is logarithmic.
 struct Panel {
     title: String,
     along: &'static str,
@@ -35,7 +35,7 @@ struct Panel {
 struct Curve {
     name: String,
     colour: RGBColor,
-    /// True for a target that is to be reached, false for a measurement.
+    /// True for a target, false for a measurement.
     target: bool,
     points: Vec<(f64, f64)>,
 }
@@ -43,7 +43,7 @@ struct Curve {
 /// The report of all figures.
 const REPORT: &str = "target/bench/performance.md";
 
-/// Draws what a folder has, into the folder, and writes the tables.
+/// Draws the runs of a folder into the folder, and writes the tables.
 pub(crate) fn run(folder: &Path) -> Result<()> {
     for (name, text) in draw(folder)? {
         let path = folder.join(name);
@@ -60,7 +60,7 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The pictures of the runs that a folder has, by the names of their files.
+/// Returns the pictures of the folder's runs, by the names of their files.
 fn draw(folder: &Path) -> Result<Vec<(String, String)>> {
     let runs = kept::read(folder)?;
     let lines = &runs.first().context("nothing is kept there")?.lines;
@@ -122,7 +122,7 @@ fn elections(lines: &[Line]) -> Picture {
     }
 }
 
-/// By kind of etcd.
+/// Draws the figures of each kind of etcd.
 fn members(runs: &[Kept]) -> Picture {
     let places: Vec<String> = runs.iter().map(Kept::kind).collect();
     let found = |bench: (&str, usize), peer: &str, figure: fn(&Line) -> Option<f64>| {
@@ -172,7 +172,7 @@ fn members(runs: &[Kept]) -> Picture {
     }
 }
 
-/// A panel with a curve for each peer.
+/// Draws a panel with a curve for each peer.
 fn costs(title: &str, along: &'static str, lines: &[&Line], cost: impl Fn(&Line) -> f64) -> Panel {
     let places = sizes(lines);
     let curves = PEERS.iter().map(|peer| Curve {
@@ -189,7 +189,7 @@ fn costs(title: &str, along: &'static str, lines: &[&Line], cost: impl Fn(&Line)
     }
 }
 
-/// A panel with the library's ratios to the limit and to Go, and what they may be at most.
+/// Draws a panel with the library's ratios to the limit and to Go, and their targets.
 fn ratios(title: &str, along: &'static str, lines: &[&Line], most: (Option<f64>, f64)) -> Panel {
     let places = sizes(lines);
     let of_own = |name: &str, peer, ratio: fn(&Line) -> Option<f64>| Curve {
@@ -346,9 +346,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// `cargo xtask bench plot` draws them again.
+    /// If this fails, `cargo xtask bench plot` draws them again.
     #[test]
-    fn the_pictures_are_of_the_figures_beside_them() {
+    fn pictures_match_the_figures_beside_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/performance");
         let drawn = draw(&folder).unwrap();
         for (name, text) in &drawn {

@@ -5,11 +5,11 @@ use std::fs;
 /// A process' memory and processor time; zero where the system does not report them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// Bytes of memory that are there for it now.
+    /// The bytes of memory that are resident now.
     pub(crate) resident: f64,
     /// The part of `resident` that the process has written to. Pages of code, which are loaded when first needed, do not count.
     pub(crate) written: f64,
-    /// Seconds of processor time until now.
+    /// The processor time until now, in seconds.
     pub(crate) processor: f64,
 }
 

@@ -8,7 +8,7 @@ use crate::kept::{Keeping, Line, MISSED};
 use crate::options::{Keep, Options};
 use crate::samples::Samples;
 
-/// One row: what one peer needed.
+/// A row: the figures of one peer.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) peer: String,
@@ -26,37 +26,37 @@ pub(crate) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// The bench, and what of it was measured.
+    /// Returns the bench and the measured operation.
     fn name(&self) -> String {
         let slash = if self.what.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.bench, self.what)
     }
 }
 
-/// Collects what was measured and prints it.
+/// Collects and prints the figures.
 pub(crate) struct Report {
     json: bool,
-    /// By how much figures may be above their targets.
+    /// The factor by which figures may exceed their targets.
     slack: f64,
     keeping: Keeping,
     keep: Option<Keep>,
     missed: Vec<String>,
-    /// Benches that could not be measured, or of which a rule did not hold.
+    /// The number of benches that could not be measured, or of which a rule did not hold.
     failed: usize,
 }
 
 /// The result of all benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// No bench failed.
+    /// True if no bench failed.
     pub(crate) measured: bool,
-    /// ... and every target was reached.
+    /// True if also every target was reached.
     pub(crate) reached: bool,
 }
 
 impl Report {
-    /// With `check`, figures may be far from their targets: what is looked for are mistakes, on machines that do other
-    /// things too.
+    /// Makes a report. With `check`, figures may be far from their targets: the check finds mistakes, on machines that
+    /// do other work too.
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             json: options.json,
@@ -68,7 +68,7 @@ impl Report {
         }
     }
 
-    /// For people: stderr if stdout is for programs.
+    /// Prints a text for people, on stderr if stdout is for programs.
     pub(crate) fn say(&mut self, text: impl fmt::Display) {
         let text = text.to_string();
         if self.json {
@@ -87,7 +87,7 @@ impl Report {
         self.keeping.line(&line);
     }
 
-    /// Tells one group of rows; gives each peer's median.
+    /// Prints one group of rows, with each peer's median.
     pub(crate) fn rows(&mut self, group: Group, rows: &[Row]) {
         let median = |name: &str| {
             let found = rows.iter().find(|row| row.peer == name);
@@ -127,12 +127,12 @@ impl Report {
         }
     }
 
-    /// Holds a figure against the most that it may be.
+    /// Compares a figure with its upper limit.
     pub(crate) fn target(&mut self, group: Group, what: &str, figure: f64, most: f64) {
         self.count(group, what, figure, most * self.slack);
     }
 
-    /// As [`Report::target`], for what no other program on the machine can change.
+    /// Does the same as [`Report::target`], for a figure that no other program on the machine can change.
     pub(crate) fn count(&mut self, group: Group, what: &str, figure: f64, most: f64) {
         let reached = figure <= most;
         let verdict = if reached { "reached" } else { "NOT REACHED" };
@@ -147,7 +147,7 @@ impl Report {
         }
     }
 
-    /// Holds the medians of two peers against each other; says so if one of them is missing.
+    /// Compares the medians of two peers; prints a note if one of them is missing.
     pub(crate) fn ratio(&mut self, group: Group, rows: &[Row], of: (&str, &str), most: f64) {
         let median = |name: &str| rows.iter().find(|row| row.peer == name);
         let what = format!("{} / {}", of.0, of.1);
@@ -174,7 +174,7 @@ impl Report {
         self.say(format_args!("FAILED {bench}: {error:#}"));
     }
 
-    /// Says once more what was missed.
+    /// Repeats the missed targets.
     pub(crate) fn finish(mut self) -> Result<Verdict> {
         let missed = std::mem::take(&mut self.missed);
         let measured = self.failed == 0;
@@ -192,7 +192,7 @@ impl Report {
     }
 }
 
-/// Three digits that count.
+/// Formats a figure with three significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

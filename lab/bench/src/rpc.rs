@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 use crate::peer::Context;
 use crate::standing::Stands;
 
-/// A call that etcd answers only when it is one's turn, and when it did.
+/// A call that etcd answers only when the caller leads or holds the lock, with the time of the answer.
 type Awaited<T> = JoinHandle<Result<(T, Instant)>>;
 
-/// A candidate whose waiting is done by etcd.
+/// A candidate that waits within a call to etcd.
 pub(crate) struct Standing {
     client: Client,
     lease: i64,
@@ -39,8 +39,8 @@ impl Stands for Standing {
             let now = Instant::now();
             Ok((answer.take_leader().context("no leader")?, now))
         }));
-        // Its answer comes only when it leads.
-        stands(&mut self.client, &format!("{election}/{lease:x}")).await
+        // The call's answer comes only when the candidate leads.
+        key_exists(&mut self.client, &format!("{election}/{lease:x}")).await
     }
 
     async fn alone(&mut self, election: &str) -> Result<(Duration, Duration)> {
@@ -94,7 +94,7 @@ impl Stands for Holding {
             let answer = client.lock(lock, Some(options)).await?;
             Ok((answer.key().to_vec(), Instant::now()))
         }));
-        stands(&mut self.client, &format!("{name}/{lease:x}")).await
+        key_exists(&mut self.client, &format!("{name}/{lease:x}")).await
     }
 
     async fn lead(&mut self) -> Result<Instant> {
@@ -119,8 +119,8 @@ impl Stands for Holding {
     }
 }
 
-/// Waits until the key is there.
-async fn stands(client: &mut Client, key: &str) -> Result<()> {
+/// Waits until the key exists.
+async fn key_exists(client: &mut Client, key: &str) -> Result<()> {
     while client.get(key, None).await?.kvs().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -25,25 +25,25 @@ const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
 /// Where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// One bench that runs.
+/// A running bench.
 pub(crate) struct Run<'a> {
     bench: &'static str,
     pub(crate) options: &'a Options,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, Option<TempDir>)>,
     zookeeper: Option<ZooKeeper>,
-    /// Programs of which it was said that they are not there.
+    /// Programs that were already reported as missing.
     missing_programs: Vec<&'static str>,
-    /// Where processes of the library leave samples of what they do.
+    /// The file to which processes of the library append samples of themselves.
     samples: Option<PathBuf>,
 }
 
-/// How long nobody is asked between two questions.
+/// The pause between two questions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pause {
     Always(Duration),
-    /// Spread evenly over all durations below this one. What etcd does once in such a period then meets the questions at all
-    /// of its phases, where pauses of one length would let it meet them at one.
+    /// Pauses spread evenly over all durations below this one. Periodic work of etcd then meets the questions at all of
+    /// its phases, which pauses of one length would not do.
     Within(Duration),
 }
 
@@ -54,21 +54,21 @@ impl From<Duration> for Pause {
 }
 
 impl Pause {
-    /// The pause after so many questions.
+    /// Returns the pause after so many questions.
     fn after(self, questions: usize) -> Duration {
         match self {
             Self::Always(pause) => pause,
-            // Multiples of the golden ratio, less their whole part, are spread more evenly than random numbers.
+            // The fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             Self::Within(period) => period.mul_f64((questions as f64 * GOLDEN_RATIO).fract()),
         }
     }
 }
 
-/// Which number of an answer is kept.
+/// The number of an answer that is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     at: usize,
-    /// How many nanoseconds the unit has in which it is kept.
+    /// The number of nanoseconds in the unit in which it is kept.
     nanos: f64,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// `full`, or fewer if it has to be quick.
+    /// Returns `full`, or fewer samples for a quick run.
     pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
         match (self.options.check, self.options.quick) {
             (true, _) => quick.min(CHECKED),
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has the library's processes sample themselves, if that was asked for; what they see can be drawn afterwards.
+    /// Makes the library's processes sample themselves if that is wanted; the samples can be drawn afterwards.
     #[cfg(feature = "profile")]
     pub(crate) fn sampled(&mut self) -> Result<Option<crate::flame::Picture>> {
         let Some(folder) = &self.options.profile else {
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// etcd, started when it is first needed.
+    /// Returns etcd, which is started when it is first needed.
     pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
         if self.etcd.is_none() {
             let mut builder = Etcd::builder();
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
             .expect("started above"))
     }
 
-    /// Below the working folder, if data is to be on disk: what is temporary is often in memory.
+    /// Makes a folder below the working folder if the data are to be on disk: temporary folders are often in memory.
     fn folder_on_disk(&self) -> Result<Option<TempDir>> {
         if self.options.storage == Storage::Memory {
             return Ok(None);
@@ -169,7 +169,7 @@ impl<'a> Run<'a> {
         Ok(Some(folder))
     }
 
-    /// `ZooKeeper`, started when it is first needed.
+    /// Returns `ZooKeeper`, which is started when it is first needed.
     async fn zookeeper(&mut self) -> Result<String> {
         if self.zookeeper.is_none() {
             let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
@@ -188,23 +188,23 @@ impl<'a> Run<'a> {
             .expect("started above"))
     }
 
-    /// A bare client of ours.
+    /// Connects a bare client.
     pub(crate) async fn client(&mut self) -> Result<etcd_client::Client> {
         Ok(self.etcd().await?.members()[0].client().await)
     }
 
-    /// A peer's process; none, said aloud, if it is not there or not wanted.
+    /// Starts a peer's process; `None` if it is not wanted or, with a printed note, if it is missing.
     pub(crate) async fn peer(&mut self, name: &str) -> Result<Option<Peer>> {
         let endpoints = self.etcd().await?.endpoints().join(",");
         self.peer_at(name, &endpoints).await
     }
 
-    /// As [`Run::peer`], by other endpoints.
+    /// Starts a peer as [`Run::peer`] does, with other endpoints.
     pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
         self.peer_of(self.bench, name, endpoints).await
     }
 
-    /// A peer that does what those of another bench do.
+    /// Starts a peer that works for another bench.
     pub(crate) async fn peer_of(
         &mut self,
         bench: &str,
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
         Ok(Some(Peer::start(name, program, words, &environment).await?))
     }
 
-    /// The peers of these that there are.
+    /// Starts those of these peers that are available.
     pub(crate) async fn peers(&mut self, names: &[&str]) -> Result<Vec<Peer>> {
         let mut peers = Vec::new();
         for name in names {
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
         Ok(peers)
     }
 
-    /// A program of others; said aloud if it is not there.
+    /// Returns the path of an external program; prints a note if it is missing.
     pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
         let found = outside::find(name);
         if let Err(why) = &found
@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
         found.ok()
     }
 
-    /// As [`Run::interleave_part`], the first number of each answer, in milliseconds.
+    /// Asks as [`Run::interleave_part`] does, and keeps the first number of each answer, in milliseconds.
     pub(crate) async fn interleave(
         &mut self,
         peers: &mut Vec<Peer>,
@@ -273,8 +273,8 @@ impl<'a> Run<'a> {
             .await
     }
 
-    /// Asks the peers by turns, so many times each, another one first each time. A peer that fails is out,
-    /// aloud. The first few answers are not kept.
+    /// Asks the peers in turns, so many times each, and begins each round with another one. A peer that fails is
+    /// dropped with a printed note. The first few answers are not kept.
     pub(crate) async fn interleave_part(
         &mut self,
         peers: &mut Vec<Peer>,
@@ -290,7 +290,8 @@ impl<'a> Run<'a> {
         rows
     }
 
-    /// As [`Run::interleave_part`], several numbers of each answer; a peer that does not tell one is not in its rows.
+    /// Asks as [`Run::interleave_part`] does, and keeps several numbers of each answer; a peer that does not report a
+    /// number has no row for it.
     pub(crate) async fn interleave_parts<const N: usize>(
         &mut self,
         peers: &mut Vec<Peer>,
@@ -328,7 +329,7 @@ impl<'a> Run<'a> {
                     Ok(_) => {}
                     Err(error) => failed.push((at, error)),
                 }
-                // Notifications that are still on their way to other peers must not disturb the next sample.
+                // The pause keeps notifications that are still on their way to other peers out of the next sample.
                 asked += 1;
                 tokio::time::sleep(pause.after(asked)).await;
             }
@@ -353,7 +354,7 @@ mod tests {
     use super::Pause;
 
     #[test]
-    fn pauses_within_a_period_are_spread_over_all_of_it_for_every_peer() {
+    fn pauses_are_spread_over_the_whole_period_for_every_peer() {
         let (period, peers) = (Duration::from_millis(100), 6);
         let pauses = (0..200).map(|round| Pause::Within(period).after(round * peers));
         let mut tenths = [0; 10];

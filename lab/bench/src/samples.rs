@@ -15,7 +15,8 @@ impl Samples {
         self.0.len()
     }
 
-    /// The smallest sample that so many of the others (from 0 to 1) do not exceed; not a number without samples.
+    /// Returns the smallest sample that is not exceeded by this share (from 0 to 1) of all; not a number without
+    /// samples.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -43,7 +44,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// Nanoseconds, as answers carry them.
+/// Returns nanoseconds, as answers carry them.
 pub(crate) fn nanos(duration: Duration) -> f64 {
     duration.as_nanos() as f64
 }

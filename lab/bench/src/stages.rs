@@ -1,5 +1,5 @@
 //! Splits a hand-over into stages: records when the library logs the end of one term and the start of the next. A
-//! process records this only when it is asked to, because recording takes time too.
+//! process records this only on request, because recording takes time too.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,11 +15,11 @@ const TARGET: &str = "eldest::election";
 const ENDED: &str = "term ended";
 const ELECTED: &str = "elected";
 
-/// Messages since the last time that a listener took them.
+/// The messages since they were last taken.
 static HEARD: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());
 static LISTENER: OnceLock<()> = OnceLock::new();
 
-/// Listens from now on, and forgets what was said before.
+/// Records messages from now on, and drops earlier ones.
 pub(crate) fn listen() -> Result<()> {
     if LISTENER.set(()).is_ok() {
         tracing::subscriber::set_global_default(Listener)?;
@@ -28,7 +28,7 @@ pub(crate) fn listen() -> Result<()> {
     Ok(())
 }
 
-/// When a term ended, and when the next one began.
+/// Returns when a term ended, and when the next one began.
 pub(crate) fn heard() -> Result<(Instant, Instant)> {
     let heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
     let at = |what: &str| {
@@ -39,7 +39,7 @@ pub(crate) fn heard() -> Result<(Instant, Instant)> {
     Ok((at(ENDED)?, at(ELECTED)?))
 }
 
-/// Takes no part in spans.
+/// A subscriber that records events, and ignores spans.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -88,7 +88,7 @@ mod tests {
     use super::{ELECTED, ENDED, TARGET, heard, listen};
 
     #[test]
-    fn only_what_was_said_of_elections_since_one_listens_is_heard() {
+    fn only_messages_about_elections_since_listening_are_recorded() {
         listen().unwrap();
         tracing::info!(target: TARGET, token = 1, "{ENDED}");
         tracing::info!(target: "eldest::session", "{ELECTED}");

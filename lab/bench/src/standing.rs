@@ -23,18 +23,18 @@ const WRITES: u32 = 10;
 pub(crate) trait Stands: Sized + Send + 'static {
     /// Connects, for a queue of that length.
     fn connect(context: &Context, queue: usize) -> impl Future<Output = Result<Self>> + Send;
-    /// Stands behind all others, of whom `ahead` is the last; returns once the key stands.
+    /// Joins behind all others, of whom `ahead` is the last; returns once the key exists.
     fn join(
         &mut self,
         election: &str,
         ahead: Option<&Self>,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Waits until it leads; the moment at which it knew.
+    /// Waits until the candidate leads, and returns the moment at which it knew.
     fn lead(&mut self) -> impl Future<Output = Result<Instant>> + Send;
-    /// Gives the leadership up.
+    /// Resigns the leadership.
     fn resign(&mut self) -> impl Future<Output = Result<()>> + Send;
 
-    /// By oneself: how long it took until it led, and until that was given up again.
+    /// Campaigns without competitors. Returns how long it took to lead, and to resign again.
     fn alone(
         &mut self,
         election: &str,
@@ -49,12 +49,12 @@ pub(crate) trait Stands: Sized + Send + 'static {
     }
 }
 
-/// Candidates in the order in which they stand; of the whole queue or of this process' share of it.
+/// Candidates in the order of the queue; of the whole queue or of this process' share of it.
 struct Queue<S> {
     context: Context,
     election: String,
     standing: VecDeque<S>,
-    /// Stands for a moment only, now and then.
+    /// A candidate that joins now and then for a moment.
     spare: Option<S>,
 }
 
@@ -88,7 +88,8 @@ impl<S: Stands> Queue<S> {
         Ok(())
     }
 
-    /// The moment of the leader's wish to resign, that at which its successor knew, and the one that resigned.
+    /// Hands over. Returns the moment of the leader's decision to resign, the moment at which its successor knew, and
+    /// the former leader.
     async fn handover(&mut self) -> Result<(Instant, Instant, S)> {
         let mut old = self.standing.pop_front().context("nobody stands")?;
         let next = self.first()?;
@@ -98,8 +99,8 @@ impl<S: Stands> Queue<S> {
         Ok((start, elected?, old))
     }
 
-    /// How long a hand-over took, and its stages: until the driver has ended the term, until the successor's driver knows,
-    /// until its caller does.
+    /// Returns how long a hand-over took, and its stages: until the driver has ended the term, until the successor's
+    /// driver knows, and until the successor's caller knows.
     async fn stages(&mut self) -> Result<Vec<f64>> {
         stages::listen()?;
         let (start, led, old) = self.handover().await?;
@@ -113,7 +114,7 @@ impl<S: Stands> Queue<S> {
             .collect())
     }
 
-    /// A hand-over to one who joined a moment ago, while others wrote.
+    /// Measures a hand-over to a candidate that joined a moment ago, while other clients wrote.
     async fn fresh(&mut self) -> Result<Duration> {
         let spare = match self.spare.take() {
             Some(spare) => spare,
@@ -160,7 +161,7 @@ pub(crate) fn serve<S: Stands>(
 async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f64>> {
     match *words {
         ["gather", election, count] => {
-            // The one before ends with its connections.
+            // The former queue ends with its connections.
             *queue = Queue::new(&queue.context, election);
             queue.gather(count.parse()?).await?;
             Ok(Vec::new())
@@ -181,7 +182,7 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             let (elected, resigned) = queue.alone(election).await?;
             Ok(vec![nanos(elected), nanos(resigned)])
         }
-        // One of a queue that many processes share. Moments are read from the wall clock, which they share too.
+        // A queue can be shared by many processes. Moments are read from the wall clock, which the processes share too.
         ["stand", election, count] => {
             election.clone_into(&mut queue.election);
             let candidate = S::connect(&queue.context, count.parse()?).await?;
@@ -202,19 +203,19 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
     }
 }
 
-/// How often this process has asked for memory.
+/// Returns the number of allocations of this process.
 pub(crate) fn allocations() -> f64 {
     let stats = INSTRUMENTED_SYSTEM.stats();
     (stats.allocations + stats.reallocations) as f64
 }
 
-/// A moment of this process, by the wall clock, in nanoseconds; a quarter of a microsecond is lost.
+/// Converts a moment of this process to the wall clock, in nanoseconds; a quarter of a microsecond is lost.
 fn wall(at: Instant) -> Result<f64> {
     let ago = nanos(at.elapsed());
     Ok(wall_now()? - ago)
 }
 
-/// This moment, by the clock that all processes share, in nanoseconds.
+/// Returns the present moment by the clock that all processes share, in nanoseconds.
 pub(crate) fn wall_now() -> Result<f64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     Ok(nanos(now))

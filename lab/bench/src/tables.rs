@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use crate::kept::{self, Kept, Line, PEERS};
 use crate::report::figure;
 
-/// One thing that peers did, and what it cost each of them.
+/// A measured operation, and the figures of each peer.
 type Measured<'a> = ((&'a str, usize, &'a str), Vec<&'a Line>);
 
 /// Writes one table from all runs.
@@ -20,7 +20,7 @@ type Write = fn(&[Kept]) -> Result<String>;
 /// Pages beside the folder of the runs that show some of their figures.
 const PAGES: [&str; 2] = ["performance.md", "etcd.md"];
 
-/// Each of these tables has a place in one of the pages, between two comments with its name.
+/// The tables. Each has a place in one of the pages, between two comments with its name.
 const TABLES: [(&str, Write); 4] = [
     ("summary", summary),
     ("missed", missed),
@@ -42,7 +42,7 @@ const REPORT: [(&str, &str, Write); 3] = [
     ("Targets", "", targets),
 ];
 
-/// The rows of the summary: bench, n, and what was measured.
+/// The rows of the summary: bench, n, and measured operation.
 const SUMMARY: [(&str, usize, &str); 33] = [
     ("handover", 2, "hand-over, 2 candidates"),
     ("handover", 100, "hand-over, 100 candidates"),
@@ -161,7 +161,7 @@ const SUMMARY: [(&str, usize, &str); 33] = [
 
 /// The share of one processor of etcd that renewals may take where the number of sessions is calculated.
 const SHARE: f64 = 0.25;
-/// A session renews its lease after a third of the TTL.
+/// The renewals in one TTL: a session renews its lease after a third of it.
 const RENEWALS: f64 = 3.0;
 
 /// Returns the pages beside that folder, with the tables of its runs.
@@ -181,7 +181,7 @@ pub(crate) fn pages(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
     Ok(pages)
 }
 
-/// Every figure and every target of the runs of that folder.
+/// Returns every figure and every target of the runs of that folder.
 pub(crate) fn report(folder: &Path) -> Result<String> {
     let runs = kept::read(folder)?;
     let mut text = String::from("# All figures\n");
@@ -195,7 +195,7 @@ pub(crate) fn report(folder: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The page before and behind the table of that name, with the comments.
+/// Returns the page before and behind the table of that name, with the comments.
 fn around<'a>(page: &'a str, name: &str) -> Option<(&'a str, &'a str)> {
     let begin = format!("<!-- `cargo xtask bench plot` writes this: {name} -->\n");
     let end = format!("<!-- end: {name} -->\n");
@@ -208,7 +208,7 @@ fn first(runs: &[Kept]) -> Result<&Kept> {
     runs.first().context("nothing is kept there")
 }
 
-/// Where and when the figures came to be.
+/// Describes where and when the figures were measured.
 fn run(runs: &[Kept]) -> Result<String> {
     let mut text = String::from(
         "| etcd | begun | seconds | load at the beginning | processor | kernel | command |\n",
@@ -259,7 +259,7 @@ fn summary(runs: &[Kept]) -> Result<String> {
     Ok(text)
 }
 
-/// The median of each peer, empty for those that do not take part.
+/// Returns the median of each peer, empty for those that do not take part.
 fn of_peers(lines: &[&Line]) -> [String; PEERS.len()] {
     PEERS.map(|peer| {
         let line = lines.iter().find(|line| line.peer == peer);
@@ -280,7 +280,7 @@ fn measured(lines: &[Line]) -> Vec<Measured<'_>> {
     groups
 }
 
-/// Every figure of the first run.
+/// Formats every figure of the first run.
 fn costs(runs: &[Kept]) -> Result<String> {
     let mut text = format!(
         "| bench | n | unit | {} | others | to the limit | to Go | samples |\n",
@@ -346,7 +346,7 @@ impl Verdict<'_> {
 const TARGETS: &str =
     "| bench | what | measured | target, at most | result |\n|---|---|---|---|---|\n";
 
-/// Every target of the first run.
+/// Formats every target of the first run.
 fn targets(runs: &[Kept]) -> Result<String> {
     let rows = verdicts(&first(runs)?.table);
     Ok(rows
@@ -354,7 +354,7 @@ fn targets(runs: &[Kept]) -> Result<String> {
         .fold(TARGETS.to_owned(), |text, row| text + &row.row()))
 }
 
-/// How many targets the first run reached, and the others.
+/// Reports how many targets the first run reached, and lists the others.
 fn missed(runs: &[Kept]) -> Result<String> {
     let all = verdicts(&first(runs)?.table);
     let missed: Vec<_> = all.iter().filter(|verdict| !verdict.reached).collect();
@@ -366,7 +366,8 @@ fn missed(runs: &[Kept]) -> Result<String> {
     Ok(missed.iter().fold(text, |text, row| text + &row.row()))
 }
 
-/// The lines under the rows: `bench n=2: what 1.14, at most 1.30: reached`, and perhaps that the limit forbids it.
+/// Parses the lines under the rows: `bench n=2: what 1.14, at most 1.30: reached`, perhaps with a note that the limit
+/// misses it too.
 fn verdicts(table: &str) -> Vec<Verdict<'_>> {
     let mut lines = table.lines().peekable();
     let mut verdicts = Vec::new();
@@ -398,7 +399,7 @@ fn verdict(line: &str) -> Option<Verdict<'_>> {
     })
 }
 
-/// The library's ratios to the limit and to Go, for each kind of etcd.
+/// Formats the library's ratios to the limit and to Go, for each kind of etcd.
 fn storage(runs: &[Kept]) -> Result<String> {
     let mut rows: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
     let mut head = String::from("| bench | n |");
@@ -420,7 +421,7 @@ fn storage(runs: &[Kept]) -> Result<String> {
     Ok(text)
 }
 
-/// How many sessions one cluster carries, calculated from what one of them costs.
+/// Calculates how many sessions one cluster carries from the cost of one of them.
 fn sessions(runs: &[Kept]) -> Result<String> {
     const KIB_IN_GIB: f64 = 1024.0 * 1024.0;
     let lines = &first(runs)?.lines;
@@ -452,7 +453,7 @@ fn sessions(runs: &[Kept]) -> Result<String> {
     Ok(text)
 }
 
-/// To two digits.
+/// Rounds down to two digits.
 fn rounded_down(value: f64) -> f64 {
     let unit = 10_f64.powf(value.log10().floor() - 1.0);
     (value / unit).floor() * unit
@@ -465,9 +466,9 @@ mod tests {
 
     use super::{TABLES, around, pages, report, rounded_down, verdicts};
 
-    /// `cargo xtask bench plot` writes them again.
+    /// If this fails, `cargo xtask bench plot` writes them again.
     #[test]
-    fn the_pages_tables_are_of_the_figures_in_their_folder() {
+    fn tables_of_the_pages_match_the_figures_in_their_folder() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/performance");
         let written = pages(&folder).unwrap();
         for (path, page) in &written {

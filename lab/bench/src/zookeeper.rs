@@ -16,13 +16,14 @@ use tokio::net::TcpStream;
 use crate::options::Storage;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Ends Java when its own stdin ends, that is when the process that started it has ended, for whatever reason.
+/// A program that ends Java when its own stdin closes, that is when the process that started it has ended, for whatever
+/// reason.
 const KEEPER: &str =
     r#"exec 3<&0; "$@" </dev/null >log 2>&1 & java=$!; cat <&3 >/dev/null; kill -9 $java; wait"#;
 
 /// Servers of one ensemble.
 pub(crate) struct ZooKeeper {
-    // Before the folder, so that they are gone when it is removed.
+    // Declared before the folder, so that they have ended when it is removed.
     servers: Vec<Server>,
     folder: TempDir,
 }
@@ -40,8 +41,7 @@ impl Drop for Server {
 }
 
 impl ZooKeeper {
-    /// Starts so many and waits until each of them serves.
-    /// The folder is for all that they write.
+    /// Starts so many servers and waits until each of them serves. They write to the folder.
     pub(crate) async fn start(
         jars: OsString,
         members: usize,
@@ -80,7 +80,7 @@ impl ZooKeeper {
         Ok(ensemble)
     }
 
-    /// As clients want it.
+    /// Returns the addresses in the form that clients expect.
     pub(crate) fn hosts(&self) -> String {
         let hosts = self
             .servers
@@ -93,7 +93,7 @@ impl ZooKeeper {
 impl Server {
     async fn serves(&self, log: &Path) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        // The server does not report its mode until it has one.
+        // A server does not report its mode until it has one.
         while !self.mode().await.unwrap_or_default().contains("Mode: ") {
             if Instant::now() > deadline {
                 let log = fs::read_to_string(log).unwrap_or_default();
@@ -134,7 +134,7 @@ fn configure(home: &Path, number: usize, ports: &[&[u16]]) -> Result<()> {
     Ok(())
 }
 
-/// So many ports that nobody uses now.
+/// Returns so many ports that no process uses now.
 fn ports(count: usize) -> Result<Vec<u16>> {
     let listeners: std::io::Result<Vec<TcpListener>> = (0..count)
         .map(|_| TcpListener::bind(("127.0.0.1", 0)))

@@ -7,43 +7,44 @@ use futures::future::LocalBoxFuture;
 use crate::Result;
 use crate::lab::Lab;
 
-/// A fault with a name and an inverse. Two of different realms go together.
+/// A fault with a name and an inverse. Two faults of different realms can be made together.
 pub trait Action: Send + Sync {
     /// Describes the action.
     fn card(&self) -> Card;
 
-    /// Makes it, and records it: before it is broken, and when it surely is.
+    /// Makes the fault, and records it: once before, and once when it is certainly there.
     fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
 
-    /// Undoes it, and records when that surely is so. Harmless where nothing is left to undo.
+    /// Undoes the fault, and records when it is certainly undone. Does no harm if it was already undone.
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
 }
 
 /// The description of an action.
 #[derive(Debug, Clone)]
 pub struct Card {
-    /// By which it is asked for.
+    /// The name by which the action is selected.
     pub name: &'static str,
-    /// In one line.
+    /// The description in one line.
     pub about: &'static str,
-    /// Whom it hits.
+    /// The side that it hits.
     pub side: Side,
     /// The part of the system that it touches.
     pub realm: Realm,
-    /// The effect that it must have, alone.
+    /// The effect that the action must have when it is made alone.
     pub effect: Effect,
-    /// How long it lasts, if nothing is awaited.
+    /// How long the fault lasts, unless an event is awaited.
     pub lasts: Lasts,
-    /// True if a write of an old term must be on its way, and be refused.
+    /// True if a write of an old term must be in flight, and must be refused.
     pub refuses: bool,
-    /// True if to make or to undo it etcd is asked for something, which takes a quorum.
+    /// True if making or undoing the fault needs requests to etcd, which take a quorum.
     pub asks: bool,
-    /// True if it is only done when it is asked for by name.
+    /// True if the action is made only when it is selected by name.
     pub only_by_name: bool,
 }
 
 impl Card {
-    /// Describes an action that needs nothing of etcd, expects no refused write, and is done with all others.
+    /// Describes an action that needs no request to etcd, expects no refused write, and is made together with all
+    /// others.
     pub(crate) fn new(
         realm: Realm,
         [name, about]: [&'static str; 2],
@@ -63,14 +64,14 @@ impl Card {
     }
 }
 
-/// Whom an action hits.
+/// The side that an action hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The node that leads.
+    /// The leading node.
     Leader,
-    /// A node that waits.
+    /// A waiting node.
     Follower,
-    /// etcd, and with it everybody.
+    /// etcd, and with it all nodes.
     Everybody,
 }
 
@@ -98,23 +99,23 @@ pub enum Realm {
 /// The effect that an action must have, and by when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The term goes on.
+    /// The term continues.
     Kept,
     /// The term ends, by its deadline at the latest, and another node leads within the time that a lost lease takes.
     Changed,
-    /// The same, but before the lease can have expired: the agent deletes its keys. Where there is no agent, it is
-    /// [`Effect::Changed`].
+    /// As [`Effect::Changed`], but before the lease can have expired: the agent deletes its keys. Where there is no
+    /// agent, it is [`Effect::Changed`].
     ChangedByGuard,
-    /// The same, but at once: etcd tells it.
+    /// As [`Effect::Changed`], but at once, because etcd reports the loss.
     ChangedAtOnce,
-    /// The term ends by its deadline, and nobody leads until it is undone.
+    /// The term ends by its deadline, and no node leads until the fault is undone.
     Vacant,
-    /// The term goes on or ends: both are right.
+    /// The term continues or ends: both are right.
     KeptOrChanged,
 }
 
 impl Effect {
-    /// The word that docs/faults.md explains.
+    /// Returns the word that docs/faults.md explains.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -143,17 +144,17 @@ impl Effect {
 /// A time that depends on the TTL.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lasts {
-    /// So many times the TTL ...
+    /// The multiple of the TTL.
     pub ttls: f64,
-    /// ... and so much.
+    /// The time that is added to it.
     pub and: Duration,
 }
 
 impl Lasts {
-    /// No longer than it takes to do it.
+    /// No longer than making the fault takes.
     pub const MOMENT: Self = Self::ttls(0.0);
 
-    /// A multiple of the TTL.
+    /// Returns a multiple of the TTL.
     pub const fn ttls(ttls: f64) -> Self {
         Self {
             ttls,
@@ -161,7 +162,7 @@ impl Lasts {
         }
     }
 
-    /// Longer than the TTL: every lease that is not renewed meanwhile has run out.
+    /// Longer than the TTL: every lease that is not renewed meanwhile has expired.
     pub const BEYOND: Self = Self {
         ttls: 1.0,
         and: Duration::from_millis(1500),
@@ -172,12 +173,12 @@ impl Lasts {
     }
 }
 
-/// Whom an action hits this time. Chosen before anything is broken.
+/// The victim of an action, chosen before any fault is made.
 #[derive(Debug, Clone)]
 pub struct Victim {
-    /// The node, of those of the lab.
+    /// The number of the node in the lab.
     pub node: usize,
-    /// Its token, if it leads.
+    /// The token of its term, if it leads.
     pub token: Option<i64>,
 }
 
@@ -186,10 +187,10 @@ pub(crate) fn together(a: &Card, b: &Card) -> bool {
     let same_side = a.side == b.side || [a.side, b.side].contains(&Side::Everybody);
     let same_place = a.realm == b.realm && same_side;
     let no_answer = |a: &Card, b: &Card| a.realm == Realm::Servers && b.asks;
-    // A second process under one identity cannot stand while etcd takes no more keys, or no connection.
+    // A second process under one identity cannot join while etcd accepts no keys, or no connections.
     let shut = ["no-space", "distrust-etcd-certificate"];
     let no_room = |a: &Card, b: &Card| shut.contains(&a.name) && b.name == "twin";
-    // Nobody deletes the key of a dead node if it has no lease any more.
+    // No process deletes the key of a dead node that has no lease.
     let no_owner = |a: &Card, b: &Card| {
         let dies = ["kill-", "panic-"]
             .iter()

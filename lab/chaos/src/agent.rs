@@ -1,4 +1,4 @@
-//! Starts the agent that guards the nodes, breaks and mends it, and asks it what it guards.
+//! Starts the agent that guards the nodes, breaks and repairs it, and asks it which processes it guards.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -22,17 +22,17 @@ use crate::{AGENT, Result, Settings, users};
 /// How long the agent may take to describe its sessions.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Set in its environment, the agent asks as its user.
+/// If this variable is set, the agent uses its own etcd user.
 const WITH_USER: &str = "ELDEST_CHAOS_USER";
 
 /// The message that the agent logs when it has deleted the keys of a lease.
 const RELEASED: &str = "the process of a session is dead: its keys are deleted";
 
-/// The agent of this machine, running or not.
+/// The agent of this machine, which may run or not.
 pub(crate) struct Agent {
     socket: PathBuf,
     folder: PathBuf,
-    /// Its own connections to etcd.
+    /// The agent's own connections to etcd.
     links: Links,
     /// The variables that name the files of its certificates.
     certificates: Vec<(&'static str, PathBuf)>,
@@ -41,7 +41,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Makes the agent of a folder; it is started with [`Agent::start`].
+    /// Makes the agent of a folder; [`Agent::start`] starts it.
     pub(crate) async fn new(
         cluster: &EtcdCluster,
         folder: &Path,
@@ -61,7 +61,7 @@ impl Agent {
         &self.socket
     }
 
-    /// Starts its process, unless it runs, and waits until it answers.
+    /// Starts the agent's process, unless it runs, and waits until it answers.
     pub(crate) async fn start(&self, settings: &Settings) -> Result {
         let (program, patience) = (&settings.program, settings.patience());
         if self.process.borrow().is_some() {
@@ -87,13 +87,13 @@ impl Agent {
         Ok(answers.await?)
     }
 
-    /// On return its process is dead.
+    /// Kills the process; on return it is dead.
     pub(crate) fn kill(&self) {
         self.process.borrow_mut().take();
         self.paused.set(false);
     }
 
-    /// On return its process is stopped.
+    /// Stops the process; on return it is stopped.
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.borrow() {
             process.pause();
@@ -123,7 +123,7 @@ impl Agent {
         self.links.heal();
     }
 
-    /// Returns the processes that it guards, and their leases; none while it does not answer.
+    /// Returns the processes that the agent guards, and their leases; `None` while it does not answer.
     pub(crate) async fn guarded(&self) -> Option<(Vec<u32>, Vec<i64>)> {
         let sessions = self.sessions().await?;
         let pid = |session: &Value| u32::try_from(session["pid"].as_u64()?).ok();
@@ -135,7 +135,7 @@ impl Agent {
         Some((pids, leases.flatten().filter_map(hex).collect()))
     }
 
-    /// Returns the leases that it and those before it have released, and when, by their log.
+    /// Returns the leases that this agent and its predecessors have released, and when, by their log.
     pub(crate) fn released(&self) -> Result<Vec<(Duration, i64)>> {
         let log = std::fs::read_to_string(self.log())?;
         let released = log.lines().filter(|line| line.contains(RELEASED));
@@ -172,7 +172,7 @@ impl FormatTime for Boottime {
     }
 }
 
-/// Is an agent: the environment names its socket and the members of etcd.
+/// Runs as an agent: the environment names its socket and the members of etcd.
 ///
 /// # Errors
 ///

@@ -9,35 +9,35 @@ use eldest_testing::EtcdBuilder;
 
 use crate::Result;
 
-/// The name of the files that all members of etcd show.
+/// The name of the files of all members of etcd.
 pub(crate) const ETCD: &str = "etcd";
-/// The name of the agent's.
+/// The name of the agent's files.
 pub(crate) const AGENT: &str = "agent";
-/// The name of those of the second process under the first node's identity.
+/// The name of the files of the second process under the first node's identity.
 pub(crate) const TWIN: &str = "n1-twin";
 /// The variables that name a program's files (`eldest_node::tls`): authorities, certificate, private key.
 const FILES: [&str; 3] = ["ETCD_CACERT", "ETCD_CERT", "ETCD_KEY"];
-/// The authorities that everybody trusts.
+/// The file of the authorities that all trust.
 const AUTHORITIES: &str = "ca.pem";
 
-/// The files of everybody in one folder.
+/// The files of etcd, the agent and the nodes, in one folder.
 pub(crate) struct Certificates {
     folder: PathBuf,
-    /// Everybody to whom a certificate was issued.
+    /// All names to which a certificate was issued.
     names: Vec<String>,
     authority: RefCell<Authority>,
 }
 
-/// Why a certificate is refused.
+/// The reason why a certificate is refused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wrong {
     Expired,
-    /// Nobody knows the authority that signed it.
+    /// The authority that signed it is not trusted.
     Unknown,
 }
 
 impl Certificates {
-    /// Issues them to etcd, the agent and that many nodes, in a folder below this one.
+    /// Issues certificates to etcd, the agent and that many nodes, in a folder below this one.
     pub(crate) fn new(folder: &Path, nodes: usize) -> Result<Self> {
         let folder = folder.join("certificates");
         std::fs::create_dir(&folder)?;
@@ -60,25 +60,26 @@ impl Certificates {
         tls::demanding(etcd.tls(certificate, key), &authorities)
     }
 
-    /// The environment of a program that finds its files by it.
+    /// Returns the environment by which a program finds its files.
     pub(crate) fn environment(&self, name: &str) -> Vec<(&'static str, PathBuf)> {
         FILES.into_iter().zip(self.files(name)).collect()
     }
 
-    /// Lets everybody trust the present authority and these. etcd notices when it starts, the others when they connect.
+    /// Makes etcd, the agent and all nodes trust the present authority and these. etcd notices when it starts, the
+    /// others when they connect.
     pub(crate) fn trust(&self, others: &[&Authority]) -> Result {
         let others: String = others.iter().map(|other| other.pem()).collect();
         let all = others + self.authority.borrow().pem();
         tls::replace(&self.folder, AUTHORITIES, &all)
     }
 
-    /// Replaces everybody's by ones of this authority.
+    /// Replaces all certificates by ones of this authority.
     pub(crate) fn issue_by(&self, authority: Authority) -> Result {
         self.authority.replace(authority);
         self.issue_all()
     }
 
-    /// Replaces everybody's certificate and key.
+    /// Replaces all certificates and keys.
     pub(crate) fn issue_all(&self) -> Result {
         self.names.iter().try_for_each(|name| self.issue(name))
     }
@@ -88,7 +89,7 @@ impl Certificates {
         self.put(name, &self.authority.borrow().sign(HOST)?)
     }
 
-    /// Replaces them by some that are refused.
+    /// Replaces the files of that name by some that are refused.
     pub(crate) fn spoil(&self, name: &str, wrong: Wrong) -> Result {
         let signed = match wrong {
             Wrong::Expired => {

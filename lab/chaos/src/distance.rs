@@ -1,4 +1,4 @@
-//! Observes what distance did to a run among data centres, and reports the measurements.
+//! Measures the effects of distance on a run across data centres, and reports them.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::{Result, Settings};
 #[derive(Debug)]
 pub(crate) struct Seen {
     wide: Wide,
-    /// The shortest of the ways there and back, measured.
+    /// The shortest round trip between data centres, measured.
     round_trip: Duration,
-    /// Terms that nobody ended.
+    /// The terms that no step ended.
     lost: Vec<String>,
-    /// etcd's own elections while nothing else happened.
+    /// The number of etcd's own elections while no fault was made.
     elections: u64,
     traffic: Traffic,
 }
 
-/// How long nobody led.
+/// How long there was no leader.
 struct Takeover {
     fault: &'static str,
-    /// Since the leader was asked to end, or killed.
+    /// The time since the leader was asked to end, or killed.
     asked: Duration,
-    /// Since its work had ended and the key was about to go; if it was not killed.
+    /// The time since its work had ended and the key was about to be deleted; `None` if it was killed.
     released: Option<Duration>,
 }
 
 impl Seen {
-    /// Measures what happens while nothing else does, and what happened during those steps.
+    /// Measures a quiet period, and what happened during those steps.
     pub(crate) async fn measure(lab: &Lab, far: &Wide, steps: &[Step]) -> Result<Self> {
         let wire = lab.wire.as_ref().ok_or("there is no wire")?;
         let began = raft_term(lab).await?;
@@ -68,7 +68,7 @@ impl Seen {
         problems
     }
 
-    /// Returns each event that must have happened, how often it did, and how often it must.
+    /// Returns each required event, how often it happened, and how often it must happen.
     pub(crate) fn wanted(&self, steps: &[Step]) -> Vec<(&'static str, usize, usize)> {
         let of = |fault: &str| {
             let changes = steps
@@ -187,7 +187,7 @@ impl Seen {
     }
 }
 
-/// The terms that ended, but for those that the steps were to end.
+/// Returns the terms that ended, except those that the steps ended.
 fn lost(ledger: &Ledger, steps: &[Step]) -> Vec<String> {
     let ended = ledger.ended().filter(|(_, token)| {
         let mut asked = steps.iter().map(|step| step.token);
@@ -242,7 +242,7 @@ mod tests {
     use crate::step::tests::step;
 
     #[test]
-    fn a_term_that_ended_by_itself_is_reported_but_none_that_a_step_ended() -> Result {
+    fn only_terms_that_no_step_ended_are_reported_as_lost() -> Result {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("n");
         let line = |at: u64, token: i64, what: &str| {
@@ -263,7 +263,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.follow(path);
         ledger.refresh()?;
-        // A step ended the first one; the last one goes on.
+        // A step ended the first term; the last one continues.
         let lost_terms = lost(&ledger, &[step(HAND_OVER)]);
         assert_eq!(lost_terms.len(), 1, "{lost_terms:?}");
         assert!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_distance_must_have_done_is_asked_for() {
+    fn required_effects_of_distance_are_demanded() {
         let mut seen = Seen {
             wide: Wide::new(Duration::from_millis(120), 0.05),
             round_trip: Duration::from_millis(121),

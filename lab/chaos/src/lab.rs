@@ -25,35 +25,35 @@ pub(crate) const ELECTION: &str = "chaos";
 pub(crate) const PREFIX: &str = "eldest/chaos/";
 /// Where the nodes keep their fenced counter.
 const COUNTER: &str = "eldest-node/count/chaos";
-/// Room for a gigabyte, and for what came before it.
+/// Room for a gigabyte, and for the data before it.
 const QUOTA: &str = "--quota-backend-bytes=8000000000";
-/// Patience with one request to one server.
+/// The time limit of one request to one server.
 const REQUEST: Duration = Duration::from_secs(1);
 
-/// The cluster, the nodes, and the eyes on both.
+/// The cluster, the nodes, and the observers of both.
 pub struct Lab {
     pub(crate) settings: Settings,
     pub(crate) recorder: Recorder,
     pub(crate) cluster: Mutex<EtcdCluster>,
-    /// Empty if there are: the wire breaks then.
+    /// The proxies of each node; empty among data centres, where the wire makes the faults.
     pub(crate) links: Vec<Links>,
     pub(crate) nodes: Vec<Member>,
-    /// A second process under the first node's identity; seldom there.
+    /// A second process under the first node's identity, which rarely runs.
     pub(crate) twin: Member,
-    /// Guards all of them; there is none among data centres.
+    /// The agent that guards all nodes; there is none among data centres.
     pub(crate) agent: Option<Agent>,
-    /// There are none among data centres.
+    /// The certificates; there are none among data centres.
     certificates: Option<Certificates>,
     ledger: RefCell<Ledger>,
     /// True if this step has only one fault.
     pub(crate) alone: Cell<bool>,
-    /// Faults that found nothing to hit since the last time that somebody asked.
+    /// The faults that had no target since the list was last taken.
     misses: RefCell<Vec<&'static str>>,
-    /// One for each server: a recorder that asked another server would hear of a change late while that one is stopped.
+    /// One recorder for each server: a single one would record changes late while its server is stopped.
     truths: Vec<TruthRecorder>,
-    /// The same: an operator finds the server that answers.
+    /// One client for each server, because an operator uses a server that answers.
     clients: Vec<Client>,
-    /// Between data centres, if there are some.
+    /// The links between data centres, if there are some.
     pub(crate) wire: Option<Wire>,
     folder: TempDir,
 }
@@ -66,14 +66,14 @@ pub(crate) struct Key {
     pub(crate) lease: i64,
 }
 
-/// A leader.
+/// A leading node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leads {
     pub(crate) node: usize,
     pub(crate) token: i64,
 }
 
-/// A client of each member, and what each of them tells of the election.
+/// Connects a client to each member, and records what each of them reports of the election.
 async fn watched(
     cluster: &EtcdCluster,
     recorder: &Recorder,
@@ -92,8 +92,8 @@ async fn watched(
     Ok((clients, truths))
 }
 
-/// The cluster, in data centres if there is a wire between them, by TLS if there are certificates, and with users if they
-/// are wanted.
+/// Starts the cluster: in data centres if there is a wire between them, over TLS if there are certificates, and with
+/// users if they are wanted.
 async fn cluster(
     settings: &Settings,
     wire: Option<&Wire>,
@@ -122,7 +122,7 @@ async fn cluster(
     Ok(cluster)
 }
 
-/// The nodes, not started yet. Those that are not in data centres have links of their own.
+/// Makes the nodes without starting them. Those that are not in data centres have links of their own.
 async fn members(
     common: &Common<'_>,
     count: usize,
@@ -144,7 +144,8 @@ async fn members(
 }
 
 impl Lab {
-    /// With data centres: one for each server, the nodes spread over them. With clocks: each node has a wall clock of its own.
+    /// Starts everything. With data centres, each has a server, and the nodes are spread over them. With clocks, each
+    /// node has a wall clock of its own.
     pub(crate) async fn start(
         settings: &Settings,
         far: Option<&Wide>,
@@ -206,7 +207,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Starts the nodes one after the other, so that they stand in that order.
+    /// Starts the nodes one after the other, so that they join in that order.
     async fn start_nodes(&self) -> Result {
         for node in &self.nodes {
             node.start(&self.settings)?;
@@ -219,7 +220,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The TTL of the nodes' leases: they may have chosen it themselves.
+    /// Returns the TTL of the nodes' leases, which the nodes may have chosen themselves.
     async fn granted(&self) -> Result<Duration> {
         let keys = self.keys().await?;
         let lease = keys.first().ok_or("nobody stands")?.lease;
@@ -243,7 +244,7 @@ impl Lab {
         self.recorder.record(node, ELECTION, what);
     }
 
-    /// Something breaks for that node, or for everybody; recorded again when it is broken for certain.
+    /// Records that a fault begins for that node, or for all; recorded again when it is certainly there.
     pub(crate) fn fault(&self, node: &str, name: &str) {
         let name = name.to_owned();
         self.record(node, What::Fault { name });
@@ -254,24 +255,24 @@ impl Lab {
         self.record(node, What::Healed { name });
     }
 
-    /// The fault found nothing to hit: the other one of a pair had taken it away.
+    /// Records that a fault had no target, because the other one of a pair had removed it.
     pub(crate) fn missed(&self, name: &'static str) {
         self.misses.borrow_mut().push(name);
     }
 
-    /// The faults that found nothing to hit since the last call.
+    /// Takes the faults that had no target since the last call.
     pub(crate) fn take_misses(&self) -> Vec<&'static str> {
         self.misses.take()
     }
 
-    /// On return the node is dead, and nobody takes it for a leader because of what it wrote down.
+    /// Kills a node. On return it is dead, and its earlier records no longer make it a leader.
     pub(crate) fn kill(&self, node: &Member) -> Result {
         node.kill();
         self.record(&node.name, What::Killed);
         self.ledger.borrow_mut().died(&node.name, self.now())
     }
 
-    /// Up to now.
+    /// Returns the ledger with all records up to now.
     pub(crate) fn ledger(&self) -> Result<std::cell::Ref<'_, Ledger>> {
         self.ledger.borrow_mut().refresh()?;
         Ok(self.ledger.borrow())
@@ -279,7 +280,7 @@ impl Lab {
 
     /// Returns the running nodes that take themselves for the leader.
     pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
-        // Its sampler looks every 10 ms.
+        // Its sampler checks every 10 ms.
         const FRESH: Duration = Duration::from_secs(1);
         let (ledger, now) = (self.ledger()?, self.now());
         let nodes = self.nodes.iter().enumerate();
@@ -293,7 +294,7 @@ impl Lab {
         Ok(believers.collect())
     }
 
-    /// Returns true if the agent guards the leases of these keys, and has done with all dead processes.
+    /// Returns true if the agent guards the leases of these keys, and has finished with all dead processes.
     async fn is_guarded(&self, keys: &[Key]) -> bool {
         let Some(agent) = &self.agent else {
             return true;
@@ -307,13 +308,13 @@ impl Lab {
             && keys.iter().all(|key| leases.contains(&key.lease))
     }
 
-    /// How many processes of nodes have ended.
+    /// Returns how many processes of nodes have ended.
     pub(crate) fn ended(&self) -> usize {
         let nodes = self.nodes.iter().chain([&self.twin]);
         nodes.map(Member::ended_processes).sum()
     }
 
-    /// The leases whose keys agents have deleted, and when.
+    /// Returns the leases whose keys agents have deleted, and when.
     pub(crate) fn released(&self) -> Result<Vec<(Duration, i64)>> {
         self.agent.as_ref().map_or(Ok(Vec::new()), Agent::released)
     }
@@ -327,7 +328,8 @@ impl Lab {
         }
     }
 
-    /// Waits until all nodes stand and are guarded, nobody else does, the eldest leads and everybody answers.
+    /// Waits until all nodes are guarded candidates and there is no other candidate, the eldest leads, and every server
+    /// answers.
     pub(crate) async fn settled(&self) -> Result<Leads> {
         self.until("one node leads and all stand", async || {
             for node in self.nodes.iter().chain([&self.twin]) {
@@ -346,7 +348,7 @@ impl Lab {
                     return Ok(None);
                 }
             }
-            // Later it is asked whose they are.
+            // Their owners are determined later.
             let keys = self.keys().await?;
             if !self.is_guarded(&keys).await {
                 return Ok(None);
@@ -359,7 +361,7 @@ impl Lab {
         .await
     }
 
-    /// Waits for what must come; an error of the condition ends it.
+    /// Waits until the condition yields a value; an error of the condition ends the wait.
     pub(crate) async fn until<T>(
         &self,
         what: impl std::fmt::Display,
@@ -379,7 +381,7 @@ impl Lab {
         .await?)
     }
 
-    /// Does something in etcd through whichever server answers.
+    /// Makes a change in etcd through any server that answers.
     pub(crate) async fn operate<T>(
         &self,
         what: &str,
@@ -403,7 +405,7 @@ impl Lab {
         asked.map_err(|error| format!("{error} ({last})").into())
     }
 
-    /// The same, asking no second server: for what must not be done twice.
+    /// Does the same without a second server, for changes that must not be made twice.
     pub(crate) async fn operate_once(
         &self,
         ask: impl AsyncFnOnce(Client) -> std::result::Result<(), Error>,
@@ -412,18 +414,18 @@ impl Lab {
         Ok(answer.await??)
     }
 
-    /// The certificates of everybody; an error if TLS is not used.
+    /// Returns the certificates; an error if TLS is not used.
     pub(crate) fn certificates(&self) -> Result<&Certificates> {
         let certificates = self.certificates.as_ref();
         certificates.ok_or_else(|| "data centres do without TLS".into())
     }
 
-    /// The data centre of that node, and the server in it, if there are some.
+    /// Returns the data centre of that node, and the server in it, if there are some.
     pub(crate) fn site(&self, node: usize) -> usize {
         node % self.settings.members
     }
 
-    /// The server that the leading node uses.
+    /// Returns the server that the leading node uses.
     pub(crate) fn server_of_leader(&self) -> Result<usize> {
         let node = self.believers()?.first().map_or(0, |leads| leads.node);
         let links = self.links.get(node);
@@ -432,18 +434,18 @@ impl Lab {
             .unwrap_or_else(|| self.site(node)))
     }
 
-    /// A client of that server.
+    /// Returns a client of that server.
     pub(crate) fn client(&self, server: usize) -> Client {
         self.clients[server].clone()
     }
 
-    /// How often the nodes have logged that.
+    /// Returns how often the nodes have logged that text.
     pub(crate) fn logged(&self, what: &str) -> usize {
         let logs = self.nodes.iter().map(Member::log);
         logs.map(|log| log.matches(what).count()).sum()
     }
 
-    /// On return that server leads the cluster.
+    /// Makes that server the leader of the cluster.
     pub(crate) async fn lead_etcd_by(&self, server: usize) -> Result {
         let status = self.clients[server].clone().status().await?;
         let member = status
@@ -456,7 +458,7 @@ impl Lab {
             if leader == server {
                 return Ok(Some(()));
             }
-            // Refused while the other one is behind.
+            // etcd refuses this while the other server is behind.
             let mut client = self.clients[leader].clone();
             let _ = tokio::time::timeout(REQUEST, client.move_leader(member)).await;
             Ok(None)
@@ -474,7 +476,7 @@ impl Lab {
         .await
     }
 
-    /// The create revision of that node's latest key, by its own word.
+    /// Returns the create revision of that node's latest key, by its own record.
     pub(crate) fn stands_as(&self, node: usize) -> Result<Option<i64>> {
         let ledger = self.ledger()?;
         let mut own = ledger.events().iter().filter_map(|event| match event.what {
@@ -486,7 +488,7 @@ impl Lab {
         Ok(own.next_back())
     }
 
-    /// The keys of the election, oldest first.
+    /// Returns the keys of the election, oldest first.
     pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
         self.operate("the election's keys are read", keys).await
     }
@@ -504,8 +506,8 @@ impl Lab {
         })
     }
 
-    /// All nodes leave, and what they left is counted. Answers with the history, with what went wrong, and with the
-    /// folder of what everybody wrote.
+    /// Stops all nodes, and counts the resources that they left. Returns the history, the problems, and the folder of
+    /// all files.
     pub(crate) async fn finish(self) -> Result<(History, Vec<String>, TempDir)> {
         let mut problems = Vec::new();
         let patience = self.settings.patience();
@@ -523,7 +525,7 @@ impl Lab {
             held = self.held().await.ok()?;
             (held.keys == 0 && held.leases == 0).then_some(())
         });
-        // The checker tells, by what is recorded.
+        // The checker reports any rest from the records.
         let _ = nothing.await;
         self.record("", What::Final(held));
         let counted = self.operate("the counter is read", async |mut client| {
@@ -555,7 +557,7 @@ impl Lab {
         self.folder.path().join("register.sqlite")
     }
 
-    /// Where everything lies.
+    /// Returns the folder of all files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -10,7 +10,7 @@ use eldest_testing::history::{Event, Outcome, What};
 
 use crate::Result;
 
-/// All that the nodes wrote down up to now.
+/// All records of the nodes up to now.
 #[derive(Default)]
 pub(crate) struct Ledger {
     files: Vec<Page>,
@@ -21,21 +21,21 @@ pub(crate) struct Ledger {
 struct Page {
     path: PathBuf,
     read: u64,
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
 }
 
-/// How a leader stands to its writes.
+/// The state of a leader's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writes {
-    /// One is on its way.
+    /// A write is in flight.
     OnTheWay {
-        /// When the node said so: before it did anything for that write.
+        /// The time at which the node recorded the write, before it began it.
         since: Duration,
     },
-    /// None is, and another one follows.
+    /// No write is in flight, and another one follows.
     Between,
-    /// The term is over, so none follows.
+    /// The term is over, so no write follows.
     NoMore,
 }
 
@@ -43,14 +43,14 @@ pub(crate) enum Writes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
     pub(crate) elected: Duration,
-    /// The last time that it said yes.
+    /// The last time at which the term was recorded as valid.
     pub(crate) valid: Duration,
-    /// When the node learned, or saw, that the term is over.
+    /// The time at which the node learned, or saw, that the term is over.
     pub(crate) ended: Option<Duration>,
 }
 
 impl Ledger {
-    /// One more file, which need not be there yet.
+    /// Adds a file, which need not exist yet.
     pub(crate) fn follow(&mut self, path: PathBuf) {
         self.files.push(Page {
             path,
@@ -59,7 +59,7 @@ impl Ledger {
         });
     }
 
-    /// Reads what was written since.
+    /// Reads the new lines of all files.
     pub(crate) fn refresh(&mut self) -> Result {
         for page in &mut self.files {
             let from = self.events.len();
@@ -71,7 +71,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The node is dead: whatever it wrote down before is over.
+    /// Records that the node is dead, which ends its earlier terms.
     pub(crate) fn died(&mut self, node: &str, at: Duration) -> Result {
         self.refresh()?;
         for ((name, _), term) in &mut self.terms {
@@ -86,7 +86,7 @@ impl Ledger {
         &self.events
     }
 
-    /// The latest term of a node.
+    /// Returns the latest term of a node.
     pub(crate) fn latest(&self, node: &str) -> Option<(i64, Term)> {
         let key = |token| (node.to_owned(), token);
         let mut terms = self.terms.range(key(i64::MIN)..=key(i64::MAX));
@@ -97,20 +97,20 @@ impl Ledger {
         self.terms.get(&(node.to_owned(), token)).copied()
     }
 
-    /// The terms that are over, by node and token.
+    /// Returns the ended terms, by node and token.
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&str, i64)> {
         let ended = self.terms.iter().filter(|(_, term)| term.ended.is_some());
         ended.map(|((node, token), _)| (node.as_str(), *token))
     }
 
-    /// The first term that began after that time, of whomever.
+    /// Returns the first term of any node that began after that time.
     pub(crate) fn elected_after(&self, time: Duration) -> Option<(&str, i64, Term)> {
         let later = self.terms.iter().filter(|(_, term)| term.elected > time);
         let first = later.min_by_key(|(_, term)| term.elected)?;
         Some((&first.0.0, first.0.1, *first.1))
     }
 
-    /// Returns true if some node wrote down that this key is its own.
+    /// Returns true if some node recorded this key as its own.
     pub(crate) fn is_known(&self, key: i64) -> bool {
         let mut events = self.events.iter().rev();
         events.any(|event| {
@@ -118,7 +118,7 @@ impl Ledger {
         })
     }
 
-    /// How the term of a node stands to a write of that counter, by the node's own word.
+    /// Returns the state of a term's writes to that counter, by the node's own records.
     pub(crate) fn writes(&self, (node, token): (&str, i64), counter: &str) -> Writes {
         let over = |term: Term| term.ended.is_some();
         if let Some(since) = self.sent(node, counter) {
@@ -130,7 +130,7 @@ impl Ledger {
         }
     }
 
-    /// Since when a write is on its way, if that is the last that the node said of that counter.
+    /// Returns since when a write is in flight, if that is the node's last record about that counter.
     fn sent(&self, node: &str, counter: &str) -> Option<Duration> {
         let (at, last) = self
             .events
@@ -186,7 +186,7 @@ impl Page {
         for line in String::from_utf8_lossy(&text).lines() {
             match line.parse() {
                 Ok(event) => events.push(event),
-                // A process that was killed leaves half a line behind, and its successor ends it.
+                // A killed process leaves half a line behind, and its successor completes the line with its own.
                 Err(_) if !line.ends_with('}') => {}
                 Err(error) => {
                     return Err(format!("{}: {error}: {line}", self.path.display()).into());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn leader_that_gave_way_is_not_waited_for_to_write() -> Result {
+    fn leader_that_resigned_is_not_expected_to_write() -> Result {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("n");
         let mut ledger = Ledger::default();
@@ -261,7 +261,7 @@ mod tests {
         };
         assert_eq!(ledger.latest("n"), Some((7, term)));
 
-        // Killed in the middle of a line; its successor ends it.
+        // The process was killed in the middle of a line; its successor ends it.
         write!(
             file,
             "{}\n{}\n",

@@ -1,6 +1,5 @@
 //! The fault harness: three real etcd servers, node processes that lead, follow and count, and named faults that are
-//! made and undone again. The terms, writes and faults of all nodes are recorded and judged by the one checker of
-//! histories.
+//! made and undone again. The checker of histories judges the recorded terms, writes and faults of all nodes.
 //!
 //! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says what must hold, and names the tests that
 //! make other faults.
@@ -36,10 +35,11 @@ pub use site::{Site, apart};
 pub use wide::Wide;
 pub use wire::{Way, Wire};
 
-/// An error means that something could not be done at all; faults that were made and went wrong are part of the [`Outcome`].
+/// The result of a harness operation. An error means that the harness itself failed; faults that had a wrong effect are
+/// part of the [`Outcome`].
 pub type Result<T = ()> = std::result::Result<T, eldest::BoxError>;
 
-/// Set in the environment, this program is a node.
+/// If this variable is set, the program runs as a node.
 pub const NODE: &str = "ELDEST_CHAOS_NODE";
-/// Set in the environment to the path of a socket, this program is the agent that listens there.
+/// If this variable names a socket, the program runs as the agent that listens there.
 pub const AGENT: &str = "ELDEST_CHAOS_AGENT";

@@ -4,7 +4,7 @@ use eldest_testing::{Etcd, EtcdCluster, Proxy};
 
 use crate::Result;
 
-/// Where clients reach that member: by TLS, if it serves TLS.
+/// Returns the URL at which clients reach that member: over TLS, if it serves TLS.
 pub(crate) fn endpoint(member: &Etcd) -> String {
     member.tls_endpoint().unwrap_or_else(|| member.endpoint())
 }
@@ -34,12 +34,12 @@ impl Links {
         &self.0
     }
 
-    /// The link with the most connections: the one that is in use.
+    /// Returns the link with the most connections, which is the one in use.
     pub(crate) fn busiest(&self) -> Option<&Proxy> {
         self.0.iter().max_by_key(|link| link.connections())
     }
 
-    /// The server to which most connections lead: the one that is in use.
+    /// Returns the server with the most connections, which is the one in use.
     pub(crate) fn server_in_use(&self) -> Option<usize> {
         let links = self.0.iter().enumerate();
         let busiest = links.max_by_key(|(_, link)| link.connections());

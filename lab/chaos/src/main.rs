@@ -187,7 +187,7 @@ fn list() {
     }
 }
 
-/// Returns the faults that were named.
+/// Returns the faults that the arguments name.
 #[cfg(unix)]
 fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
     let found = args.faults.iter().map(|name| {

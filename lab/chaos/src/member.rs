@@ -17,24 +17,24 @@ use crate::wide::Wide;
 use crate::wire::Wire;
 use crate::{NODE, Result, Settings, users};
 
-/// How often the fenced counter is raised.
+/// The interval, in seconds, at which the fenced counter is raised.
 const PACE: &str = "0.1";
 
-/// A node, running or not.
+/// A node, which may run or not.
 pub(crate) struct Member {
     pub(crate) name: String,
     /// The file of its history.
     pub(crate) history: PathBuf,
-    /// Everything of its own.
+    /// The folder of the node's files.
     folder: PathBuf,
-    /// Everything of everybody's.
+    /// The folder of the whole run.
     whole: PathBuf,
-    /// As whom it stands.
+    /// The identity with which the node campaigns.
     identity: String,
     endpoints: String,
-    /// Words before the program's name when it is started.
+    /// The words before the program's name in its command.
     through: Vec<OsString>,
-    /// How far away the servers are, if it is to be set up for that.
+    /// The round trip to the servers, if the node is to be configured for it.
     round_trip: Option<Duration>,
     register: PathBuf,
     election: String,
@@ -46,11 +46,11 @@ pub(crate) struct Member {
     pub(crate) clock: Option<WallClock>,
     process: RefCell<Option<Process>>,
     paused: Cell<bool>,
-    /// How many of its processes have ended.
+    /// The number of its processes that have ended.
     ended: Cell<usize>,
 }
 
-/// Settings that all nodes have in common.
+/// Settings that all nodes share.
 pub(crate) struct Common<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) register: &'a Path,
@@ -92,8 +92,8 @@ impl Member {
         })
     }
 
-    /// The node of that number in a data centre, one of those that the nodes are spread over. It uses the server there, if
-    /// it has one near, and then those of the next ones.
+    /// Makes the node of that number in a data centre, one of those that the nodes are spread over. It prefers the
+    /// server there, if there is one near, and then those of the next ones.
     pub(crate) fn far(
         common: &Common<'_>,
         number: usize,
@@ -161,7 +161,7 @@ impl Member {
         if let Some(clock) = &self.clock {
             clock.apply_to(&mut command);
         }
-        // Should we be killed, nobody is left who would miss what the others wrote.
+        // If this process is killed, the files of the whole run may go, because nobody reads them any more.
         let process = Process::spawn(&mut command, &self.whole)?;
         *self.process.borrow_mut() = Some(process);
         self.paused.set(false);
@@ -177,7 +177,7 @@ impl Member {
         self.process.borrow().is_some()
     }
 
-    /// On return it is dead.
+    /// Kills the node; on return it is dead.
     pub(crate) fn kill(&self) {
         if let Some(process) = self.process.borrow_mut().take() {
             let pid = process.id();
@@ -198,7 +198,7 @@ impl Member {
         self.ended.get()
     }
 
-    /// On return it is stopped.
+    /// Stops the node; on return it is stopped.
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.borrow() {
             process.pause();
@@ -213,7 +213,7 @@ impl Member {
         }
     }
 
-    /// Asks it to end, and waits until it has; an error if it did not end, or not well.
+    /// Asks the node to end, and waits until it has; an error if it did not end, or ended with a failure.
     pub(crate) async fn stop(&self, patience: Duration) -> Result {
         if let Some(process) = &*self.process.borrow() {
             process.terminate();
@@ -232,7 +232,7 @@ impl Member {
         self.folder.join("orders")
     }
 
-    /// Tells it to break its own, and what it answers.
+    /// Sends an order to the program, and returns its answer.
     pub(crate) async fn order(&self, order: &str, patience: Duration) -> Result<String> {
         let ask = async {
             let mut stream = UnixStream::connect(self.orders()).await?;
@@ -248,7 +248,7 @@ impl Member {
         }
     }
 
-    /// Waits until its process is over, and how; none if there was none.
+    /// Waits until the process has ended, and returns how; `None` if there was no process.
     pub(crate) async fn ended(&self, patience: Duration, what: &str) -> Result<Option<ExitStatus>> {
         Ok(eventually(
             patience,
@@ -261,7 +261,7 @@ impl Member {
         .await?)
     }
 
-    /// An error if it ended though nobody asked it to.
+    /// Returns an error if the node ended without a request.
     pub(crate) fn check(&self) -> Result {
         let ended = match &mut *self.process.borrow_mut() {
             Some(process) => process.exited(),
@@ -278,7 +278,7 @@ impl Member {
         }
     }
 
-    /// As whom it stands, and as which user it asks etcd, if there are any.
+    /// Returns the node's identity, which is also its etcd user, if there are users.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
@@ -300,7 +300,7 @@ impl Member {
         Err(format!("{} did not say why its renewals failed", self.name).into())
     }
 
-    /// The end of its log.
+    /// Returns the end of the node's log.
     fn last_words(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();

@@ -8,7 +8,7 @@ use eldest_testing::EtcdCluster;
 use crate::certificates::Certificates;
 use crate::{Result, Settings};
 
-/// No agent.
+/// A type without values: there is no agent.
 pub(crate) enum Agent {}
 
 impl Agent {
@@ -60,7 +60,7 @@ impl Agent {
     }
 }
 
-/// Is no agent.
+/// Returns an error, because there is no agent here.
 ///
 /// # Errors
 ///

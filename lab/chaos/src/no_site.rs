@@ -7,14 +7,14 @@ use std::net::Ipv4Addr;
 
 use crate::Result;
 
-/// There is none.
+/// A data centre, which cannot exist here.
 pub struct Site {
-    /// Where its programs would listen.
+    /// The address at which its programs would listen.
     pub address: Ipv4Addr,
     never: Infallible,
 }
 
-/// Does nothing.
+/// Returns an error without calling the closure.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ impl Site {
         Self::here(address)
     }
 
-    /// The command that would start another one there.
+    /// Returns the command that would start another program there.
     pub fn command(&self) -> Vec<OsString> {
         match self.never {}
     }

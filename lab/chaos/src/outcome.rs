@@ -26,14 +26,14 @@ pub struct Outcome {
     /// Problems apart from single steps.
     pub(crate) problems: Vec<String>,
     pub(crate) history: History,
-    /// The checker's.
+    /// The checker's report.
     pub report: Report,
     /// The folder of all nodes' files; dropping this value deletes it.
     pub(crate) folder: TempDir,
 }
 
 impl Outcome {
-    /// Every invariant held, every fault did what it should, and enough happened for that to mean anything.
+    /// Returns true if every invariant held, every fault had its effect, and enough happened to prove something.
     pub fn is_ok(&self) -> bool {
         self.report.is_ok() && self.problems().is_empty() && self.missing().is_empty()
     }
@@ -49,14 +49,14 @@ impl Outcome {
         problems.chain(of_distance).collect()
     }
 
-    /// Returns the required events that did not happen: a run without them shows nothing.
+    /// Returns the required events that did not happen: without them a run proves nothing.
     pub fn missing(&self) -> Vec<String> {
         let wide = self.wide.iter().flat_map(|seen| seen.wanted(&self.steps));
         let (counts, fenced) = (&self.report.counts, self.settings.fenced);
         missing(&self.steps, counts, fenced, wide)
     }
 
-    /// Keeps what everybody wrote, with the whole history beside it, and says where.
+    /// Keeps all files, with the whole history beside them, and returns their folder.
     ///
     /// # Errors
     ///
@@ -66,12 +66,12 @@ impl Outcome {
         Ok(self.folder.keep())
     }
 
-    /// The timeline: who led by belief and by etcd, and the faults.
+    /// Draws the timeline: who led by the nodes' own view and by etcd, and the faults.
     pub fn picture(&self) -> String {
         picture::draw(&self.history)
     }
 
-    /// For programs.
+    /// Formats the outcome for programs.
     pub fn json(&self) -> Value {
         let millis = |time: Option<Duration>| time.map(|time| time.as_millis() as u64);
         let steps: Vec<Value> = self
@@ -122,7 +122,7 @@ impl Outcome {
         })
     }
 
-    /// One step, for people.
+    /// Formats one step for people.
     pub(crate) fn line(step: &Step) -> String {
         let victims: Vec<&str> = step.victims.iter().map(|name| hit(name)).collect();
         let what = match &step.settled {
@@ -211,7 +211,7 @@ fn missing(
     texts.chain(never_healed).chain(never_hit(steps)).collect()
 }
 
-/// The faults that were made and hit nothing each time.
+/// Returns the faults that were made and had no target each time.
 fn never_hit(steps: &[Step]) -> impl Iterator<Item = String> {
     let mut hits = BTreeMap::new();
     for step in steps {
@@ -263,7 +263,7 @@ impl fmt::Display for Outcome {
         if let Some(seen) = &self.wide {
             seen.write_text(f, &self.settings, &self.steps, &self.history)?;
         }
-        // Violations and counts; the nodes' own timelines are what the picture shows.
+        // The picture shows the nodes' own timelines, so the text has only violations and counts.
         let report = self.report.to_string();
         let ends = report.find("early, not by us").map_or(report.len(), |at| {
             report[at..]
@@ -292,7 +292,7 @@ mod tests {
     use crate::step::tests::step;
 
     #[test]
-    fn fault_that_never_hits_in_a_whole_run_is_missing_and_one_that_hits_later_is_not() {
+    fn only_a_fault_without_any_hit_in_the_run_is_missing() {
         let pair = |misses: &[&'static str]| {
             let mut pair = step("delete-leader");
             pair.cards.extend(step("stop-leader").cards);
@@ -307,7 +307,7 @@ mod tests {
         let line = Outcome::line(&gave_way());
         assert!(line.ends_with("stood: stop-leader"), "{line}");
 
-        // Nobody counts on what was not hit.
+        // A fault without a target does not count.
         let mut counts = Counts::default();
         (counts.elections, counts.faults, counts.samples) = (1, 1, 1);
         (
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_something_never_happened_says_so() {
+    fn run_without_a_required_event_reports_it() {
         let steps = [step("stop-leader"), step("kill-follower")];
         let mut enough = Counts::default();
         enough.elections = 2;

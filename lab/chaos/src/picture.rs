@@ -1,4 +1,4 @@
-//! Draws a history as a timeline in SVG, with a row for faults that hit everybody, one for etcd, and one for each node.
+//! Draws a history as a timeline in SVG, with a row for faults that hit all nodes, one for etcd, and one for each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use eldest_testing::history::{Change, Event, History, What};
 use svg::Document;
 use svg::node::element::{Line, Rectangle, Text, Title};
 
-/// Checks further apart than this are not one belief.
+/// The largest distance between two checks that are drawn as one bar.
 const APART: Duration = Duration::from_millis(500);
 
 const LEFT: f64 = 110.0;
@@ -18,7 +18,7 @@ const BAR: f64 = 16.0;
 const SECOND: f64 = 24.0;
 const WIDEST: f64 = 16_000.0;
 
-/// A stretch of time in one row.
+/// A span of time in one row.
 #[derive(Debug, Clone, PartialEq)]
 struct Bar {
     row: String,
@@ -30,18 +30,18 @@ struct Bar {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Somebody leads, with this token.
+    /// A node leads, with this token.
     Leads(i64),
     Fault,
     Stopped,
     Dead,
 }
 
-/// The rows of everything that is no node.
+/// The row of events that belong to no node.
 const ETCD: &str = "etcd";
 const EVERYBODY: &str = "everybody";
 
-/// The whole history as SVG.
+/// Draws the whole history as SVG.
 pub(crate) fn draw(history: &History) -> String {
     let events = history.events();
     let (Some(first), Some(last)) = (events.first(), events.last()) else {
@@ -92,7 +92,7 @@ fn leads(event: &Event, token: i64) -> Bar {
     }
 }
 
-/// Whose key was the oldest, by the independent watchers.
+/// Returns bars of the times in which each node's key was the oldest, by the independent watchers.
 fn by_etcd(events: &[Event], end: Duration) -> Vec<Bar> {
     let mut changes: Vec<(i64, Duration, &Change)> = Vec::new();
     let mut owners: BTreeMap<i64, &str> = BTreeMap::new();
@@ -223,7 +223,7 @@ fn sketch(bars: &[Bar], rows: &[String], from: Duration, to: Duration) -> String
             .add(line(0.0, y, width, y))
             .add(text(6.0, y + BAR * 1.8, row));
         for bar in bars.iter().filter(|bar| bar.row == *row) {
-            // Two faults of a pair may hit the same node, its process and something else.
+            // Two faults of a pair may hit the same node, for example its process and its links.
             let (color, place) = match bar.kind {
                 Kind::Leads(token) => (hue(token), 0.0),
                 Kind::Stopped => ("#ced4da".to_owned(), 1.0),
@@ -231,7 +231,7 @@ fn sketch(bars: &[Bar], rows: &[String], from: Duration, to: Duration) -> String
                 Kind::Fault => ("#ffa94d".to_owned(), 2.0),
             };
             let (begin, y) = (x(bar.from), y + 4.0 + place * (BAR + 2.0));
-            // A bar of no duration is visible all the same.
+            // A bar of no duration is visible, too.
             let length = (x(bar.to) - begin).max(2.0);
             let title = Title::new(format!(
                 "{}, from {:.2} s to {:.2} s",
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_belief_ends_where_nobody_checked_for_long() {
+    fn bar_of_a_term_ends_where_checks_are_far_apart() {
         let yes = |millis| at(millis, "a", What::Valid { token: 7 });
         let bars = beliefs(&[yes(0), yes(400), yes(2000), yes(2100)]);
         let mut spans: Vec<_> = bars.iter().map(|bar| (bar.from, bar.to)).collect();

@@ -6,7 +6,7 @@ use crate::action::{self, Action, Realm};
 use crate::actions;
 use crate::wide::Wide;
 
-/// Handed over orderly, and taken from a leader that was killed.
+/// The orderly hand-over, and the kill of the leader.
 pub(crate) const HAND_OVER: &str = "terminate-leader";
 pub(crate) const CRASH: &str = "kill-leader";
 
@@ -14,29 +14,29 @@ pub(crate) const CRASH: &str = "kill-leader";
 pub struct Plan {
     /// The faults that may be made.
     pub faults: Vec<Box<dyn Action>>,
-    /// Each by itself first, once.
+    /// True if each fault is first made once by itself.
     pub alone: bool,
-    /// Then pairs of them are drawn, until so much time has passed since the beginning.
+    /// The time since the beginning until which pairs are drawn afterwards.
     pub time: Option<Duration>,
-    /// Decides order, victims and pairs.
+    /// The seed of order, victims and pairs.
     pub seed: u64,
 }
 
-/// Every fault that is not only made when it is asked for by name, and needs no users.
+/// Returns every fault that is made without being named, and needs no users.
 pub fn rows() -> Vec<Box<dyn Action>> {
     let mut rows = rows_with_users();
     rows.retain(|action| action.card().realm != Realm::Users);
     rows
 }
 
-/// The same, with the faults of users.
+/// Returns the same faults, and those of users.
 pub fn rows_with_users() -> Vec<Box<dyn Action>> {
     let all = actions::all().into_iter();
     all.filter(|action| !action.card().only_by_name).collect()
 }
 
 impl Plan {
-    /// Every fault of the catalogue once, in an order of the seed.
+    /// Plans every fault of the catalogue once, in an order of the seed.
     pub fn all(seed: u64) -> Self {
         Self {
             faults: rows(),
@@ -46,7 +46,7 @@ impl Plan {
         }
     }
 
-    /// Makes each of these faults alone, once.
+    /// Plans each of these faults alone, once.
     pub fn only(faults: Vec<Box<dyn Action>>) -> Self {
         Self {
             faults,
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// Orderly hand-overs among data centres, and as many crashes.
+    /// Plans orderly hand-overs among data centres, and as many crashes.
     pub fn far(wide: &Wide) -> Self {
         let once = || [HAND_OVER, CRASH].into_iter().filter_map(actions::find);
         let faults: Vec<Box<dyn Action>> = (0..wide.rounds).flat_map(|_| once()).collect();
@@ -65,7 +65,7 @@ impl Plan {
     }
 }
 
-/// Draws what comes next.
+/// Draws the next step.
 pub(crate) struct Draw<'a> {
     plan: &'a Plan,
     random: fastrand::Rng,
@@ -85,7 +85,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// The faults of the next step, after so much time; none if the run is over.
+    /// Returns the faults of the next step, at that time since the beginning, or `None` if the run is over.
     pub(crate) fn next(&mut self, passed: Duration) -> Option<Vec<&'a dyn Action>> {
         if self.plan.time.is_some_and(|time| passed >= time) {
             return None;
@@ -96,7 +96,7 @@ impl<'a> Draw<'a> {
         self.plan.time.map(|_| self.pair())
     }
 
-    /// One among so many.
+    /// Draws a number below the end.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.random.usize(0..end)
     }
@@ -112,7 +112,7 @@ impl<'a> Draw<'a> {
             }
         }
         if pairs.is_empty() {
-            // Nothing goes together: one after the other, again and again.
+            // If no two faults can be made together, they are made one after the other, repeatedly.
             let index = self.below(faults.len());
             return vec![faults[index].as_ref()];
         }

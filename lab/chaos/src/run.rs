@@ -13,26 +13,26 @@ use crate::step::{Step, step};
 use crate::wide::Wide;
 use crate::{Outcome, Plan, Result, Settings};
 
-/// How late the harness may stamp what etcd tells its watchers: it also starts, stops and awaits processes, while everything
-/// else keeps the machine busy.
+/// How late the harness may stamp changes that etcd reports to its watchers: it also starts, stops and awaits
+/// processes, while other work keeps the machine busy.
 const OBSERVER_LAG: Duration = Duration::from_millis(1500);
 
-/// Does what the plan says, and judges what was recorded.
+/// Carries out the plan, and judges the records.
 ///
 /// # Errors
 ///
 /// The cluster or the nodes did not start, or what they recorded cannot be read.
 pub async fn run(settings: &Settings, plan: &Plan) -> Result<Outcome> {
-    // Boxed: everything that a run is lives in its future.
+    // The future is boxed because it contains the whole state of a run.
     Box::pin(whole(settings, plan, None)).await
 }
 
-/// Does what the plan says among data centres, lets everything be for a while, and judges what was recorded. It has a
-/// runtime of its own.
+/// Carries out the plan among data centres, then makes no faults for a while, and judges the records. It has a runtime
+/// of its own.
 ///
 /// # Errors
 ///
-/// As for [`run`]; and this machine cannot do it, or this program may not.
+/// As for [`run`]; also, this machine or this program's permissions do not allow it.
 pub fn wide(settings: &Settings, plan: &Plan, wide: &Wide) -> Result<Outcome> {
     apart(|| {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();

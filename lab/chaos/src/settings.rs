@@ -10,36 +10,36 @@ pub(crate) const SLACK: Duration = Duration::from_millis(3500);
 const HEARTBEAT: Duration = Duration::from_millis(100);
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How large a run's stage is, and how its nodes behave.
+/// The size of a run's stage, and the behaviour of its nodes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The program whose copies are the nodes: `eldest-chaos` itself.
+    /// The program that runs as the nodes: `eldest-chaos` itself.
     pub program: PathBuf,
-    /// How many nodes stand.
+    /// The number of nodes that campaign.
     pub nodes: usize,
-    /// How many servers form the cluster.
+    /// The number of servers in the cluster.
     pub members: usize,
-    /// The servers' programs: the first is what they begin with, and an upgrade goes through the others. None: the one
-    /// that is vendored.
+    /// The servers' programs: they begin with the first, and an upgrade goes through the others. If empty, the vendored
+    /// one.
     pub etcds: Vec<PathBuf>,
-    /// How often etcd's leader tells the other servers that it is there.
+    /// The interval of heartbeats from etcd's leader to the other servers.
     pub heartbeat: Duration,
-    /// How long they wait for that before they choose another.
+    /// How long the servers wait for a heartbeat before they elect another leader.
     pub election_timeout: Duration,
     /// The nodes' TTL.
     pub ttl: Duration,
-    /// True if the register outside of etcd looks at tokens.
+    /// True if the register outside of etcd checks tokens.
     pub fenced: bool,
     /// True if etcd has users, and demands a password.
     pub auth: bool,
-    /// How much data etcd holds when it is defragmented, in MiB; each of these faults has a default.
+    /// The amount of data in etcd when it is defragmented, in MiB; each of these faults has a default.
     pub data_mib: Option<usize>,
-    /// Tells what is going on, line by line.
+    /// True if each step is printed, line by line.
     pub verbose: bool,
 }
 
 impl Settings {
-    /// Three nodes, three servers, a TTL that survives a change of etcd's leader; fenced, and silent.
+    /// Returns three nodes, three servers and a TTL that survives a change of etcd's leader; fenced, and silent.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -56,21 +56,21 @@ impl Settings {
         }
     }
 
-    /// The longest vacancy that the checker allows while nothing is wrong: TTL, etcd's election timeout, and slack.
+    /// Returns the longest vacancy that the checker allows without a fault: TTL, etcd's election timeout, and slack.
     pub(crate) fn takeover(&self) -> Duration {
         self.ttl + self.election_timeout + SLACK
     }
 
-    /// With etcd set up for servers that are so far from each other: heartbeats as often as a round trip allows, and
-    /// ten of them until another leader is chosen; never less than its defaults.
+    /// Configures etcd for servers at that distance: heartbeats as often as a round trip allows, and an election
+    /// timeout of ten of them; never less than its defaults.
     pub fn far(mut self, round_trip: Duration) -> Self {
         self.heartbeat = round_trip.max(HEARTBEAT);
         self.election_timeout = (round_trip * 10).max(ELECTION_TIMEOUT);
         self
     }
 
-    /// Patience with what ought to come by itself. The checker's bound is the promise; this only ends a run that
-    /// hangs.
+    /// Returns how long to wait for events that must come. The checker's bound is the promise; this one only ends a run
+    /// that hangs.
     pub(crate) fn patience(&self) -> Duration {
         self.takeover() * 3
     }

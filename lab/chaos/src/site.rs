@@ -1,4 +1,4 @@
-//! Creates a data centre as a network namespace, starts programs in it, and leaves nothing of it behind.
+//! Creates a data centre as a network namespace, starts programs in it, and leaves no part of it behind.
 //!
 //! The namespace has no name. The kernel keeps it and its device only while a process is in it or holds a file of it.
 //! Only this process and its children do so, and the children end with this process. So there is nothing to clean up,
@@ -22,19 +22,19 @@ const REMEDY: &str = "data centres are network namespaces whose packets pass thr
 const DEVICE: &str = "wire";
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
-/// A network of its own, whose only way out is a device that we read.
+/// A network of its own, whose only way out is a device that this process reads.
 pub struct Site {
-    /// Where its programs listen.
+    /// The address at which its programs listen.
     pub address: Ipv4Addr,
     namespace: File,
     device: Tun,
 }
 
-/// Does something in a new namespace. Threads and processes that it starts are in it, too.
+/// Runs the closure in a new namespace. Threads and processes that it starts are in it, too.
 ///
 /// # Errors
 ///
-/// This machine cannot do it, or this program may not; or what was done failed.
+/// This machine or this program's permissions do not allow it; or the closure failed.
 pub fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     in_a_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(lacking)?;
@@ -49,7 +49,7 @@ pub fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 }
 
 impl Site {
-    /// The namespace of this thread, with a device that has that address; called in a runtime.
+    /// Returns the namespace of this thread, with a device that has that address. Call it in a runtime.
     pub(crate) fn here(address: Ipv4Addr) -> Result<Self> {
         let device = Tun::builder()
             .name(DEVICE)
@@ -65,7 +65,7 @@ impl Site {
         })
     }
 
-    /// A new one; called in a runtime.
+    /// Creates a new namespace. Call it in a runtime.
     pub(crate) fn elsewhere(address: Ipv4Addr) -> Result<Self> {
         let runtime = tokio::runtime::Handle::current();
         apart(|| {
@@ -74,14 +74,14 @@ impl Site {
         })
     }
 
-    /// The command that starts another one here.
+    /// Returns the command that starts another program in this namespace.
     pub fn command(&self) -> Vec<OsString> {
         let (process, file) = (std::process::id(), self.namespace.as_raw_fd());
         let namespace = format!("--net=/proc/{process}/fd/{file}");
         vec!["nsenter".into(), namespace.into()]
     }
 
-    /// Does something here.
+    /// Runs the closure in this namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         in_a_thread(|| {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
@@ -89,18 +89,18 @@ impl Site {
         })
     }
 
-    /// The next packet that leaves.
+    /// Reads the next packet that leaves the namespace.
     pub(crate) async fn leaves(&self, packet: &mut [u8]) -> io::Result<usize> {
         self.device.recv(packet).await
     }
 
-    /// A packet arrives. The kernel drops what it does not like, as it does elsewhere.
+    /// Writes a packet that arrives. The kernel drops invalid packets, as it does elsewhere.
     pub(crate) async fn arrives(&self, packet: &[u8]) {
         let _ = self.device.send(packet).await;
     }
 }
 
-/// A thread of its own: a namespace is changed for one thread, and those that it starts.
+/// Runs the closure in a thread of its own, because a namespace is changed for one thread and those that it starts.
 fn in_a_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(work);
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_site_is_a_network_of_its_own_that_goes_with_it() -> Result {
+    async fn site_is_a_network_that_ends_with_it() -> Result {
         let own = std::fs::read_link("/proc/thread-self/ns/net")?;
         let site = Site::elsewhere(Ipv4Addr::new(10, 77, 0, 1))?;
         let devices =
@@ -128,7 +128,7 @@ mod tests {
         assert_ne!(inside, own);
         assert!(site.inside(devices)?.contains(DEVICE));
         assert!(!devices()?.contains(DEVICE));
-        // As the programs that are started there see it.
+        // The programs that are started there see the namespace this way.
         let [enter, namespace] = &site.command()[..] else {
             panic!("two words")
         };

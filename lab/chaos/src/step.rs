@@ -10,28 +10,28 @@ use crate::lab::{Lab, Leads};
 use crate::plan::Draw;
 use crate::settings::SLACK;
 
-/// One fault, or several at once, from a stage that is whole to one that is whole again.
+/// One fault, or several at once, from a healthy stage to a healthy stage.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) cards: Vec<Card>,
-    /// The nodes hit, in the order of the cards; empty for everybody.
+    /// The nodes hit, in the order of the cards; empty if all are hit.
     pub(crate) victims: Vec<String>,
-    /// The faults among the cards that found nothing to hit, because the other one had taken it away.
+    /// The faults among the cards that had no target, because the other one had removed it.
     pub(crate) misses: Vec<&'static str>,
     pub(crate) before: String,
     pub(crate) token: i64,
-    /// Before anything was broken, when everything surely was, and when everything surely was whole.
+    /// Three times: before any fault was made, when all were certainly there, and when all were certainly undone.
     pub(crate) from: Duration,
     pub(crate) applied: Duration,
     pub(crate) undone: Duration,
-    /// When one led and all stood again, and who.
+    /// The time at which one node led and all were candidates again, with the leader and its token.
     pub(crate) settled: Option<(Duration, String, i64)>,
-    /// From the fault to the last yes of the term before it, if it ended.
+    /// The time from the fault to the last valid sample of the term before it, if that term ended.
     pub(crate) last_yes: Option<Duration>,
-    /// From the fault to the next election, if there was one before the stage was whole.
+    /// The time from the fault to the next election, if there was one before the stage was healthy.
     pub(crate) vacant: Option<Duration>,
     pub(crate) problems: Vec<String>,
-    /// Before anything was broken: how many processes of nodes had ended, and the keys of how many leases the agent had deleted.
+    /// The counts before any fault: ended processes of nodes, and leases whose keys the agent had deleted.
     pub(crate) ended: usize,
     pub(crate) released: usize,
 }
@@ -50,7 +50,7 @@ impl Step {
         }
     }
 
-    /// Returns true if that fault of the step hit what it is about.
+    /// Returns true if that fault of the step had a target.
     pub(crate) fn hit(&self, card: &Card) -> bool {
         !self.misses.contains(&card.name)
     }
@@ -62,7 +62,7 @@ impl Step {
     }
 }
 
-/// Does one step. What goes wrong with it is in it; it is an error if the stage was not whole before.
+/// Makes one step. The step contains its problems; an error means that the stage was not healthy before.
 pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>) -> Result<Step> {
     let before = lab.settled().await?;
     let cards: Vec<Card> = actions.iter().map(|action| action.card()).collect();
@@ -96,7 +96,7 @@ pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>
         step.problems.push(error.to_string());
     }
     step.misses = lab.take_misses();
-    // Whatever went wrong: what is broken is mended.
+    // Every fault is undone, even after a problem.
     for (action, victim) in actions.iter().zip(&victims).rev() {
         if let Err(error) = action.undo(lab, victim).await {
             step.problems.push(error.to_string());
@@ -154,7 +154,7 @@ async fn breaks(lab: &Lab, actions: &[&dyn Action], victims: &[Victim], step: &m
     Ok(())
 }
 
-/// Holds what the nodes wrote down against what was expected.
+/// Compares the nodes' records with the expected effect.
 fn judge(lab: &Lab, step: &mut Step) -> Result {
     let ledger = lab.ledger()?;
     let old = ledger.term(&step.before, step.token);
@@ -220,7 +220,7 @@ fn judge(lab: &Lab, step: &mut Step) -> Result {
 fn writes_late(events: &[Event], step: &Step) -> bool {
     let mut late = events.iter().filter(|event| event.at > step.applied);
     late.any(|event| match event.what {
-        // Unfenced, it is admitted, and that is the checker's to say.
+        // Without fencing the write is admitted, and the checker reports it.
         What::FencedWrite {
             token,
             outcome: Outcome::Refused | Outcome::Admitted { .. },
@@ -234,7 +234,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::actions;
 
-    /// A step with that fault, after which all was well.
+    /// Returns a step with that fault, after which the stage was healthy.
     pub(crate) fn step(name: &str) -> Step {
         Step {
             cards: actions::find(name)

@@ -6,21 +6,21 @@ use etcd_client::{Client, ConnectOptions, Permission};
 
 use crate::Result;
 
-/// Everybody's.
+/// The password of all users.
 pub(crate) const PASSWORD: &str = "secret-of-the-harness";
 /// The second password, to which passwords are changed.
 pub(crate) const OTHER: &str = "another-secret";
-/// The role of nodes and agent: everything below [`FOLDERS`].
+/// The role of nodes and agent, for all keys below [`FOLDERS`].
 pub(crate) const ROLE: &str = "node";
-/// As whom the agent asks.
+/// The agent's user.
 pub(crate) const AGENT: &str = "agent";
 const ROOT: &str = "root";
-/// The elections, and the counters of nodes.
+/// The folders of the elections, and of the nodes' counters.
 const FOLDERS: [&str; 2] = ["eldest/", "eldest-node/"];
 /// Arguments of etcd: the cheapest hash, and tokens that expire while nodes use them.
 pub(crate) const ARGS: [&str; 2] = ["--bcrypt-cost=4", "--auth-token-ttl=10"];
 
-/// Makes the users of these nodes, and demands them from now on.
+/// Makes the users of these nodes, and enables authentication.
 pub(crate) async fn enable(cluster: &mut EtcdCluster, nodes: usize) -> Result {
     let mut client = cluster.members()[0].client().await;
     client.role_add(ROLE).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn enable(cluster: &mut EtcdCluster, nodes: usize) -> Result {
     Ok(())
 }
 
-/// A client of that server, as its root.
+/// Connects a client to that server as its root.
 pub(crate) async fn root(endpoint: String) -> Result<Client> {
     let options = ConnectOptions::new()
         .with_user(ROOT, PASSWORD)
@@ -49,7 +49,7 @@ pub(crate) async fn root(endpoint: String) -> Result<Client> {
     Ok(Client::connect([endpoint], Some(options)).await?)
 }
 
-/// As whom a session asks.
+/// Returns the credentials of a session.
 pub(crate) fn credentials(name: &str) -> Credentials {
     Credentials::new(name, PASSWORD)
 }

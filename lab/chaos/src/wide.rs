@@ -1,32 +1,32 @@
-//! Describes data centres that are far apart: how far, how bad the way is, and how the nodes are set up for it.
+//! Describes distant data centres: their distance, the quality of the links, and the nodes' configuration for it.
 
 use std::time::Duration;
 
 use crate::wire::Way;
 
-/// A data centre for each server of etcd, as far from one another as this says.
+/// A data centre for each server of etcd, at this distance from one another.
 #[derive(Debug, Clone)]
 pub struct Wide {
-    /// There and back.
+    /// The round trip.
     pub round_trip: Duration,
-    /// So much more or less one way.
+    /// The deviation from the delay in one direction, up or down.
     pub jitter: Duration,
-    /// How many packets are lost, from 0 to 1.
+    /// The share of packets that are lost, from 0 to 1.
     pub loss: f64,
-    /// True if the nodes are set up for that distance, and not by their TTL alone.
+    /// True if the nodes are configured for that distance, and not by their TTL alone.
     pub preset: bool,
     /// True if each node has a server in its own data centre.
     pub near: bool,
-    /// How long nothing else happens when the plan is done.
+    /// How long no fault is made after the plan is done.
     pub quiet: Duration,
     /// How often the leader is asked to end, and killed, if those are the faults.
     pub rounds: usize,
-    /// Decides which packets are lost. Not twice the same ones: when they come is not up to us.
+    /// Decides which packets are lost. Two runs lose different ones, because the times of packets vary.
     pub seed: u64,
 }
 
 impl Wide {
-    /// Nodes that are set up for it, and a minute in which nothing else happens.
+    /// Returns nodes that are configured for the distance, and a quiet minute at the end.
     pub fn new(round_trip: Duration, loss: f64) -> Self {
         Self {
             round_trip,

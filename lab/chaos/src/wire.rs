@@ -16,29 +16,29 @@ use tokio::time::{Instant, sleep_until};
 use crate::Result;
 use crate::site::Site;
 
-/// Larger than any packet of a device whose MTU nobody changed.
+/// Larger than any packet of a device with the usual MTU.
 const PACKET: usize = 2048;
-/// Packets on their way in one direction; more are lost, as in any router.
+/// The number of packets in flight in one direction; further ones are lost, as in any router.
 const QUEUE: usize = 10_000;
-/// Where etcd serves clients when it has an address of its own.
+/// The port at which etcd serves clients when it has an address of its own.
 pub(crate) const CLIENTS: u16 = 2379;
 /// The network of all sites.
 const NETWORK: [u8; 3] = [10, 77, 0];
-/// The last octet of the onlooker's address.
+/// The last octet of the observer's address.
 const ONLOOKER: u8 = 254;
 
 /// Delay and loss of packets between two sites, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Way {
-    /// Time by which a packet arrives later.
+    /// The delay of a packet.
     pub delay: Duration,
-    /// So much more or less of it.
+    /// The deviation from the delay, up or down.
     pub jitter: Duration,
     /// The share of packets that are lost, from 0 to 1.
     pub loss: f64,
 }
 
-/// Sites, and the ways between them. The last site is this process's own.
+/// Sites, and the links between them. The last site is this process's own.
 pub struct Wire {
     shared: Arc<Shared>,
     _tasks: JoinSet<()>,
@@ -46,9 +46,9 @@ pub struct Wire {
 
 struct Shared {
     sites: Vec<Site>,
-    /// From where, to where.
+    /// The links, by source and destination.
     ways: Vec<Vec<Way>>,
-    /// The site that is cut from the others, but not from the onlooker.
+    /// The site that is cut from the others, but not from the observer.
     cut: RwLock<Option<usize>>,
     carried: AtomicU64,
     lost: AtomicU64,
@@ -64,13 +64,13 @@ struct Packet {
 pub(crate) struct Traffic {
     pub(crate) carried: u64,
     pub(crate) lost: u64,
-    /// TCP's segments that were sent again, by the kernel's word.
+    /// The TCP segments that were sent again, as the kernel counts them.
     pub(crate) retransmitted: u64,
 }
 
 impl Wire {
-    /// Called in a runtime whose threads are in a namespace of their own. Between all sites but this one it is `way`;
-    /// the onlooker sees everything at once.
+    /// Starts the sites. Call it in a runtime whose threads are in a namespace of their own. The links between all
+    /// sites but this one are `way`; the observer's links have no delay.
     ///
     /// # Errors
     ///
@@ -112,13 +112,13 @@ impl Wire {
         })
     }
 
-    /// All but this process's own.
+    /// Returns all sites but this process's own.
     pub fn sites(&self) -> &[Site] {
         let sites = &self.shared.sites;
         &sites[..sites.len() - 1]
     }
 
-    /// Whatever leaves that site for another one, or comes from there, is lost from now on.
+    /// Loses all packets from and to that site from now on.
     pub(crate) fn cut(&self, site: usize) {
         *self
             .shared
@@ -190,14 +190,14 @@ impl Shared {
                 Ok(()) => &self.carried,
                 Err(_) => &self.lost,
             };
-            // Traffic of the onlooker does not count.
+            // Traffic of the observer does not count.
             if self.is_far(from) && self.is_far(to) {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// One after the other: none overtakes another.
+    /// Delivers packets one after the other, so that none overtakes another.
     async fn delivers(self: Arc<Self>, to: usize, mut exit: mpsc::Receiver<Packet>) {
         while let Some(packet) = exit.recv().await {
             sleep_until(packet.arrives).await;
@@ -220,14 +220,15 @@ impl Shared {
     }
 }
 
-/// To whom an IPv4 packet goes; nothing for others, such as those by which a new device looks for its neighbours.
+/// Returns the destination of an IPv4 packet; `None` for other packets, such as those by which a new device finds its
+/// neighbours.
 fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
     let is_ipv4 = packet.first()? >> 4 == 4;
     let address: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
     is_ipv4.then(|| address.into())
 }
 
-/// How many segments TCP sent again in this thread's namespace.
+/// Returns how many segments TCP sent again in this thread's namespace.
 fn retransmissions() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -251,7 +252,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// In a namespace of its own, with a runtime as the harness has one.
+    /// Runs the test in a namespace of its own, with a runtime like the harness's.
     fn there(test: impl AsyncFnOnce() -> Result + Send) -> Result {
         apart(|| {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -259,7 +260,7 @@ mod tests {
         })
     }
 
-    /// A socket of a site.
+    /// Opens a socket in a site.
     fn listener(site: &Site) -> Result<std::net::TcpListener> {
         site.inside(|| Ok(std::net::TcpListener::bind((site.address, CLIENTS))?))
     }
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_sent_again_and_without_loss_nothing_is_lost() -> Result {
+    fn lost_packets_are_sent_again_and_none_is_lost_without_loss() -> Result {
         use std::io::{Read, Write};
         for (loss, jitter) in [(0.0, Duration::from_millis(4)), (0.2, Duration::ZERO)] {
             there(async || {
@@ -313,7 +314,7 @@ mod tests {
                 let traffic = wire.traffic()?;
                 assert!(traffic.carried > 0);
                 assert_eq!(traffic.lost > 0, loss > 0.0, "{traffic:?}");
-                // Without loss a machine that is busy may do it, too.
+                // Without loss, a busy machine may send segments again, too.
                 assert!(traffic.retransmitted > 0 || loss <= 0.0, "{traffic:?}");
                 Ok(())
             })?;
@@ -324,7 +325,7 @@ mod tests {
     #[test]
     fn with_jitter_packets_come_in_their_order() -> Result {
         there(async || {
-            // Few enough for the receiving socket to hold them all.
+            // Few enough for the buffer of the receiving socket.
             const PACKETS: u16 = 100;
             let way = Way {
                 delay: Duration::from_millis(20),

@@ -30,7 +30,7 @@ fn the_list_names_every_fault_once() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_by_name() {
+fn unknown_fault_is_refused_by_name() {
     let output = chaos(&["--fault", "bad-weather"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("bad-weather"));
@@ -68,10 +68,10 @@ fn one_fault_is_made_and_reported_as_text_as_json_and_as_a_picture() {
     assert!(picture.starts_with("<svg") && picture.contains("terminate-leader"));
 }
 
-/// However it ends: the processes, what they wrote, and with them the namespaces they were in.
+/// However the run ends, its processes and their files must go, and with them the namespaces.
 #[test]
 #[cfg(target_os = "linux")]
-fn of_a_run_that_is_killed_nothing_is_left() {
+fn killed_run_leaves_nothing_behind() {
     use std::io::{BufRead, BufReader};
     use std::path::Path;
     use std::process::Stdio;
@@ -101,7 +101,7 @@ fn of_a_run_that_is_killed_nothing_is_left() {
     }
 }
 
-/// Arguments and environment of all there are.
+/// Returns the arguments and the environment of all processes.
 #[cfg(target_os = "linux")]
 fn processes() -> Vec<String> {
     let all = std::fs::read_dir("/proc").expect("processes").flatten();

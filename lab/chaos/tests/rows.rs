@@ -6,9 +6,9 @@ use std::time::Duration;
 use eldest_chaos::action::{Card, Realm, Side};
 use eldest_chaos::{Plan, Result, Settings, rows_with_users, run};
 
-/// A TTL that survives a change of etcd's leader, and not more.
+/// A TTL that just survives a change of etcd's leader.
 const TTL: Duration = Duration::from_secs(4);
-/// A TTL for a disk that 64 MiB, written by three servers, keep busy for seconds.
+/// A TTL for a disk that is busy for seconds while three servers write 64 MiB.
 const TTL_OF_MEMBERS: Duration = Duration::from_secs(12);
 
 fn settings() -> Settings {
@@ -18,14 +18,14 @@ fn settings() -> Settings {
     }
 }
 
-/// The kinds, so that no fault is in two or in none.
+/// The kinds of faults. They ensure that each fault is in exactly one test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Processes,
     LeadersLinks,
     FollowersLinks,
     Servers,
-    /// Servers that come, go or are defragmented; apart, so that the stage takes no longer.
+    /// Servers that are added, removed or defragmented; separate, so that the other test takes no longer.
     Members,
     Store,
     Agent,
@@ -71,7 +71,7 @@ async fn each_alone(kind_of_faults: Kind) -> Result {
 }
 
 #[tokio::test]
-async fn nodes_that_die_stop_break_their_own_or_stand_twice() -> Result {
+async fn nodes_that_die_stop_damage_themselves_or_join_twice() -> Result {
     each_alone(Kind::Processes).await
 }
 
@@ -120,7 +120,7 @@ async fn an_agent_that_dies_stops_or_loses_etcd_while_all_nodes_live() -> Result
     each_alone(Kind::Agent).await
 }
 
-/// More of them, from other seeds: `cargo xtask chaos --pairs --seconds 600`.
+/// `cargo xtask chaos --pairs --seconds 600` makes more pairs, from other seeds.
 #[tokio::test]
 async fn random_pairs() -> Result {
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! docs/faults.md says what must hold under the faults of the harness, and names only tests that exist.
+//! Tests that docs/faults.md says what must hold under the faults of the harness, and names only existing tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const PAGE: &str = "docs/faults.md";
 
-/// The rows of the table of tests: fault, tests, limits.
+/// Returns the rows of the table of tests: fault, tests, limits.
 fn rows(text: &str) -> Vec<[String; 3]> {
     let rows = text.lines().filter_map(|line| {
         let cells = line.strip_prefix("| ")?.strip_suffix('|')?;
@@ -23,7 +23,7 @@ fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Every `fn name(` below the folder.
+/// Collects the name of every function below the folder.
 fn functions(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -69,7 +69,7 @@ fn page_names_only_tests_that_exist() {
     }
 }
 
-/// The harness sets etcd up for a distance as docs/ttl.md says that it must be.
+/// docs/ttl.md says how etcd must be configured for a distance, and the harness does so.
 #[test]
 #[cfg(unix)]
 fn etcd_is_set_up_for_a_distance_as_documented() {

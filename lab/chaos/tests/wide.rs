@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use eldest_chaos::{Plan, Result, Settings, Wide, actions, wide};
 
-/// A short one of the runs of docs/faults.md.
+/// This is a short version of the runs of docs/faults.md.
 #[test]
-fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Result {
+fn only_steps_end_terms_over_120_ms_with_5_percent_loss() -> Result {
     let round_trip = Duration::from_millis(120);
     let far = Wide {
         quiet: Duration::from_secs(6),
@@ -20,7 +20,7 @@ fn over_120_ms_with_5_percent_loss_no_term_ends_but_those_that_are_ended() -> Re
     Ok(())
 }
 
-/// Close to each other, with a TTL that survives a change of etcd's leader, and not more.
+/// The data centres are close to each other; the TTL just survives a change of etcd's leader.
 #[test]
 fn a_leader_isolated_with_etcd_s_leader_does_not_trust_its_acknowledgements() -> Result {
     let round_trip = Duration::from_millis(4);

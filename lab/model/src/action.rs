@@ -1,32 +1,32 @@
-//! Names what nodes, etcd, the network and the clocks can do.
+//! Names the actions of nodes, etcd, the network and the clocks.
 
 use std::fmt;
 
 /// The names of nodes.
 pub(crate) const NODES: [char; 3] = ['a', 'b', 'c'];
 
-/// Something that happens. Nodes are numbered.
+/// An action. Nodes are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A tick of true time, by which etcd's leader counts.
     Tick,
-    /// The same, but that node's clock stands still.
+    /// A tick during which that node's clock stands still.
     TickSlow(usize),
-    /// The same, but that node's clock gains another.
+    /// A tick in which that node's clock advances twice.
     TickFast(usize),
     /// etcd elects another leader.
     Elect,
-    /// etcd's leader has an expired lease revoked; its key goes.
+    /// etcd's leader has an expired lease revoked; its key is deleted.
     Expire(usize),
-    /// A deposed leader has a lease revoked that lives.
+    /// A deposed leader has a live lease revoked.
     RevokeEarly(usize),
-    /// A lease is asked for and granted.
+    /// A node requests a lease, and etcd grants it.
     Campaign(usize),
     /// A renewal is sent.
     Renew(usize),
     /// etcd's leader processes the renewal.
     Acknowledge(usize),
-    /// A deposed leader does.
+    /// A deposed leader processes the renewal.
     AcknowledgeStale(usize),
     /// The acknowledgement arrives.
     Acknowledged(usize),
@@ -34,21 +34,21 @@ pub enum Action {
     Accept(usize),
     /// The verifying read was answered in another term.
     Refuse(usize),
-    /// Request or answer was lost, or takes too long.
+    /// The request or its answer is lost, or takes too long.
     LoseRenewal(usize),
     /// A join is applied, and answered.
     Join(usize),
-    /// A join is applied whose answer is lost, or for which nobody waits any more.
+    /// A join is applied, but its answer is lost, or the node no longer waits for it.
     JoinUnheard(usize),
     /// The watch showed that the own key was the eldest.
     Lead(usize),
     /// The leader ends its term; its work winds up, until the deadline.
     Resign(usize),
-    /// The same, until the end of the grace period.
+    /// The leader ends its term; its work winds up, until the end of the grace period.
     StepDown(usize),
     /// The term's work has ended.
     WorkEnds(usize),
-    /// The term's deadline has passed and its work has not ended: the key goes all the same.
+    /// The term's deadline has passed and its work has not ended: the key is deleted all the same.
     Overdue(usize),
     /// A delete is applied; its answer may be lost.
     Delete(usize),
@@ -56,13 +56,13 @@ pub enum Action {
     Deleted(usize),
     /// A delete that was sent twice is applied a second time.
     DeleteLate(usize),
-    /// The watch, a read or a renewal shows that the own key is gone.
+    /// The watch, a read or a renewal shows that the node's own key is gone.
     KeyGone(usize),
-    /// A key of the own lease that no candidate holds is found, and asked to go.
+    /// The node finds a key of its own lease that no candidate holds, and requests its deletion.
     Sweep(usize),
     /// The node's process dies, and its work with it.
     Crash(usize),
-    /// The node's process dies, and the program that does its work goes on, until the deadline.
+    /// The node's process dies, and the program that does its work continues, until the deadline.
     CrashAlone(usize),
     /// A guard has the node's lease revoked.
     Revoke(usize),

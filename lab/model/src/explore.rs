@@ -1,5 +1,5 @@
-//! Presents the model to the checker: what may happen in each state, what must hold in all of them, and what must be
-//! possible in some.
+//! Presents the model to the checker: the possible actions of each state, the invariants, and the states that must be
+//! reachable.
 
 use stateright::Property;
 
@@ -16,22 +16,22 @@ pub const ONE_LEADER: &str = "never two leaders at once";
 pub const TOKENS_RISE: &str = "tokens strictly increase";
 /// See [`Model::with_recovery`].
 pub const RECOVERS: &str = "without further faults there is a leader soon";
-/// All nodes but one die, and guards revoke their leases.
+/// The property after the death of all nodes but one, whose guards revoke their leases.
 pub const GUARDED: &str = "with guards the last living node leads before a tick passes";
 
-/// Somebody's turn to lead has come after a term.
+/// Another candidate became the leader after a term.
 pub const SUCCESSION: &str = "a second leader after a first";
-/// A key is asked to go at its term's deadline.
+/// A key's deletion is requested at its term's deadline.
 pub const RESIGNATION: &str = "a term that its leader ended winds up";
 /// The renewal will be refused.
 pub const REFUSAL: &str = "an acknowledgement of a deposed leader";
-/// Nobody has renewed a leader's lease in time.
+/// No renewal of a leader's lease came in time.
 pub const EXPIRY: &str = "a lease runs out under a term that has ended";
 /// The answer of a join was lost.
 pub const ORPHAN: &str = "a key stands that nobody knows of";
-/// A key of a dead process stands before that of another node.
+/// A key of a dead process is before that of another node.
 pub const WAITING: &str = "a node waits for a dead one";
-/// Only if etcd revokes leases early.
+/// Reachable only if etcd revokes leases early.
 pub const ROBBERY: &str = "two leaders, of whom etcd has robbed one";
 
 impl stateright::Model for Model {
@@ -160,7 +160,8 @@ impl Model {
         }
     }
 
-    /// A guard may act at any time after a death, or never; a guard that is broken or cut off is one that does not.
+    /// Lists the actions of a guard. It may act at any time after a death, or never: a guard that is broken or cut off
+    /// never acts.
     fn guard_actions(&self, state: &State, actions: &mut Vec<Action>) {
         let nodes = &state.nodes[..self.nodes];
         let any_dead = nodes.iter().any(|node| node.phase == Phase::Dead);
@@ -179,7 +180,7 @@ impl Model {
     /// Lists the states that must be reachable.
     fn possibilities(&self) -> Vec<Property<Self>> {
         let mut possibilities = vec![
-            // Nobody has a key that stood in the first term, so the next leader is another one.
+            // No node has a key of the time of the first term, so the next leader is another one.
             Property::sometimes(SUCCESSION, |_, state: &State| {
                 let mut nodes = state.nodes.iter();
                 state.led && state.last_token.is_none() && nodes.any(|node| node.first)

@@ -1,9 +1,9 @@
-//! The protocol of `eldest` as a model: how nodes join, renew, verify, lead and leave, with an etcd whose leaders
-//! change, a network that loses and delays, clocks that are wrong, nodes that pause and die, and guards that revoke the
-//! leases of dead nodes. Every state of it can be looked at. `docs/verification.md` says what is in it, what is
-//! left out, and why that is no loss.
+//! Models the protocol of `eldest`: how nodes join, renew, verify, lead and leave, with an etcd whose leaders change, a
+//! network that loses and delays, clocks that are wrong, nodes that pause and die, and guards that revoke the leases of
+//! dead nodes. Every reachable state is checked. `docs/verification.md` says what the model contains, what it leaves
+//! out, and why that is no loss.
 //!
-//! It follows `crates/eldest-core/` by hand: a change of a rule there is made here, too.
+//! It follows `crates/eldest-core/` by hand: a change of a rule there must be made here, too.
 
 mod action;
 pub mod challenge;

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_worlds_are_refused() {
         for line in [
             "--nodes 4",
             "--ttl 2",

@@ -1,12 +1,12 @@
-//! Describes the world that is modelled: how many nodes, how long leases last, and which rules are obeyed.
+//! Describes the modelled world: the number of nodes, the length of leases, and the active rules.
 
 use crate::rules::Rule;
 use crate::seen::Seen;
 
-/// At most so many nodes.
+/// The maximum number of nodes.
 pub(crate) const MOST_NODES: usize = 3;
 
-/// The world, and the rules that it obeys.
+/// The world, and its active rules.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent of one another, each set by a method of its own"
@@ -34,7 +34,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Three nodes, a TTL of 4 ticks, every rule obeyed, every step alone, time without bounds.
+    /// Returns three nodes, a TTL of 4 ticks, every rule active, every step alone, time without bounds.
     pub fn new() -> Self {
         Self {
             nodes: 3,
@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// The smallest world in which it shows that the rule is not obeyed, and nodes with names.
+    /// Returns the smallest world, with named nodes, that shows the effect of a missing rule.
     pub fn without(rule: Rule) -> Self {
         Self {
             nodes: 2,
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// So many nodes.
+    /// Sets the number of nodes.
     ///
     /// # Panics
     ///
@@ -75,7 +75,7 @@ impl Model {
         Self { nodes, ..self }
     }
 
-    /// Another TTL.
+    /// Sets the TTL.
     ///
     /// # Panics
     ///
@@ -85,7 +85,7 @@ impl Model {
         Self { ttl, ..self }
     }
 
-    /// No more ticks than this.
+    /// Limits the number of ticks.
     ///
     /// # Panics
     ///
@@ -96,9 +96,9 @@ impl Model {
         Self { steps, ..self }
     }
 
-    /// Takes steps together where each alone would add nothing that anybody could see: a renewal is processed when it is
-    /// sent (later, the lease would last longer, which forbids something and allows nothing), a new leader of etcd
-    /// leaves leases as they are (the same), and a confirmed delete is known at once (the node may still wait).
+    /// Takes steps together if separating them would add no observable behaviour. A renewal is processed when it is
+    /// sent (later, the lease would last longer, which forbids something and allows nothing). A new leader of etcd
+    /// leaves leases as they are (for the same reason). A confirmed delete is known at once (the node may still wait).
     pub fn coarse(self) -> Self {
         Self {
             coarse: true,
@@ -113,23 +113,23 @@ impl Model {
         Self { extends, ..self }
     }
 
-    /// A deposed leader of etcd may have leases revoked that live, which nobody can promise anything about.
+    /// Lets a deposed leader of etcd have live leases revoked, for which no guarantee holds.
     pub fn with_early_revocation(self) -> Self {
         let early = true;
         Self { early, ..self }
     }
 
-    /// Checks in every state that it can be left for good: if from there on no message is lost, no clock is wrong and
-    /// etcd's leader stays, then there is exactly one leader within a TTL and two ticks, in each of these cases: all nodes
-    /// stand again; only those who wait or lead now go on standing, while the sessions of the others live; all nodes
-    /// but one are dead. And if all nodes but one die and their guards revoke their leases, then the last one leads
-    /// before a tick passes.
+    /// Checks that every state has a good continuation. If from there on no message is lost, no clock is wrong and
+    /// etcd's leader stays, then there is exactly one leader within a TTL and two ticks, in each of these cases: all
+    /// nodes campaign again; only the present candidates and leaders stay, while the sessions of the others live; all
+    /// nodes but one are dead. And if all nodes but one die and their guards revoke their leases, then the last one
+    /// leads before a tick passes.
     pub fn with_recovery(self) -> Self {
         let recovery = true;
         Self { recovery, ..self }
     }
 
-    /// Returns true if the rule is obeyed.
+    /// Returns true if the rule is active.
     pub(crate) fn obeys(&self, rule: Rule) -> bool {
         self.without != Some(rule)
     }

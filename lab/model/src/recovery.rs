@@ -6,21 +6,21 @@ use crate::model::{MOST_NODES, Model};
 use crate::rules::Rule;
 use crate::state::{Link, Node, Phase, Removal, State};
 
-/// The fate of each node.
+/// The fate of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Stands, now or soon.
+    /// The node is a candidate, now or soon.
     Stands,
-    /// Its session lives, and it does not stand unless it does now.
+    /// Its session lives, and it stays a candidate if it is one now, but does not join.
     Stays,
-    /// Does nothing any more. What it sent may be applied; it need not be.
+    /// The node takes no further step. Its requests may or may not be applied.
     Dead,
-    /// Dies with its work, and its guard revokes its lease.
+    /// The node dies with its work, and its guard revokes its lease.
     Guarded,
 }
 
 impl Model {
-    /// Returns true if there is one leader soon, whatever becomes of the nodes.
+    /// Returns true if there is one leader soon, for every combination of fates.
     pub(crate) fn recovers(&self, state: &State) -> bool {
         let patience = self.ttl + 2;
         if !self.leads_soon(state, [Fate::Stands; MOST_NODES], patience) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A rule of the protocol. Each can be switched off, to see what it is for.
+/// A rule of the protocol. Each can be switched off to show its purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// The deadline is earlier than the lease's end, by what a clock within its bound may lose meanwhile.
@@ -18,26 +18,26 @@ pub enum Rule {
     WorkFirst,
     /// Renewals that are accepted after a term's end do not move its deadline.
     Frozen,
-    /// A key that was asked to be deleted is never taken for ours again.
+    /// A key whose deletion was requested is never adopted as the node's own again.
     NoAdoption,
     /// A delete compares the create revision.
     GuardedDelete,
-    /// A term begins only where no older key stands.
+    /// A term begins only if there is no older key.
     EldestLeads,
-    /// Keys of our lease that no candidate holds, put by a join that arrived late, are found and removed.
+    /// Keys of the node's own lease that no candidate holds, put by a join that arrived late, are found and removed.
     Sweep,
-    /// A guard revokes no lease of a process that lives.
+    /// A guard does not revoke the lease of a live process.
     DeadOnly,
     /// A guard awaits also the end of the work that outlives its process.
     WorkDead,
     /// A guard revokes only leases that the dead process has proved to be its own.
     OwnLease,
-    /// No rule of ours, but what we assume: in every TTL a clock is wrong by one tick at most.
+    /// An assumption, not a rule of the protocol: in every TTL a clock is wrong by one tick at most.
     BoundedDrift,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 14] = [
         Self::Margin,
         Self::SendInstant,
@@ -55,7 +55,7 @@ impl Rule {
         Self::BoundedDrift,
     ];
 
-    /// Its name at the command line.
+    /// Returns the rule's name at the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Margin => "margin",

@@ -17,17 +17,17 @@ where
     /// Describes a path step by step.
     fn describe_path(&self, path: PathOf<Self>) -> String;
 
-    /// Returns the kinds of steps that were taken at all.
+    /// Returns the kinds of steps that were taken at least once.
     fn happened(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// Looks at every state.
+    /// Checks every state.
     fn check(self, threads: usize) -> Report {
         Report::of(self, threads)
     }
 
-    /// Finds the shortest way to a state that must not be.
+    /// Finds the shortest path to a state that breaks a property.
     fn counterexample(&self) -> Option<Counterexample> {
         Counterexample::of(self)
     }
@@ -40,13 +40,13 @@ pub struct Report {
     steps: usize,
     depth: usize,
     took: Duration,
-    /// Name, whether it is something that must be possible, and whether it is as it should be.
+    /// For each property: the name, whether a state must be reachable, and whether the property holds.
     properties: Vec<(&'static str, bool, bool)>,
     happened: Vec<&'static str>,
     counterexample: Option<Counterexample>,
 }
 
-/// The shortest way to a state in which a property does not hold.
+/// The shortest path to a state in which a property does not hold.
 #[derive(Debug)]
 pub struct Counterexample {
     property: &'static str,
@@ -60,7 +60,7 @@ impl Counterexample {
         self.property
     }
 
-    /// How many steps it takes.
+    /// Returns the number of steps.
     pub fn steps(&self) -> usize {
         self.steps
     }
@@ -74,8 +74,8 @@ impl fmt::Display for Counterexample {
 }
 
 impl Report {
-    /// Looks at every state. A model that obeys every rule takes memory for all of them: about 60 bytes each, and a
-    /// few hundred for each that is still to be looked at.
+    /// Checks every state. A model that obeys every rule needs memory for all states: about 60 bytes each, and a few
+    /// hundred for each that is not explored yet.
     fn of<M: Explored>(model: M, threads: usize) -> Self {
         let started = Instant::now();
         let again = model.clone();
@@ -104,11 +104,11 @@ impl Report {
 }
 
 impl Counterexample {
-    /// Finds the shortest way to a state that must not be.
+    /// Finds the shortest path to a state that breaks a property.
     fn of<M: Explored>(model: &M) -> Option<Self> {
         let mut shortest: Option<(&'static str, PathOf<M>)> = None;
         let mut depth = usize::MAX;
-        // Each search ends with a shorter way, if there is one: within a block stateright keeps the last.
+        // Each search returns a shorter path if there is one: within a block stateright keeps the last.
         loop {
             let checker = model.clone().checker().target_max_depth(depth);
             let checker = checker.finish_when(HasDiscoveries::AnyFailures);
@@ -142,17 +142,17 @@ impl Counterexample {
 }
 
 impl Report {
-    /// Returns true if every property is as it should be.
+    /// Returns true if every property holds.
     pub fn is_good(&self) -> bool {
         self.properties.iter().all(|(_, _, good)| *good)
     }
 
-    /// How many states there are.
+    /// Returns the number of states.
     pub fn states(&self) -> usize {
         self.states
     }
 
-    /// The kinds of steps that were taken at all.
+    /// Returns the kinds of steps that were taken at least once.
     pub fn happened(&self) -> &[&'static str] {
         &self.happened
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::action::Action;
 
-/// Which kinds of steps were taken; shared by the clones of a model.
+/// The kinds of steps that were taken; all clones of a model share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen(Arc<[AtomicBool; NAMES.len()]>);
 
@@ -79,7 +79,7 @@ fn kind(action: Action) -> usize {
 impl Seen {
     pub(crate) fn note(&self, action: Action) {
         let seen = &self.0[kind(action)];
-        // Written once: the threads would else take the line from one another at every step.
+        // Each flag is written once: otherwise the threads would take the cache line from one another at every step.
         if !seen.load(Ordering::Relaxed) {
             seen.store(true, Ordering::Relaxed);
         }

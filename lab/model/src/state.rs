@@ -15,72 +15,74 @@ pub(crate) type Rev = u8;
 pub(crate) enum Phase {
     /// No lease.
     Out,
-    /// A lease, and no key as far as it knows. It may be about to join, or have resigned.
+    /// The node has a lease, and no key as far as it knows. It may be about to join, or have resigned.
     Joining,
-    /// The key stands.
+    /// The key exists.
     Waiting { rev: Rev },
     /// The term runs, under a trusted lease.
     Leading { rev: Rev },
-    /// The term's token is cancelled. Its work goes on, at the latest until `cutoff` by the own clock. The key is given
-    /// unless it was released or is gone.
+    /// The term's token is cancelled. Its work continues, at the latest until `cutoff` by the node's own clock. `rev`
+    /// is the key, unless it was released or is gone.
     Ending { rev: Option<Rev>, cutoff: u8 },
-    /// The process is dead, and the program that does its term's work goes on, at the latest until `cutoff`.
+    /// The process is dead, and the program that does its term's work continues, at the latest until `cutoff`.
     Outlived { cutoff: u8 },
-    /// The process is dead. What it sent may still be applied, as long as its lease lives.
+    /// The process is dead. Its requests may still be applied, as long as its lease lives.
     Dead,
 }
 
-/// A renewal on its way. `until` is what the belief becomes if it is accepted, by the own clock.
+/// A renewal in flight. `until` is the deadline, by the node's own clock, that its acceptance would set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Link {
     Idle,
-    /// Sent, and not processed. If a read was begun too early: so often has etcd's leader changed since, at most twice.
+    /// The renewal was sent, and is not processed. For a read that began too early, the value counts how often etcd's
+    /// leader has changed since, at most twice.
     Asked {
         until: u8,
         changes: u8,
     },
-    /// Processed, by the present leader or by a deposed one. If a read was begun too early: whether it has the same
-    /// term. With the verification it makes no difference when this answer arrives, so there it arrives at once.
+    /// The renewal was processed, by the present leader or by a deposed one. For a read that began too early, the value
+    /// says whether it has the same term. With the verification the arrival time of this answer makes no difference, so
+    /// it arrives at once.
     Acked {
         until: u8,
         current: bool,
         alike: bool,
     },
-    /// Acknowledged by the present leader, and to be verified.
+    /// The present leader acknowledged the renewal, which must be verified.
     Verifying {
         until: u8,
     },
-    /// Acknowledged by a leader that is deposed: the verification will refuse it.
+    /// A deposed leader acknowledged the renewal, so the verification will refuse it.
     Stale,
 }
 
-/// The key that etcd was asked to delete.
+/// The key whose deletion the node requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Removal {
     None,
-    /// The key that stands.
+    /// The key exists.
     Asked,
-    /// The key is deleted, and nobody knows yet.
+    /// The key is deleted, and the node does not know yet.
     Done,
 }
 
-/// A node, and what etcd and the network have of it.
+/// A node, with its data in etcd and in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node {
     pub(crate) phase: Phase,
-    /// Ticks of the own clock for which the lease is trusted; 0 when it is not.
+    /// The ticks of the node's own clock for which it trusts the lease; 0 if it does not.
     pub(crate) belief: u8,
     pub(crate) link: Link,
     pub(crate) removal: Removal,
-    /// Without [`Rule::GuardedDelete`]: a delete that was sent twice may arrive a second time.
+    /// True if a delete that was sent twice may arrive a second time; only without [`Rule::GuardedDelete`].
     pub(crate) late_delete: bool,
-    /// In etcd: ticks until the lease may expire.
+    /// The ticks until the lease may expire in etcd.
     pub(crate) lease: Option<u8>,
-    /// In etcd: the key.
+    /// The key in etcd.
     pub(crate) key: Option<Rev>,
-    /// The key that the node knows of was the eldest while it stood; the watch reports so, or has reported it.
+    /// True if the key that the node knows was the eldest while it existed; the watch reports so, or has reported it.
     pub(crate) first: bool,
-    /// etcd deleted the key early, and not because we asked.
+    /// True if etcd deleted the key early, without a request of ours.
     pub(crate) robbed: bool,
 }
 
@@ -118,12 +120,13 @@ impl Node {
         }
     }
 
-    /// Returns true if the node's process runs. A process that starts again is another node until the lease of this one is gone.
+    /// Returns true if the node's process runs. A restarted process is another node until the lease of this one is
+    /// gone.
     pub(crate) fn lives(&self) -> bool {
         !matches!(self.phase, Phase::Outlived { .. } | Phase::Dead)
     }
 
-    /// A key stands that the session put, and no candidate of it stands.
+    /// Returns true if the session's key exists although no candidate of the session knows it.
     pub(crate) fn is_orphan(&self) -> bool {
         self.phase == Phase::Joining && self.key.is_some() && self.removal == Removal::None
     }
@@ -138,7 +141,7 @@ impl Node {
         own.into_iter().chain(key.as_mut())
     }
 
-    /// Forgets what can make no difference any more.
+    /// Removes details that can make no difference any more.
     fn forget(&mut self, model: &Model) {
         if self.lease.is_none() {
             // Requests that name the old lease are refused, and a new lease has another key.
@@ -158,7 +161,7 @@ impl Node {
             && self.removal == Removal::Asked
             && self.key.is_some()
         {
-            // This node can do as little as a term at its end whose key is still to be released.
+            // This node can do no more than a term at its end whose key is still to be released.
             self.phase = Phase::Ending {
                 rev: self.key,
                 cutoff: 0,
@@ -167,7 +170,7 @@ impl Node {
         }
         let gone = self.own() != self.key;
         match &mut self.phase {
-            // The watch will show it, and nothing else can happen before that matters.
+            // The watch will show the loss, and no other step matters before.
             Phase::Waiting { .. } if gone && self.belief == 0 => self.phase = Phase::Joining,
             Phase::Ending { rev, .. } if gone => *rev = None,
             _ => {}
@@ -178,7 +181,7 @@ impl Node {
         } = self.phase
             && model.obeys(Rule::Frozen)
         {
-            // Nothing is left of the term that anybody could see.
+            // The rest of the term has no observable effect.
             self.phase = Phase::Joining;
         }
         if !self.lives() {
@@ -187,7 +190,7 @@ impl Node {
         if matches!(self.phase, Phase::Joining | Phase::Dead) && self.lease.is_none() {
             *self = Self::OUT;
         }
-        // A renewal that would add nothing.
+        // The renewal would not extend the trust.
         if let Link::Asked { until, .. } | Link::Acked { until, .. } | Link::Verifying { until } =
             self.link
             && self.lives()
@@ -202,7 +205,7 @@ impl Node {
         }
     }
 
-    /// A dead process trusts no lease and awaits no answer; its requests are still on their way.
+    /// A dead process trusts no lease and awaits no answer; its requests are still in flight.
     fn forget_process(&mut self) {
         if let Phase::Outlived { cutoff: 0 } = self.phase {
             // Work past its deadline does not act, and it ends at some time.
@@ -224,15 +227,15 @@ impl Node {
     }
 }
 
-/// Everything.
+/// The state of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
     pub(crate) nodes: [Node; MOST_NODES],
-    /// A term has begun at all.
+    /// True if a term has begun.
     pub(crate) led: bool,
-    /// The token of the last term, if it is not smaller than every key.
+    /// The token of the last term, unless it is smaller than every key.
     pub(crate) last_token: Option<Rev>,
-    /// A term began whose token was not larger than that of the one before.
+    /// True if a term began whose token was not larger than that of the one before.
     pub(crate) token_fell: bool,
     /// Ticks until a clock may be wrong by one again.
     pub(crate) calm: u8,
@@ -255,14 +258,14 @@ impl State {
         nodes.chain(self.last_token.as_mut())
     }
 
-    /// A create revision above all others.
+    /// Returns a create revision above all others.
     pub(crate) fn next_rev(&self) -> Rev {
         let mut copy = *self;
         let highest = copy.revs().map(|rev| *rev).max();
         highest.map_or(0, |rev| rev + 1)
     }
 
-    /// Applies the immediate consequences of the last action, and forgets whatever makes no difference.
+    /// Applies the immediate consequences of the last action, and removes details that make no difference.
     pub(crate) fn settle(&mut self, model: &Model) {
         let eldest = self.nodes.iter().filter_map(|node| node.key).min();
         for node in &mut self.nodes[..model.nodes] {
@@ -285,12 +288,12 @@ impl State {
         }
     }
 
-    /// Puts the nodes in an order that does not depend on their names.
+    /// Sorts the nodes in an order that does not depend on their names.
     pub(crate) fn unname(&mut self, model: &Model) {
         self.nodes[..model.nodes].sort_unstable();
     }
 
-    /// Nodes that act as leaders, leaving out those whose key etcd took away early.
+    /// Returns the nodes that act as leaders, except those whose key etcd deleted early.
     pub(crate) fn acting<'a>(&'a self, model: &'a Model) -> impl Iterator<Item = &'a Node> {
         let nodes = self.nodes.iter();
         nodes.filter(|node| node.acts(model) && !node.robbed)

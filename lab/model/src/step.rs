@@ -1,4 +1,4 @@
-//! Defines the model's transitions: what comes of each action.
+//! Defines the model's transitions: the effect of each action.
 
 use crate::action::Action;
 use crate::model::Model;
@@ -27,7 +27,7 @@ impl Model {
                 if let Phase::Waiting { rev } = node.phase {
                     node.phase = Phase::Leading { rev };
                     state.led = true;
-                    // Whose key etcd took away may not know yet that others have led since.
+                    // A node whose key etcd deleted early may not know yet that others have led since.
                     if !node.robbed {
                         state.token_fell |= state.last_token.is_some_and(|last| last >= rev);
                         state.last_token = Some(rev);
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// A renewal is sent.
+    /// Sends a renewal.
     fn renew(&self, node: &mut Node) {
         node.link = Link::Asked {
             until: self.trust(),
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// The work of a term that has ended returns, and its key is asked to go.
+    /// Ends the work of an ended term, and requests the deletion of its key.
     fn end_work(&self, node: &mut Node) {
         let pending = matches!(
             node.phase,
@@ -152,7 +152,7 @@ impl Model {
         node.phase = Phase::Joining;
     }
 
-    /// The node learns that its key is gone.
+    /// Lets the node learn that its key is gone.
     fn miss_key(&self, node: &mut Node) {
         node.phase = match node.phase {
             Phase::Leading { .. } => Phase::Ending {
@@ -174,7 +174,7 @@ impl Model {
             node.lease = node.lease.map(|left| left.saturating_sub(1));
             self.pass(node, gain(n));
         }
-        // One tick in every TTL: the bound on the clocks' rate.
+        // The bound on the clocks' rate is one tick in every TTL.
         state.calm = if exact || !self.obeys(Rule::BoundedDrift) {
             state.calm.saturating_sub(1)
         } else {
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// The member that answered is etcd's leader no more.
+    /// Returns the link after the member that answered ceased to be etcd's leader.
     fn deposed(&self, link: Link) -> Link {
         match link {
             Link::Asked { until, changes } if !self.obeys(Rule::ReadAfterAck) => Link::Asked {
@@ -236,7 +236,7 @@ impl Model {
             node.link = Link::Stale;
         }
     }
-    /// With the verification it does not matter when the acknowledgement arrives.
+    /// Returns true if acknowledgements take time to arrive. With the verification their arrival time does not matter.
     fn acks_travel(&self) -> bool {
         let all = [Rule::SendInstant, Rule::Verification, Rule::ReadAfterAck];
         !all.into_iter().all(|rule| self.obeys(rule))
@@ -250,7 +250,7 @@ impl Model {
         }
     }
 
-    /// The own clock goes on.
+    /// Advances the node's own clock.
     fn pass(&self, node: &mut Node, ticks: u8) {
         node.belief = node.belief.saturating_sub(ticks);
         if let Phase::Ending { cutoff, .. } | Phase::Outlived { cutoff } = &mut node.phase {
@@ -265,7 +265,7 @@ impl Model {
             }
             _ => {}
         }
-        // Whatever the node does next, it looks at this first; so it may as well be done now.
+        // The node's next step checks this first in any case, so it is done now.
         if node.belief <= self.grace {
             if let Phase::Leading { .. } = node.phase {
                 self.end_term(node, node.belief);
@@ -284,7 +284,7 @@ impl Model {
     }
 }
 
-/// The key of a term, or of one that has ended, is asked to go.
+/// Requests the deletion of the key of a term, ended or not.
 fn release(node: &mut Node) {
     if let Phase::Ending { rev, .. } = &mut node.phase
         && rev.take().is_some()
@@ -293,10 +293,10 @@ fn release(node: &mut Node) {
     }
 }
 
-/// etcd deletes the key early, and not because we asked.
+/// Lets etcd delete the key early, without a request of ours.
 fn rob(node: &mut Node) {
     let outlived = matches!(node.phase, Phase::Outlived { .. });
-    // Work whose process is dead does not learn of the loss, so it stays robbed.
+    // Work whose process is dead does not learn of the loss, so the mark stays.
     node.robbed = match node.key {
         Some(_) => outlived || node.own() == node.key,
         None => outlived && node.robbed,
@@ -304,7 +304,7 @@ fn rob(node: &mut Node) {
     lose_lease(node);
 }
 
-/// The process of a term's work is dead, and the work goes on until the deadline.
+/// Kills the process of a term's work, which continues until the deadline.
 fn crash_alone(node: &mut Node) {
     let cutoff = match node.phase {
         Phase::Ending { cutoff, .. } => cutoff,
@@ -313,7 +313,7 @@ fn crash_alone(node: &mut Node) {
     node.phase = Phase::Outlived { cutoff };
 }
 
-/// The lease is revoked, and its key with it.
+/// Revokes the lease, and deletes its key.
 fn lose_lease(node: &mut Node) {
     node.lease = None;
     node.key = None;

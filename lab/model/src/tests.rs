@@ -34,7 +34,7 @@ fn three_nodes_recover_from_every_state() {
 #[test]
 fn two_nodes_keep_all_promises_with_every_step_alone() {
     let report = holds(Model::new().nodes(2).with_recovery());
-    // They are for worlds in which a rule is disobeyed or etcd takes keys away.
+    // The other kinds occur only in worlds in which a rule is broken or etcd deletes keys early.
     let others = [
         "early revocation",
         "acknowledgement arrived",
@@ -54,7 +54,7 @@ fn two_nodes_need_no_gift_from_a_new_leader_of_etcd() {
 }
 
 #[test]
-fn early_revocation_makes_two_leaders_only_of_one_who_was_robbed() {
+fn early_revocation_makes_two_leaders_only_of_a_robbed_one() {
     holds(Model::new().nodes(2).with_early_revocation());
 }
 
@@ -86,7 +86,7 @@ fn with_a_read_begun_before_the_answer_there_are_two_leaders() {
 }
 
 #[test]
-fn a_read_begun_too_early_is_made_good_by_leases_that_a_new_leader_extends() {
+fn extended_leases_make_good_a_read_begun_too_early() {
     let extends = true;
     let model = Model {
         extends,
@@ -107,12 +107,12 @@ fn with_a_deadline_that_moves_after_the_end_there_are_two_leaders() {
 }
 
 #[test]
-fn with_a_key_taken_back_that_was_asked_to_go_a_token_is_used_twice() {
+fn adopting_a_key_after_its_requested_deletion_uses_a_token_twice() {
     breaks(Rule::NoAdoption, TOKENS_RISE);
 }
 
 #[test]
-fn with_a_delete_of_whatever_stands_there_are_two_leaders() {
+fn with_an_unguarded_delete_there_are_two_leaders() {
     breaks(Rule::GuardedDelete, ONE_LEADER);
 }
 
@@ -122,12 +122,12 @@ fn with_a_term_that_does_not_wait_for_its_turn_there_are_two_leaders() {
 }
 
 #[test]
-fn without_the_sweep_a_key_that_nobody_holds_keeps_everybody_waiting() {
+fn without_the_sweep_an_orphaned_key_keeps_all_nodes_waiting() {
     breaks(Rule::Sweep, RECOVERS);
 }
 
 #[test]
-fn with_a_guard_that_revokes_the_lease_of_a_living_process_there_are_two_leaders() {
+fn with_a_guard_that_revokes_a_live_lease_there_are_two_leaders() {
     breaks(Rule::DeadOnly, ONE_LEADER);
 }
 
@@ -137,7 +137,7 @@ fn with_a_guard_that_does_not_await_the_work_there_are_two_leaders() {
 }
 
 #[test]
-fn with_a_guard_that_revokes_the_lease_of_another_process_there_are_two_leaders() {
+fn with_a_guard_that_revokes_a_foreign_lease_there_are_two_leaders() {
     breaks(Rule::OwnLease, ONE_LEADER);
 }
 
@@ -170,7 +170,8 @@ fn reachable(model: &Model) -> HashSet<State> {
     known
 }
 
-/// Returns the visible part of a state, all but messages in flight; and apart from it the remaining time of each lease.
+/// Returns the visible part of a state, without the messages in flight, and the remaining time of each lease
+/// separately.
 fn visible(state: &State) -> (State, [Option<u8>; MOST_NODES]) {
     let node = |node: &Node| {
         let released = node.phase == Phase::Joining && node.removal == Removal::Asked;
@@ -197,7 +198,7 @@ fn visible(state: &State) -> (State, [Option<u8>; MOST_NODES]) {
     (visible, nodes.map(|(_, lease)| lease))
 }
 
-/// A lease that has less left allows whatever one with more left does, so the least counts.
+/// A shorter lease allows every action that a longer one does, so the minimum counts.
 #[test]
 fn steps_taken_together_lose_nothing_that_can_be_seen() {
     let mut coarse: HashMap<State, HashSet<_>> = HashMap::new();
@@ -242,7 +243,7 @@ fn revisions_are_kept_as_an_order() {
     assert_eq!(state.last_token, Some(1));
     assert_eq!(state.next_rev(), 3);
     assert!(state.nodes[1].first && !state.nodes[0].first);
-    // No key that stands, and none to come, can be older.
+    // No key, present or future, can be older.
     state.last_token = Some(0);
     state.nodes[1] = Node::OUT;
     state.settle(&Model::new());

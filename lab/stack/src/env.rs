@@ -1,4 +1,4 @@
-//! Provides a node's surroundings in simulated time: its own clock, which may be off and run fast or slow.
+//! Provides a node's environment in simulated time: its own clock may be wrong and run fast or slow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::net;
 struct Clock {
     /// The time that it shows at the simulation's beginning.
     offset: Duration,
-    /// Its seconds in one of the simulation's.
+    /// Its seconds in one second of the simulation.
     rate: f64,
     /// The latest reading, for the time after the simulation.
     latest: Arc<AtomicU64>,
@@ -33,8 +33,8 @@ impl Clock {
     }
 }
 
-/// The surroundings of the session of the turmoil host on which it is called. `drift_ppm`: how much faster its clock runs,
-/// in parts per million.
+/// Returns the environment for the session of the turmoil host on which it is called. Its clock runs faster by
+/// `drift_ppm` parts per million.
 pub fn sim_env(seed: u64, offset: Duration, drift_ppm: i32) -> Arc<TokioEnv> {
     let rate = 1.0 + f64::from(drift_ppm) / 1e6;
     let latest = Arc::default();

@@ -1,8 +1,8 @@
-//! The whole of `eldest` in simulated time: the unchanged library with the real `etcd-client`, over turmoil's network,
-//! against the etcd in memory of `eldest-testing`, of several members.
+//! Runs all of `eldest` in simulated time: the unchanged library with the real `etcd-client`, over turmoil's network,
+//! against the etcd in memory of `eldest-testing`, with several members.
 //!
-//! For development only. What the server does is held against real etcds by the test `conformance`; where it differs on
-//! purpose, its own page (`crates/eldest-testing/src/memory/server/mod.rs`) says so.
+//! For development only. The test `conformance` compares the server with real etcds; its own page
+//! (`crates/eldest-testing/src/memory/server/mod.rs`) names the intended differences.
 
 mod env;
 mod net;

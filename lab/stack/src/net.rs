@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 use turmoil::net::{TcpListener, TcpStream};
 
-/// Where every member listens.
+/// The port of every member.
 pub const PORT: u16 = 2379;
 
-/// The connections that come in at this host.
+/// Listens at this host, and returns the incoming connections.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub async fn listen() -> io::Result<impl Stream<Item = io::Result<Accepted>>> {
     }))
 }
 
-/// A connection that came in.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Accepted(TcpStream);
 
@@ -66,7 +66,7 @@ impl AsyncWrite for Accepted {
     }
 }
 
-/// A client of one endpoint, over turmoil's network.
+/// Connects a client to one endpoint, over turmoil's network.
 pub(crate) async fn connect(
     endpoint: String,
     options: ConnectOptions,

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     pub(crate) endpoints: Option<Vec<String>>,
 }
 
-/// All that a node needs to know.
+/// The settings of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Setup {
     pub(crate) name: String,
@@ -44,7 +44,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The arguments from which [`parse`] makes it again.
+    /// Returns the arguments from which [`parse`] makes the settings again.
     pub(crate) fn args(&self) -> [String; 5] {
         [
             "node".to_owned(),
@@ -55,7 +55,7 @@ impl Setup {
         ]
     }
 
-    /// The key that fenced writes go to; not below the election's prefix.
+    /// Returns the key of fenced writes, which is not below the election's prefix.
     pub(crate) fn written_key(&self) -> String {
         format!("{}/writes", self.namespace)
     }
@@ -89,7 +89,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
     Ok(Task::Demo(options))
 }
 
-/// `a:2379,https://b:2379`; without a scheme it is `http`.
+/// Parses `a:2379,https://b:2379`; the default scheme is `http`.
 fn urls(text: &str) -> Vec<String> {
     let items = text.split(',').map(str::trim).filter(|s| !s.is_empty());
     let url = |item: &str| {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_arguments_are_refused() {
         assert!(parse(&strings(&["--plane"])).is_err());
         assert!(parse(&strings(&["--endpoints"])).is_err());
         assert!(parse(&strings(&["--endpoints", ","])).is_err());

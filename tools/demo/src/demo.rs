@@ -24,7 +24,7 @@ use crate::world::World;
 
 /// TTL in seconds of the key for fenced writes; longer than the demo takes.
 const WRITES_TTL: i64 = 120;
-/// Patience with etcd when setting up and cleaning up.
+/// How long to wait for etcd when setting up and cleaning up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Elections in a complete run: join, hand-over, kill, freeze.
 const ELECTIONS: usize = 4;
@@ -93,7 +93,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
 
 /// The servers, nodes and clients that the script needs before it begins.
 struct Stage {
-    /// Unless the endpoints were given.
+    /// The own etcd, unless endpoints were given.
     etcd: Option<Etcd>,
     setup: Setup,
     client: Client,
@@ -120,7 +120,7 @@ impl Stage {
         };
         let random = RandomState::new().build_hasher().finish();
         let namespace = format!("eldest-demo-{}-{:08x}", std::process::id(), random as u32);
-        // Only looks on, so it holds no lease.
+        // The session only observes, so it has no lease.
         let onlooker = SessionOptions::new("onlooker").namespace(&namespace);
         let session = Session::connect(&endpoints, onlooker)
             .await
@@ -160,7 +160,7 @@ impl Stage {
     }
 }
 
-/// Passes on what the observer sees.
+/// Passes on the observer's changes.
 async fn report(mut observer: Observer, news: UnboundedSender<News>) {
     while let Some(roster) = observer.next().await {
         let seen = match roster {
@@ -173,7 +173,7 @@ async fn report(mut observer: Observer, news: UnboundedSender<News>) {
     }
 }
 
-/// The TTL that etcd grants when it is asked for [`TTL`]: it has a lower bound.
+/// Returns the TTL that etcd grants for [`TTL`], because etcd has a lower bound.
 async fn granted(client: &Client) -> Result<Duration> {
     let mut leases = client.lease_client();
     let asked = i64::try_from(TTL.as_secs())?;
@@ -190,10 +190,10 @@ async fn clean_up(client: &Client, setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Checks what was recorded and prints the summary.
+/// Checks the records and prints the summary.
 fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>) -> ExitCode {
     let complete = rows.iter().all(|row| row.outcome.is_ok());
-    // The watcher shares two busy cores with everybody else.
+    // The watcher shares two busy cores with all other processes.
     let rules = Rules::new(ttl).observer_lag(Duration::from_secs(1));
     match recorder.history() {
         Ok(history) => {
@@ -225,7 +225,7 @@ fn judge(recorder: &Recorder, ttl: Duration, mut rows: Vec<Row>) -> ExitCode {
     code
 }
 
-/// The last row: whether the history keeps the promises, and has enough in it to mean anything.
+/// Returns the last row: whether the history keeps the promises, and has enough events to prove something.
 fn verdict(report: &Report, complete: bool) -> Row {
     let counts = &report.counts;
     let enough = !complete
@@ -264,7 +264,7 @@ fn explained(report: &Report) -> String {
     )
 }
 
-/// Completes when the user, or the system, wants the demo to end.
+/// Completes when the user or the system asks the demo to end.
 fn interrupted() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use eldest_testing::history::{Outcome, What};
 use serde_json::{Value, json};
 
-/// One thing that happened to a node.
+/// An event of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Event {
-    /// When, on the clock that all processes of this host share: time since boot.
+    /// The time since boot, by the clock that all processes of this host share.
     pub(crate) at: Duration,
     pub(crate) node: String,
     pub(crate) said: Said,
@@ -17,11 +17,12 @@ pub(crate) struct Event {
 /// An event that a node reports.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Said {
-    /// Its key stands in etcd; so many older candidates stand before it.
+    /// The node's key exists in etcd, behind so many older candidates.
     Queued { ahead: usize },
     /// The node leads.
     Elected { token: i64 },
-    /// The node asked its term whether it may act as leader. A yes is stamped before the check, a no after it.
+    /// The node checked whether its term is valid. A valid check is stamped with the time before it, an invalid one
+    /// with the time after it.
     Checked {
         token: i64,
         valid: bool,
@@ -32,20 +33,21 @@ pub(crate) enum Said {
     Lost { token: i64, reason: String },
     /// The node is about to resign.
     Resigns { token: i64 },
-    /// The node sent a write on condition that its term's key exists, or knows its outcome. `late`: although its term had ended.
+    /// The node sent a write on condition that its term's key exists, or knows its outcome. `late` means that it sent
+    /// the write although its term had ended.
     Wrote {
         token: i64,
         outcome: Outcome,
         late: bool,
     },
-    /// The library did not even send a write, for the term had ended.
+    /// The library did not send a write, because the term had ended.
     NotSent { token: i64 },
-    /// Something went wrong that it can live with.
+    /// An error occurred after which the node continues.
     Error { text: String },
 }
 
 impl Event {
-    /// As a line, with its end.
+    /// Formats the event as a line, with its line end.
     pub(crate) fn to_line(&self) -> String {
         let mut object = match &self.said {
             Said::Queued { ahead } => json!({"said": "queued", "ahead": ahead}),
@@ -82,7 +84,7 @@ impl Event {
         format!("{object}\n")
     }
 
-    /// Reads a line; `None` for one that a killed node left unfinished.
+    /// Parses a line; returns `None` for one that a killed node left unfinished.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let object: Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| object[name].as_str().map(str::to_owned);
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_counts_as_belief() {
+    fn only_a_valid_check_counts_as_leading() {
         let checked = |valid| {
             event(Said::Checked {
                 token: 5,

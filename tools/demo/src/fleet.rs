@@ -52,7 +52,7 @@ impl Fleet {
             .args(setup.args())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C in a terminal is for the demo, which then ends its nodes.
+            // Ctrl-C in a terminal must reach only the demo, which then ends its nodes.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -65,7 +65,7 @@ impl Fleet {
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                // A line that is no event was broken off by a kill.
+                // A line that is no event was cut off by a kill.
                 if let Some(event) = Event::parse(&line) {
                     let _ = news.send(News::Event(event));
                 }
@@ -121,7 +121,7 @@ impl Fleet {
         Ok(kill_process(self.node(name)?.pid, Signal::CONT)?)
     }
 
-    /// Closes a node's input, upon which it leaves the election, gives its lease back and ends.
+    /// Closes a node's input, whereupon it leaves the election, revokes its lease and ends.
     pub(crate) async fn dismiss(&mut self, name: &str) -> Result<()> {
         let node = self.nodes.remove(name);
         let Node {
@@ -137,11 +137,11 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends all nodes: they leave and give their leases back; those that do not in time are killed.
+    /// Ends all nodes: they leave and revoke their leases; those that are too slow are killed.
     pub(crate) async fn end(mut self) {
         let mut ending = Vec::new();
         for (_, Node { child, pid, .. }) in std::mem::take(&mut self.nodes) {
-            // Their inputs close here, which ends them; a frozen one has to wake up for it.
+            // Their inputs close here, which ends them; a frozen node must continue first.
             let _ = kill_process(pid, Signal::CONT);
             ending.push(child);
         }

@@ -1,5 +1,5 @@
-//! The demo: three nodes in processes of their own hand a leadership on, are killed and frozen, and every promise
-//! is checked while one looks on. `cargo xtask demo` builds and starts it.
+//! The demo: three nodes in processes of their own hand over a leadership, are killed and frozen, and the demo checks
+//! every promise before the user's eyes. `cargo xtask demo` builds and starts it.
 
 use std::process::ExitCode;
 
@@ -34,7 +34,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // One thread: the kernel ends the nodes with the thread that started them, which must be the main one.
+    // The runtime has one thread: the kernel ends the nodes with the thread that started them, which must be the main
+    // one.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

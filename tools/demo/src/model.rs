@@ -11,13 +11,13 @@ use crate::events::{Event, Said};
 /// An input of the demo's model.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// A node says something.
+    /// A node reports an event.
     Event(Event),
-    /// A node's process ended, and all that it said was heard.
+    /// A node's process ended, and all its reports were read.
     Ended { node: String, pid: u32 },
     /// The candidates in etcd changed.
     Roster(Roster),
-    /// The candidates cannot be seen any more.
+    /// The candidates can no longer be observed.
     Blind(String),
 }
 
@@ -30,13 +30,13 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// How a node's process is.
+/// The state of a node's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Running,
     Frozen,
     Killed,
-    /// Asked to end.
+    /// The node was asked to end.
     Leaving,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Condition {
 pub(crate) struct Node {
     pub(crate) pid: u32,
     pub(crate) condition: Condition,
-    /// The term that it holds to be its own.
+    /// The term in which the node considers itself the leader.
     pub(crate) term: Option<Term>,
     said_written: bool,
 }
@@ -53,11 +53,11 @@ pub(crate) struct Node {
 pub(crate) struct Term {
     pub(crate) token: i64,
     pub(crate) since: Duration,
-    /// Its own deadline, as last heard.
+    /// The node's own deadline, as last reported.
     pub(crate) until: Duration,
 }
 
-/// A candidate, as etcd has it.
+/// A candidate in etcd.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) name: String,
@@ -67,17 +67,17 @@ pub(crate) struct Candidate {
     pub(crate) since: Duration,
 }
 
-/// All that is known, as of now.
+/// All known facts at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<String, Node>,
-    /// Eldest first.
+    /// The candidates, eldest first.
     pub(crate) candidates: Vec<Candidate>,
-    /// Everything that was said, in the order in which it was heard.
+    /// All reported events, in the order of their arrival.
     pub(crate) events: Vec<Event>,
     /// The time and the reason of the last leader's departure.
     pub(crate) cause: Option<(Duration, String)>,
-    /// Processes of which everything was heard.
+    /// The processes whose reports are complete.
     pub(crate) ended: Vec<u32>,
     pub(crate) blind: Option<String>,
 }
@@ -102,7 +102,7 @@ impl Model {
         }
     }
 
-    /// The names in order of seniority.
+    /// Returns the names in order of seniority.
     pub(crate) fn order(&self) -> Vec<&str> {
         self.candidates
             .iter()
@@ -110,7 +110,7 @@ impl Model {
             .collect()
     }
 
-    /// The event of that node, at or after a point, that `wanted` picks.
+    /// Returns the first event of that node, at or after a point, that `wanted` accepts.
     pub(crate) fn find<T>(
         &self,
         from: usize,
@@ -131,7 +131,7 @@ impl Model {
         })
     }
 
-    /// Takes news in; `now` is when the demo heard it.
+    /// Applies news; `now` is the time of its arrival.
     pub(crate) fn apply(&mut self, news: News, now: Duration) -> Option<Line> {
         match news {
             News::Event(event) => self.event(event),
@@ -268,7 +268,7 @@ fn text(node: &Node, event: &Event, cause: Option<&(Duration, String)>) -> Optio
     })
 }
 
-/// A duration for people: `0.85 ms`, `12 ms`, `1.95 s`.
+/// Formats a duration for people: `0.85 ms`, `12 ms`, `1.95 s`.
 pub(crate) fn brief(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1e3;
     if ms < 10.0 {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_ends_the_term_and_a_yes_is_worth_no_line() {
+    fn invalid_check_ends_the_term_and_a_valid_one_is_worth_no_line() {
         let mut model = Model::default();
         model.started("alice", 1);
         text_of(&mut model, 1, Said::Elected { token: 9 });
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_earlier_process_of_a_node_says_nothing_of_the_present_one() {
+    fn end_of_a_nodes_earlier_process_does_not_concern_the_present_one() {
         let mut model = Model::default();
         model.started("alice", 2);
         let ended = |pid| News::Ended {

@@ -17,14 +17,14 @@ use crate::events::{Event, Said};
 
 /// The commands that the demo may write to a node's input, one a line. The end of the input ends the node.
 pub(crate) const RESIGN: &str = "resign";
-/// To write with the guard of the last term, without asking whether it is still valid.
+/// The command to write with the guard of the last term, without checking whether it is still valid.
 pub(crate) const WRITE_LATE: &str = "write late";
 
-/// How often a leader checks that it still leads,
+/// How often a leader checks that it still leads.
 const CHECK: Duration = Duration::from_millis(20);
-/// ... and writes.
+/// How often a leader writes.
 const WRITE: Duration = Duration::from_millis(200);
-/// Patience with etcd where the library is not asked.
+/// How long to wait for etcd in requests that do not use the library.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(setup: Setup) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) async fn run(setup: Setup) -> Result<()> {
         term: None,
         said_invalid: false,
     };
-    node.stand(&election).await?;
+    node.take_part(&election).await?;
     session.close().await?;
     Ok(())
 }
@@ -52,7 +52,7 @@ struct Node {
     setup: Setup,
     client: Client,
     clock: Recorder,
-    /// The number last written, if it is known for certain.
+    /// The last written number, if it is certain.
     value: Option<u64>,
     /// The present or last term.
     term: Option<Term>,
@@ -61,18 +61,18 @@ struct Node {
 
 impl Node {
     /// Takes part until the input ends.
-    async fn stand(mut self, election: &Election) -> Result<()> {
+    async fn take_part(mut self, election: &Election) -> Result<()> {
         let mut commands = BufReader::new(tokio::io::stdin()).lines();
         loop {
             let candidate = election.campaign().await.context("campaigning")?;
             if self.candidacy(candidate, &mut commands).await?.is_none() {
                 return Ok(());
             }
-            // The node resigned, and campaigns again.
+            // The node resigned, and becomes a candidate again.
         }
     }
 
-    /// One stay in the queue, with as many terms as it brings. `None`: the input ended.
+    /// Runs one candidacy, with all its terms. Returns `None` if the input ended.
     async fn candidacy(
         &mut self,
         mut candidate: Candidate,
@@ -88,7 +88,7 @@ impl Node {
         loop {
             let lost = leadership.as_ref().map(|leading| leading.lost());
             tokio::select! {
-                // In this order: whatever else is due, a leader that was frozen first looks whether it leads.
+                // The order matters: a leader that was frozen first checks whether it still leads.
                 biased;
                 _ = checks.tick() => self.check()?,
                 () = async { lost.unwrap_or_default().cancelled().await }, if leadership.is_some() => {
@@ -96,8 +96,8 @@ impl Node {
                     if let Some(leading) = leadership.take() {
                         let reason = leading.lost_reason().map_or("unknown", |reason| reason.as_str());
                         self.report(Said::Lost { token: leading.fencing_token(), reason: reason.to_owned() })?;
-                        // Nothing is done as leader from here on, so nothing is asked either; dropping it lets the
-                        // candidate stand again.
+                        // From here on the node does not act as leader, so it makes no more checks. Dropping the term
+                        // lets the candidate join again.
                         self.said_invalid = true;
                     }
                 }
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Asks whether it may act as leader, until the answer is no.
+    /// Checks whether the node may act as leader, until the answer is no.
     fn check(&mut self) -> Result<()> {
         let Some(term) = self.term.as_ref().filter(|_| !self.said_invalid) else {
             return Ok(());
@@ -151,7 +151,7 @@ impl Node {
         self.report_at(at, checked)
     }
 
-    /// Counts up by one, fenced.
+    /// Raises the counter by one, fenced.
     async fn write(&mut self) -> Result<()> {
         let Some(term) = self.term.clone() else {
             return Ok(());
@@ -208,7 +208,7 @@ impl Node {
                 text: error.to_string(),
             })?,
         }
-        // Past the library, straight to etcd: the guard alone has to hold.
+        // The write bypasses the library, so only the guard can stop it.
         let guard = Compare::create_revision(term.key(), CompareOp::Equal, token);
         let options = PutOptions::new().with_lease(self.setup.lease);
         let put = TxnOp::put(self.setup.written_key(), "0", Some(options));
@@ -234,7 +234,7 @@ impl Node {
         )
     }
 
-    /// The number that was written last, by whichever leader.
+    /// Returns the number that a leader wrote last.
     async fn known_value(&self) -> Option<u64> {
         if self.value.is_some() {
             return self.value;
@@ -251,7 +251,7 @@ impl Node {
         self.report_at(self.clock.now(), said)
     }
 
-    /// Fails once the demo is gone, which ends the node.
+    /// Reports an event at a time. Fails once the demo is gone, which ends the node.
     fn report_at(&self, at: Duration, said: Said) -> Result<()> {
         let node = self.setup.name.clone();
         let line = Event { at, node, said }.to_line();
@@ -261,12 +261,12 @@ impl Node {
     }
 }
 
-/// A frozen process would not see the end of its input: the kernel kills it with the demo.
+/// Makes the kernel kill this process with the demo, because a frozen process would not see the end of its input.
 fn die_with_the_demo() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
-        // Without it, a node that is frozen when the demo is killed stays until somebody continues it.
+        // Otherwise a node that is frozen when the demo is killed would stay until somebody continues it.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
 }

@@ -14,16 +14,17 @@ use crate::world::World;
 
 /// The nodes, in the order in which they join.
 const NODES: [&str; 3] = ["alice", "bob", "carol"];
-/// A hand-over takes milliseconds; this is room for a busy machine.
+/// The limit for a hand-over, which takes milliseconds; the rest is for a busy machine.
 const HAND_OVER: Duration = Duration::from_millis(500);
-/// etcd looks for expired leases every 500 ms; the rest is room for the way to the successor.
+/// The limit after the end of a lease: etcd searches for expired leases every 500 ms; the rest is for the way to the
+/// successor.
 const EXPIRY: Duration = Duration::from_millis(600);
-/// Patience with what has no bound to be shown.
+/// How long to wait for events without a bound to show.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Time to look at what happened.
+/// The time for the user to read the picture.
 const LOOK: Duration = Duration::from_millis(1200);
 
-/// One step: what it is called, in short and in full, what it is about, and what is to come of it.
+/// A step: its short name, its title, its purpose and its expected outcome.
 struct Step {
     short: &'static str,
     title: &'static str,
@@ -31,7 +32,7 @@ struct Step {
     expected: String,
 }
 
-/// Plays all steps, until one fails. What each gave is added to `rows`.
+/// Plays all steps, until one fails. Adds the outcome of each to `rows`.
 pub(crate) async fn play(world: &mut World, rows: &mut Vec<Row>) {
     for (index, step) in steps(world.ttl).into_iter().enumerate() {
         world.view.step(step.short, step.title, step.about);
@@ -144,7 +145,7 @@ async fn hand_over(world: &mut World) -> Result<String> {
     });
     let took = led.saturating_sub(resigned.context("nobody resigned")?);
     ensure!(took < HAND_OVER, "{next} led only after {}", brief(took));
-    // The node that resigned is a candidate again, behind the others.
+    // The node that resigned is a candidate again, at the back of the queue.
     in_line(world, [next, third, old]).await?;
     written(world, mark, next).await?;
     Ok(format!("{next} after {}", brief(took)))
@@ -160,7 +161,7 @@ async fn killed(world: &mut World) -> Result<String> {
     world.model.set(old, Condition::Killed);
     world.model.cause = Some((at, format!("{old} was killed")));
     world.say(format!("{old} is killed, without a chance to say goodbye"));
-    // All that it said before must be known: its last deadline.
+    // All its earlier reports must have arrived, because its last deadline is needed.
     world
         .until(PATIENCE, "the killed node's output ends", |model| {
             pid.filter(|pid| model.ended.contains(pid))
@@ -176,7 +177,7 @@ async fn no_preemption(world: &mut World) -> Result<String> {
     let mark = world.mark();
     start(world, back).await?;
     in_line(world, [leader, first, back]).await?;
-    // An eager newcomer would have taken over by then.
+    // A newcomer that preempted the leader would have done so by then.
     world.watch_for(world.ttl).await;
     if let Some((_, who, _)) = world.model.elected(mark) {
         bail!("{who} was elected though nothing had happened to {leader}");
@@ -201,7 +202,7 @@ async fn frozen(world: &mut World) -> Result<String> {
     let took = takeover(world, mark, at, old, next).await?;
     written(world, mark, next).await?;
     world.watch_for(LOOK).await;
-    // The node finds this order when it wakes up: check, then write whatever the check says.
+    // The node reads this order when it continues: check, then write whatever the check says.
     let woken = world.mark();
     world.fleet.send_command(old, WRITE_LATE).await?;
     world.model.set(old, Condition::Running);
@@ -214,7 +215,7 @@ async fn frozen(world: &mut World) -> Result<String> {
     let valid = world
         .until(PATIENCE, "the woken node checks its term", |model| {
             model.find(woken, old, |event| match event.said {
-                // Not an answer from before, which it was about to tell when it was frozen.
+                // This skips an earlier answer that the node was about to report when it was frozen.
                 Said::Checked { valid, .. } if event.at >= resumed => Some(valid),
                 _ => None,
             })
@@ -274,12 +275,12 @@ async fn start(world: &mut World, name: &str) -> Result<()> {
     let pid = world.fleet.start(name)?;
     world.model.started(name, pid);
     world.say(format!("starts {name}, process {pid}"));
-    // Nothing yet; but a process that cannot start shows here.
+    // No event is expected yet, but a process that cannot start shows here.
     world.watch_for(Duration::ZERO).await;
     Ok(())
 }
 
-/// Waits until the candidates in etcd are those, eldest first.
+/// Waits until etcd has exactly these candidates, eldest first.
 async fn in_line(world: &mut World, wanted: [&str; 3]) -> Result<()> {
     let what = format!("the line is {}", wanted.join(", "));
     let found = world.until(PATIENCE, &what, |model| {
@@ -291,7 +292,7 @@ async fn in_line(world: &mut World, wanted: [&str; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until somebody is elected, who must be `next`: when, and with which token.
+/// Waits for the next election, which `next` must win; returns the time and the token.
 async fn successor(
     world: &mut World,
     mark: usize,
@@ -309,8 +310,8 @@ async fn successor(
     Ok((led, token))
 }
 
-/// The leader `old` went without a word at `at`: its successor leads in time, and not before its own deadline.
-/// How long it took.
+/// Waits for the takeover from `old`, which ended without a word at `at`: its successor must lead in time, and not
+/// before the deadline of `old`. Returns the duration.
 async fn takeover(
     world: &mut World,
     mark: usize,

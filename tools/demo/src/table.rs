@@ -1,6 +1,6 @@
 //! Formats the summary as a table.
 
-/// How one step went.
+/// The outcome of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) step: String,
@@ -9,13 +9,13 @@ pub(crate) struct Row {
     pub(crate) outcome: Result<String, String>,
 }
 
-/// The summary, with a heading.
+/// Returns the summary, with a heading.
 pub(crate) fn summary(rows: &[Row]) -> String {
     let mut cells = vec![["step", "expected", "measured", "ok"].map(str::to_owned)];
     cells.extend(rows.iter().map(|row| {
         let (measured, ok) = match &row.outcome {
             Ok(measured) => (measured.as_str(), "yes"),
-            // The reason may be long; it stands by itself.
+            // The reason may be long, so it has a line of its own.
             Err(_) => ("failed", "NO"),
         };
         [&row.step, &row.expected, measured, ok].map(str::to_owned)

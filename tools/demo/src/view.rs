@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::model::{Condition, Line, Model, Node, Term, brief};
 
-/// Events that a live view shows at most.
+/// The maximum number of events in a live view.
 const LATEST: usize = 12;
-/// Lines that a live view needs besides the events.
+/// The number of lines that a live view needs besides the events.
 const OTHERS: usize = 22;
 
 const BOLD: &str = "\x1b[1m";
@@ -17,18 +17,18 @@ const GREEN: &str = "\x1b[32m";
 const RED: &str = "\x1b[31m";
 const RESET: &str = "\x1b[0m";
 
-/// Where the demo shows what happens.
+/// The output of the demo.
 pub(crate) struct View {
     live: bool,
     title: String,
-    /// All times shown count from here.
+    /// The time from which all shown times count.
     origin: Duration,
-    /// The step that runs: its short name, its title and what it is about.
+    /// The running step: its short name, its title and its purpose.
     step: Option<[String; 3]>,
-    /// The steps that are done, and whether they went well.
+    /// The finished steps, and whether they succeeded.
     done: Vec<(String, bool)>,
     latest: VecDeque<Line>,
-    /// Lines on the terminal that the next picture replaces.
+    /// The number of lines on the terminal that the next picture replaces.
     drawn: usize,
 }
 
@@ -56,7 +56,7 @@ impl View {
         self.draw(&Model::default(), self.origin);
     }
 
-    /// A step begins.
+    /// Shows the beginning of a step.
     pub(crate) fn step(&mut self, short: &str, title: &str, about: String) {
         if !self.live {
             out(&format!("\n== {title}\n   {about}\n"));
@@ -64,7 +64,7 @@ impl View {
         self.step = Some([short.to_owned(), title.to_owned(), about]);
     }
 
-    /// The present step is over.
+    /// Shows the end of the present step.
     pub(crate) fn step_done(&mut self, ok: bool, measured: &str) {
         let Some([short, ..]) = self.step.take() else {
             return;
@@ -89,14 +89,14 @@ impl View {
         }
     }
 
-    /// Shows the picture as of `now`; only a live view does.
+    /// Draws the picture as of `now`, in a live view only.
     pub(crate) fn draw(&mut self, model: &Model, now: Duration) {
         if !self.live {
             return;
         }
         let (width, height) = size();
         let lines = self.picture(model, now, height);
-        // Up to where the last picture began; everything from there on is drawn again.
+        // The cursor moves to the beginning of the last picture, which is drawn again.
         let mut text = match self.drawn {
             0 => "\r\x1b[J".to_owned(),
             drawn => format!("\x1b[{drawn}A\r\x1b[J"),
@@ -109,7 +109,7 @@ impl View {
         out(&text);
     }
 
-    /// Leaves the last picture where it is.
+    /// Leaves the last picture on the terminal.
     pub(crate) fn finish(&mut self, model: &Model, now: Duration) {
         self.draw(model, now);
         self.drawn = 0;
@@ -160,7 +160,7 @@ impl View {
     }
 }
 
-/// The candidates in order, then the nodes that are none.
+/// Returns the candidates in order, then the nodes that are no candidates.
 fn roster(model: &Model, now: Duration) -> Vec<String> {
     let mut lines = vec![format!(
         "{DIM} rank  node   in line   process   state{RESET}"
@@ -231,7 +231,7 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// At most `width` visible characters, so that no line wraps and the count of lines stays right.
+/// Cuts a line to `width` visible characters, so that no line wraps and the count of lines stays right.
 fn cut(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut visible = 0;
@@ -252,10 +252,10 @@ fn cut(line: &str, width: usize) -> String {
     text
 }
 
-/// Text below everything else, in either mode; the view must be finished.
+/// Prints text below everything else, in either mode; the view must be finished.
 pub(crate) fn out(text: &str) {
     let mut out = std::io::stdout().lock();
-    // With nobody left to read, the demo still has to clean up.
+    // Even if nobody reads the output, the demo still has to clean up.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -264,14 +264,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_line_keeps_its_colours_and_loses_only_what_is_visible() {
+    fn cut_line_keeps_its_colours_and_loses_only_visible_text() {
         let line = format!("{BOLD}abcdef{RESET}");
         assert_eq!(cut(&line, 4), format!("{BOLD}abc{RESET}"));
         assert_eq!(cut(&line, 80), line);
     }
 
     #[test]
-    fn the_picture_shows_who_leads_and_who_is_dead() {
+    fn picture_shows_the_leader_and_the_dead_nodes() {
         let mut model = Model::default();
         model.started("alice", 11);
         model.started("bob", 12);

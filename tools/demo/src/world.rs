@@ -16,7 +16,7 @@ use crate::view::View;
 /// How often a live view is drawn.
 const FRAME: Duration = Duration::from_millis(80);
 
-/// Everything that the script works with.
+/// Everything that the script uses.
 pub(crate) struct World {
     pub(crate) recorder: Recorder,
     pub(crate) client: Client,
@@ -54,17 +54,17 @@ impl World {
         }
     }
 
-    /// Time since boot, as the nodes stamp it.
+    /// Returns the time since boot, as the nodes stamp it.
     pub(crate) fn now(&self) -> Duration {
         self.recorder.now()
     }
 
-    /// Where the events that are still to come begin.
+    /// Returns the position at which future events begin.
     pub(crate) fn mark(&self) -> usize {
         self.model.events.len()
     }
 
-    /// Listens until the model has what is awaited; `what` completes "not within 2 s: ...".
+    /// Processes events until the model has the awaited state; `what` completes "not within 2 s: ...".
     pub(crate) async fn until<T>(
         &mut self,
         patience: Duration,
@@ -85,13 +85,13 @@ impl World {
         }
     }
 
-    /// Listens for a while.
+    /// Processes events for a while.
     pub(crate) async fn watch_for(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while self.listen(deadline).await {}
     }
 
-    /// Takes one piece of news in, or draws; false: the deadline has passed.
+    /// Processes one event, or draws; returns false if the deadline has passed.
     async fn listen(&mut self, deadline: Instant) -> bool {
         tokio::select! {
             biased;
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Tells what the demo itself does.
+    /// Prints what the demo itself does.
     pub(crate) fn say(&mut self, text: impl Into<String>) {
         let at = self.now();
         let (who, text) = (String::new(), text.into());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use eldest_testing::Etcd;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// For what takes no longer than a moment on an idle machine.
+/// The limit for events that take no longer than a moment on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Demo {
@@ -38,7 +38,7 @@ impl Demo {
         }
     }
 
-    /// Reads until a line says `what`.
+    /// Reads until a line contains `what`.
     fn until(&mut self, what: &str) {
         loop {
             let mut line = String::new();
@@ -59,13 +59,13 @@ impl Demo {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Everything it printed, and how it ended.
+    /// Returns the whole output and the exit status.
     fn end(mut self) -> (String, ExitStatus) {
         self.output.read_to_string(&mut self.text).unwrap();
         (self.text, self.child.wait().unwrap())
     }
 
-    /// `127.0.0.1:PORT` of the etcd that it started.
+    /// Returns `127.0.0.1:PORT` of the etcd that the demo started.
     fn etcd(&self) -> String {
         let after = self
             .text
@@ -80,7 +80,7 @@ impl Demo {
 fn nothing_is_left(nodes: &[u32], etcd: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // The process that adopts the nodes may reap them late: a zombie is dead.
+        // The process that adopts the nodes may reap them late: a zombie counts as dead.
         let running = |pid: &&u32| {
             let stat =
                 std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
@@ -100,7 +100,7 @@ fn nothing_is_left(nodes: &[u32], etcd: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_given_etcd_every_step_is_ok_and_no_key_and_no_lease_is_left() {
+async fn demo_on_a_given_etcd_succeeds_and_leaves_no_key_or_lease() {
     let etcd = Etcd::start().await.unwrap();
     let endpoint = etcd.endpoint();
     let demo = Demo::start(&["--plain", "--endpoints", &endpoint]);
@@ -115,7 +115,7 @@ async fn on_a_given_etcd_every_step_is_ok_and_no_key_and_no_lease_is_left() {
 }
 
 #[test]
-fn a_demo_that_is_killed_takes_its_nodes_with_it_even_a_frozen_one() {
+fn killed_demo_takes_its_nodes_with_it_even_frozen_ones() {
     let mut demo = Demo::start(&["--plain"]);
     demo.until("is frozen;");
     assert_eq!(demo.nodes.len(), 4, "three, and one once more");
@@ -141,7 +141,7 @@ fn an_interrupted_demo_ends_its_nodes_and_says_so() {
 #[test]
 fn an_etcd_out_of_reach_is_a_failure_that_names_the_reason() {
     let output = Command::new(env!("CARGO_BIN_EXE_eldest-demo"))
-        // The discard port of a machine that runs no such service.
+        // The discard port, at which this machine runs no service.
         .args(["--endpoints", "127.0.0.1:9"])
         .output()
         .unwrap();

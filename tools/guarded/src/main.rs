@@ -1,8 +1,8 @@
-//! A process that tests kill: it leads elections under a guard and does what its standard input says. As `agent` it is the
-//! guard of other processes, and as `peer` it speaks single messages of the protocol.
+//! The process that tests kill: it leads elections under a guard and carries out the orders on its standard input. As
+//! `agent` it is the guard of other processes, and as `peer` it speaks single messages of the protocol.
 //!
-//! It writes a line for each thing that happens: `connected`, `guarded LEASE`, `unguarded REASON`,
-//! `leading ELECTION TOKEN`, `lost ELECTION REASON`, `error KIND MESSAGE`.
+//! It writes a line for each event: `connected`, `guarded LEASE`, `unguarded REASON`, `leading ELECTION TOKEN`,
+//! `lost ELECTION REASON`, `error KIND MESSAGE`.
 #![allow(clippy::disallowed_methods)] // it runs in real time
 
 #[cfg(target_os = "linux")]
@@ -30,7 +30,7 @@ fn main() -> anyhow::Result<()> {
         match words[..] {
             ["agent", endpoint, socket] => subject::agent(endpoint, socket).await,
             ["subject", endpoint, guard, identity, count] => {
-                subject::stand(endpoint, guard, identity, count.parse()?).await
+                subject::lead_elections(endpoint, guard, identity, count.parse()?).await
             }
             ["peer", socket] => peer::speak(socket),
             _ => anyhow::bail!(

@@ -1,4 +1,4 @@
-//! Carries out what a test says: ends of a process, and things that look like one.
+//! Carries out a test's orders: ways in which a process ends, and events that look like an end.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ pub(crate) async fn obey(order: &str, sessions: &[Session]) -> Result<()> {
     Ok(())
 }
 
-/// Carries out what needs no session.
+/// Carries out an order that needs no session.
 pub(crate) fn end(order: &str) -> Result<()> {
     let (word, rest) = order.split_once(' ').unwrap_or((order, ""));
     match word {
@@ -57,7 +57,7 @@ pub(crate) fn end(order: &str) -> Result<()> {
                 eaten.push(vec![1_u8; 1 << 20]);
             }
         }
-        // The process goes on as another program; every file that is closed on `exec` is closed.
+        // The process becomes another program; every file that is closed on `exec` is closed.
         "exec" => bail!("exec: {}", command(rest)?.exec()),
         "exec-by-thread" => {
             let mut command = command(rest)?;

@@ -1,5 +1,5 @@
-//! Speaks the protocol of guards word by word, as its standard input says, so that a test can stop at every step and say
-//! what no session would.
+//! Speaks the protocol of guards message by message, as its standard input says, so that a test can stop at every step
+//! and send messages that no session would.
 
 use std::fs::File;
 use std::io::BufRead;
@@ -12,10 +12,11 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use crate::orders;
 use crate::raw::Raw;
 
-/// A descriptor that stands for one thread (`PIDFD_THREAD`, Linux 6.9).
+/// A flag for a descriptor of one thread (`PIDFD_THREAD`, Linux 6.9).
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
-/// Connects to an agent, writes `received MESSAGE` for each message of its, and `parted` when it has closed the connection.
+/// Connects to an agent, writes `received MESSAGE` for each message of the agent, and `parted` when the agent has
+/// closed the connection.
 pub(crate) fn speak(socket: &str) -> Result<()> {
     let mut raw = Some(Raw::connect(Path::new(socket))?);
     let listening = raw.as_ref().context("connected")?.try_clone()?;
@@ -35,7 +36,7 @@ pub(crate) fn speak(socket: &str) -> Result<()> {
             }
             ["garbage", length] => {
                 let raw = raw.as_ref().context("parted already")?;
-                // A long message fills the buffer of the socket, unless it is refused by the kernel.
+                // A long message fills the buffer of the socket, unless the kernel refuses it.
                 raw.send(&vec![b'{'; length.parse()?], None)?;
             }
             ["part"] => raw = None,
@@ -45,7 +46,7 @@ pub(crate) fn speak(socket: &str) -> Result<()> {
     Ok(())
 }
 
-/// The file that goes with a message.
+/// Returns the file that goes with a message.
 fn descriptor(word: &str) -> Result<Option<OwnedFd>> {
     Ok(match word {
         "none" => None,

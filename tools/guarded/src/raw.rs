@@ -1,5 +1,5 @@
-//! Sends and receives single messages of the protocol between a session and its guard, as a test wants them: also wrong
-//! ones, and none at all.
+//! Sends and receives single messages of the protocol between a session and its guard, also wrong ones, as a test needs
+//! them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -71,7 +71,7 @@ impl Raw {
 }
 
 impl Listener {
-    /// Listens at that path, whatever is there.
+    /// Listens at that path, and replaces any file there.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let _ = std::fs::remove_file(path);
         let socket = unbound()?;

@@ -42,7 +42,7 @@ pub(crate) async fn agent(endpoint: &str, socket: &str) -> Result<()> {
 
 /// Leads `count` elections in each session, `work-0` and on, until the standard input ends. `SESSIONS` says how many
 /// sessions; the second one leads the elections after those of the first.
-pub(crate) async fn stand(endpoint: &str, guard: &str, identity: &str, count: usize) -> Result<()> {
+pub(crate) async fn lead_elections(endpoint: &str, guard: &str, identity: &str, count: usize) -> Result<()> {
     let many: usize = std::env::var("SESSIONS").map_or(Ok(1), |many| many.parse())?;
     let mut sessions = Vec::new();
     for number in 0..many {
@@ -76,7 +76,7 @@ pub(crate) async fn stand(endpoint: &str, guard: &str, identity: &str, count: us
         }
         orders::obey(&line, &sessions).await?;
     }
-    // Its test has gone.
+    // The test has gone.
     for session in sessions {
         session.close().await?;
     }
@@ -109,7 +109,7 @@ async fn print_guard_states(session: Session) {
     }
 }
 
-/// Leads, also if the guard is away when it asks to: as soon as it is back.
+/// Leads an election. If the guard is away at that time, leads as soon as it is back.
 async fn lead(session: Session, name: String) {
     let leading = async || -> Result<(), eldest::Error> {
         let mut candidate = session.election(&*name)?.campaign().await?;

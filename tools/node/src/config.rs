@@ -7,53 +7,54 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use eldest::Credentials;
 
-/// Where the node stands, and as whom.
+/// The settings of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// `ETCD_ENDPOINTS`: all members of etcd, with commas between them.
+    /// `ETCD_ENDPOINTS`: all members of etcd, separated by commas.
     pub(crate) endpoints: Vec<String>,
-    /// `ETCD_USER` and `ETCD_PASSWORD`: who asks etcd, if it has users; may be missing.
+    /// `ETCD_USER` and `ETCD_PASSWORD`: the credentials, if etcd has users; optional.
     pub(crate) credentials: Option<Credentials>,
-    /// `NODE_NAME`; the host's name if there is none.
+    /// `NODE_NAME`; by default the host's name.
     pub(crate) name: String,
-    /// `DATA_CENTER`: where the node runs; may be missing.
+    /// `DATA_CENTER`: where the node runs; optional.
     pub(crate) data_center: Option<String>,
-    /// `ELECTION`; `demo` if there is none.
+    /// `ELECTION`; by default `demo`.
     pub(crate) election: String,
-    /// `TTL_SECONDS`: how long its lease lives without a renewal; 5 if there is none.
+    /// `TTL_SECONDS`: how long the lease lives without a renewal; by default 5.
     pub(crate) ttl: Duration,
-    /// `ROUND_TRIP_SECONDS`: how far away the members are; TTL and timeouts are then those for that distance, whatever
-    /// `TTL_SECONDS` says. May be missing.
+    /// `ROUND_TRIP_SECONDS`: the round trip to the members; it sets TTL and timeouts, and `TTL_SECONDS` is ignored.
+    /// Optional.
     pub(crate) round_trip: Option<Duration>,
-    /// `GUARD`: the socket of an agent, which guards the node as soon as it is there; may be missing.
+    /// `GUARD`: the socket of an agent, which guards the node as soon as the agent runs; optional.
     pub(crate) guard: Option<PathBuf>,
-    /// `LISTEN`: where it answers HTTP; `0.0.0.0:8080` if there is none.
+    /// `LISTEN`: the address for HTTP; by default `0.0.0.0:8080`.
     pub(crate) listen: String,
-    /// `ADVERTISE`: the address that it announces to the others; `http://NODE_NAME:8080` if there is none.
+    /// `ADVERTISE`: the address that the node announces to the others; by default `http://NODE_NAME:8080`.
     pub(crate) advertise: String,
-    /// `HISTORY`: the file to which it writes what it does, if it was built with the feature `history`.
+    /// `HISTORY`: the file for the history, if the program was built with the feature `history`.
     pub(crate) history: Option<PathBuf>,
-    /// `HISTORY_NAME`: as whom it writes there; `NODE_NAME` if there is none. For two that call themselves alike.
+    /// `HISTORY_NAME`: the node's name in the history, for two nodes with the same name; by default `NODE_NAME`.
     #[cfg_attr(
         not(any(feature = "history", test)),
         expect(dead_code, reason = "nobody writes")
     )]
     pub(crate) history_name: String,
-    /// `PACE_SECONDS`: how often a leader counts up; 1 if there is none.
+    /// `PACE_SECONDS`: how often a leader raises the counter; by default 1.
     pub(crate) pace: Duration,
-    /// `REGISTER`: the database file of the second counter, if it was built with the feature `register`.
+    /// `REGISTER`: the database file of the second counter, if the program was built with the feature `register`.
     #[cfg_attr(
         not(any(feature = "register", test)),
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register: Option<PathBuf>,
-    /// `REGISTER_FENCED`: `no` leaves the second counter unguarded, to show what that leads to.
+    /// `REGISTER_FENCED`: `no` leaves the second counter unguarded, to show the consequences.
     #[cfg_attr(
         not(any(feature = "register", test)),
         expect(dead_code, reason = "nobody counts there")
     )]
     pub(crate) register_fenced: bool,
-    /// `ORDERS`: the socket at which it receives orders to break itself, if it was built with the feature `orders`.
+    /// `ORDERS`: the socket at which the node receives orders to damage itself, if the program was built with the
+    /// feature `orders`.
     #[cfg_attr(
         not(any(feature = "orders", test)),
         expect(dead_code, reason = "nobody gives any")
@@ -66,7 +67,7 @@ impl Config {
         Self::from(|name| std::env::var(name).ok())
     }
 
-    /// An empty variable is the same as none: compose files pass them on like that.
+    /// An empty variable counts as missing: compose files pass them on like that.
     fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let endpoints = variable("ETCD_ENDPOINTS")
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_has_a_default() {
+    fn unset_variable_has_a_default() {
         let endpoints = ("ETCD_ENDPOINTS", "http://a:2379, http://b:2379");
         let config = config(&[endpoints, ("NODE_NAME", "n"), ("DATA_CENTER", "")]).unwrap();
         assert_eq!(config.endpoints, ["http://a:2379", "http://b:2379"]);
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_setting_is_refused_by_name() {
         let refused = |set: &[(&str, &str)]| config(set).unwrap_err().to_string();
         assert!(refused(&[]).contains("ETCD_ENDPOINTS"));
         for ttl in ["soon", "0", "NaN", "-1", "301"] {

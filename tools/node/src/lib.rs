@@ -1,6 +1,6 @@
-//! The program of the project's image: one node that stands in one election, says who leads, and does guarded work
-//! while it leads itself. It is set up by environment variables; see `config.rs`. It is a library so that the fault
-//! harness can be such a node, too.
+//! The program of the project's image: one node that campaigns in one election, reports the leader, and does guarded
+//! work while it leads. Environment variables configure it; see `config.rs`. It is a library so that the fault harness
+//! can be such a node, too.
 
 mod config;
 mod look;
@@ -30,17 +30,17 @@ use crate::register::Register;
 use crate::seen::Seen;
 use crate::voice::Voice;
 
-/// Threads that looked up a name end after this, so that they do not count as left behind.
+/// How long idle threads, such as those that resolved a name, live; short, so that they do not count as left behind.
 const IDLE_THREADS: Duration = Duration::from_millis(200);
 
 /// Runs the node that the environment describes until a signal asks it to stop (SIGTERM, SIGINT).
 ///
 /// # Errors
 ///
-/// The environment makes no sense, or something happened that no retrying would mend.
+/// The environment is invalid, or an error occurred that a retry cannot mend.
 pub fn main() -> Result<()> {
     let config = Config::from_env()?;
-    // Standard output has the node's own lines; what the library logs goes beside it.
+    // Standard output has the node's own lines; the library logs to standard error.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -54,7 +54,7 @@ pub fn main() -> Result<()> {
     runtime.block_on(node(config))
 }
 
-/// From the first line to the last. An error is what no retrying would mend.
+/// Runs the node. It returns an error that a retry cannot mend.
 async fn node(config: Config) -> Result<()> {
     let voice = Voice::new(&config);
     let register = Register::open(&config)?;
@@ -76,7 +76,7 @@ async fn node(config: Config) -> Result<()> {
         session: session.state(),
         shutdown: shutdown.clone(),
     };
-    // The server answers while the node is leaving, too.
+    // The server answers while the node leaves, too.
     let gone = CancellationToken::new();
     let server = tokio::spawn(web.serve(listener, gone.clone()));
 
@@ -121,7 +121,7 @@ async fn node(config: Config) -> Result<()> {
 async fn leave(session: Session, voice: &Voice) -> Result<()> {
     match session.close().await {
         Ok(()) => voice.say("I have left"),
-        // Harmless: what is left in etcd expires by itself.
+        // This error is harmless: keys that are left in etcd expire.
         Err(error) if error.kind() == ErrorKind::Unavailable => {
             voice.say(&format!("I go; etcd did not confirm it: {error}"));
         }
@@ -148,7 +148,7 @@ fn options(config: &Config) -> Result<SessionOptions> {
         None => options,
     };
     let options = match &config.guard {
-        // Without the agent, a crash costs a TTL, and nothing else.
+        // Without the agent, a crash only costs a TTL.
         Some(socket) => options.guard(Guard::agent_at(socket).optional()),
         None => options,
     };
@@ -157,7 +157,7 @@ fn options(config: &Config) -> Result<SessionOptions> {
     Ok(options)
 }
 
-/// Returns the announcement from the start on; a leader adds since when it leads.
+/// Returns the announcement of a new candidate; a leader adds the time since which it leads.
 fn announcement(config: &Config) -> Announcement {
     let me = Announcement::default().with_address(&config.advertise);
     match &config.data_center {
@@ -170,7 +170,7 @@ fn stop_on_signal(shutdown: CancellationToken, voice: Voice, history: History) {
     tokio::spawn(async move {
         tokio::select! {
             () = eldest::shutdown_signal() => {}
-            // The node shuts down by itself.
+            // The node shuts down on its own.
             () = shutdown.cancelled() => return,
         }
         voice.say("I was asked to stop");

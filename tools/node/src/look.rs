@@ -30,14 +30,14 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Says every change, until the node is asked to stop.
+    /// Reports every change, until the node is asked to stop.
     pub(crate) async fn follow(mut self, shutdown: CancellationToken) -> Result<()> {
         let mut session = self.session.state();
         session.mark_changed();
         let mut rosters = self.election.observe().await?;
         let mut roster: Option<Roster> = None;
-        // While the lease was not trusted, changes may have been missed: what is known counts again, once etcd was
-        // asked after that.
+        // While the lease was not trusted, changes may have been missed. The known state counts again once etcd has
+        // answered a request sent after that.
         let mut asking: Option<BoxFuture<'static, eldest::Result<Roster>>> = None;
         let mut trusted = false;
         let mut said: Option<Seen> = None;
@@ -70,7 +70,7 @@ impl Look {
                     None => return Ok(()),
                 },
                 () = async { sleep_until(passing.as_ref().expect("it passes").1).await }, if passing.is_some() => {
-                    // The state lasted.
+                    // The state has lasted.
                     if let Some((seen, _)) = passing.take() {
                         self.voice.say(&seen.to_string());
                         said = Some(seen);
@@ -153,7 +153,7 @@ impl Look {
     }
 }
 
-/// Answers and events overtake one another; a larger revision is newer.
+/// Keeps the newer roster. Answers and events overtake one another; a larger revision is newer.
 fn newest(known: &mut Option<Roster>, roster: Roster) {
     if known
         .as_ref()

@@ -12,7 +12,7 @@ pub(crate) use file::History;
 #[cfg(not(feature = "history"))]
 pub(crate) use none::History;
 
-/// The name under which a history has an election's second counter, the register.
+/// Returns the name under which a history lists an election's second counter, the register.
 pub fn register_name(election: &str) -> String {
     format!("{election}, in the register")
 }
@@ -26,25 +26,25 @@ pub fn register_name(election: &str) -> String {
 pub(crate) enum Event<'a> {
     /// The resources that the process holds, before it connects to etcd.
     Baseline,
-    /// Its own key, as the roster shows it.
+    /// The node's own key, as the roster shows it.
     Joined(&'a Member),
     Elected(&'a Term),
     /// The token is cancelled.
     Lost(&'a Term),
     /// The work has ended, and the library is about to delete the key.
     Released(&'a Term),
-    /// To which counter, with which token, and how that ended.
+    /// The counter, the token, and the outcome of a write.
     Wrote(Counter, i64, Write),
     /// The node is about to leave.
     Left,
 }
 
-/// One of the two that a leader raises.
+/// One of the two counters that a leader raises.
 #[derive(Clone, Copy)]
 pub(crate) enum Counter {
-    /// In etcd, guarded by the leader's key.
+    /// The counter in etcd, guarded by the leader's key.
     Etcd,
-    /// Elsewhere, guarded by the highest token seen.
+    /// The register outside etcd, guarded by the highest token seen.
     #[cfg_attr(
         not(feature = "register"),
         expect(dead_code, reason = "it is not there")
@@ -59,9 +59,9 @@ pub(crate) enum Counter {
 )]
 #[derive(Clone, Copy)]
 pub(crate) enum Write {
-    /// The node is about to send it: a killed process never records the outcome.
+    /// The write is about to be sent, because a killed process never records the outcome.
     Sent,
-    /// The count is this now.
+    /// The write was admitted, and this is the count after it.
     Admitted(u64),
     Refused,
     Unknown,

@@ -1,10 +1,10 @@
-//! Defines what a node can see of the election, and describes each case in words.
+//! Defines a node's possible views of the election, and describes each in words.
 
 use std::fmt;
 
 use eldest::{LostReason, Member};
 
-/// The item of a leader's announcement that says since when it leads, and the one that says with which token:
+/// The metadata key of a leader's announcement with the time since which it leads; the next one has its token, because
 /// an announcement outlives the term in which it was made.
 pub(crate) const LEADS_SINCE: &str = "leads_since";
 pub(crate) const LEADS_WITH: &str = "leads_with";
@@ -45,17 +45,17 @@ impl Leader {
 pub(crate) enum Seen {
     /// etcd has not answered yet.
     Nothing,
-    /// I lead.
+    /// This node leads.
     Mine(Leader),
-    /// Somebody else leads; how many are before me, if I stand.
+    /// Another node leads; the number of candidates before this node, if it is one.
     Theirs(Leader, Option<usize>),
-    /// My key is the first, but I have not begun to lead, or have ended.
+    /// This node's key is the first, but it has not begun to lead, or has ended.
     First { token: i64 },
-    /// Nobody stands, not even I.
+    /// There is no candidate, not even this node.
     Nobody,
-    /// A key that is no candidate is in the way.
+    /// A key that is no candidate blocks the election.
     Blocked { key: String },
-    /// My lease is not to be trusted, and so nothing that I saw; whom I saw last.
+    /// This node's lease is not trusted, and so neither is its view; the last known leader.
     Unknown {
         reason: LostReason,
         last: Option<Leader>,
@@ -63,7 +63,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    /// Returns true if the state is likely to change in a moment, so it is worth a line only if it stays.
+    /// Returns true if the state is likely to change in a moment, so that it is reported only if it lasts.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Seen::Nothing | Seen::First { .. } | Seen::Nobody => true,
@@ -72,8 +72,8 @@ impl Seen {
         }
     }
 
-    /// The node has a key in the queue.
-    pub(crate) fn stands(&self) -> bool {
+    /// Returns true if the node has a key in the queue.
+    pub(crate) fn is_queued(&self) -> bool {
         matches!(
             self,
             Seen::Mine(_) | Seen::Theirs(_, Some(_)) | Seen::First { .. }
@@ -140,7 +140,7 @@ fn since(f: &mut fmt::Formatter<'_>, leader: &Leader) -> fmt::Result {
     }
 }
 
-/// Why a term or a lease is over, from the node's own mouth.
+/// Describes in the node's words why a term or a lease is over.
 pub(crate) fn why(reason: LostReason) -> &'static str {
     match reason {
         LostReason::LeaseExpiring => "etcd did not confirm my lease in time",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_says_who_leads_with_which_token_and_since_when() {
+    fn waiting_node_names_the_leader_its_token_and_time() {
         let said = Seen::Theirs(leader(Some("2026-11-21T11:00:00.123Z")), Some(1)).to_string();
         let wanted = "node2 in dc2 leads with token 7 since 2026-11-21T11:00:00.123Z, at http://node2:8080; \
                       I wait, 1 ahead";
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_no_leader_claims_none() {
+    fn node_without_a_known_leader_names_none() {
         let reason = LostReason::LeaseExpiring;
         let seen = Seen::Unknown {
             reason,
@@ -186,7 +186,7 @@ mod tests {
                       last known: node2 in dc2 with token 7";
         assert_eq!(seen.to_string(), wanted);
         assert_eq!(seen.leader(), None);
-        assert!(!seen.stands() && !seen.is_passing());
+        assert!(!seen.is_queued() && !seen.is_passing());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::config::Config;
 
-/// Says lines on standard output.
+/// Prints lines on standard output.
 #[derive(Clone)]
 pub(crate) struct Voice {
     who: Arc<str>,
@@ -29,7 +29,7 @@ impl Voice {
     }
 }
 
-/// The wall clock in RFC 3339, for people.
+/// Returns the wall clock in RFC 3339, for people.
 pub(crate) fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }

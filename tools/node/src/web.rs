@@ -49,7 +49,7 @@ impl Web {
             SessionState::Live(lease) => !lease.time_left().is_zero(),
             _ => false,
         };
-        answer(lives && seen.stands(), &*seen)
+        answer(lives && seen.is_queued(), &*seen)
     }
 
     /// Answers 200 if the node leads. Each request checks this, so a node that was stopped for a while does not claim to lead.

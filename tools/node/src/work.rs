@@ -12,14 +12,14 @@ use crate::register::Register;
 use crate::seen::{LEADS_SINCE, LEADS_WITH, why};
 use crate::voice::{self, Voice};
 
-/// Outside the prefix of any election, so that it is no candidate.
+/// The counter's prefix, outside the prefix of any election, so that it is no candidate.
 const COUNTER: &str = "eldest-node/count/";
 
-/// A term of this node's, while its work goes on.
+/// A term of this node while its work continues.
 #[derive(Clone)]
 pub(crate) struct Leading {
     pub(crate) term: Term,
-    /// When the term began, by the wall clock, as it is announced to the others.
+    /// The time at which the term began, by the wall clock, as announced to the others.
     pub(crate) since: String,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Work {
     pub(crate) orders: Orders,
 }
 
-/// Takes back, however the work ends, that it goes on.
+/// Clears the running term when the work ends, in whatever way.
 struct Ends<'a>(&'a watch::Sender<Option<Leading>>);
 
 impl Drop for Ends<'_> {
@@ -43,7 +43,7 @@ impl Drop for Ends<'_> {
 }
 
 impl Work {
-    /// One term's work, until it is lost.
+    /// Does the work of one term, until the term is lost.
     pub(crate) async fn lead(&self, leadership: Leadership) -> Result<(), BoxError> {
         let (term, since) = (leadership.term(), voice::now());
         let (token, lost) = (term.fencing_token(), term.lost());
@@ -75,7 +75,7 @@ impl Work {
             }
             self.orders.obey(&leadership).await;
             if !is_announced {
-                // If etcd did not take the announcement, it is repeated.
+                // If etcd did not accept the announcement, it is repeated.
                 let proclaiming = leadership.proclaim(news.clone());
                 is_announced = tokio::select! {
                     () = lost.cancelled(), if !self.orders.is_deaf() => break,
@@ -104,14 +104,14 @@ impl Work {
 
 /// The fenced counter.
 ///
-/// The guard keeps older leaders out, but not what this leader itself sent earlier: a write whose answer was lost may
-/// wait in a server that is stopped, and be applied seconds after the counter was read back. So each write also demands
-/// that the counter is as it was read.
+/// The guard keeps older leaders out, but not earlier writes of this leader: a write whose answer was lost may wait in
+/// a stopped server, and be applied seconds after the counter was read again. So each write also demands that the
+/// counter has the value that was read.
 struct Count {
     key: String,
     /// The value and revision of the counter, if they are certain.
     known: Option<Known>,
-    /// Writes of this term.
+    /// The number of writes in this term.
     written: u64,
 }
 
@@ -123,11 +123,11 @@ struct Known {
 }
 
 impl Count {
-    /// One step. What failed is tried at the next one, unless the term is over by then.
+    /// Raises the counter once. A failed step is retried at the next one, unless the term is over by then.
     async fn up(&mut self, term: &Term, history: &History) {
         let known = match self.known.take() {
             Some(known) => known,
-            // Read under the same guard: what a leader reads, no later leader has changed.
+            // The read has the same guard: no later leader has changed the value that a leader reads.
             None => match self.read(term).await {
                 Ok(known) => known,
                 Err(_) => return,

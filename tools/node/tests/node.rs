@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
 const TTL: Duration = Duration::from_secs(2);
-/// Patience with what ought to happen at once; far more than that, because the machine may be busy.
+/// How long to wait for events that should happen at once; far longer, because the machine may be busy.
 const SOON: Duration = Duration::from_secs(20);
 
 struct Node {
@@ -26,19 +26,19 @@ struct Node {
 }
 
 impl Node {
-    /// A node of that number, in the data centre of that number.
+    /// Starts a node of that number, in the data centre of that number.
     fn start(number: u16, endpoints: &[String], histories: Option<&Path>) -> Result<Self> {
         Self::start_with(number, endpoints, histories, None)
     }
 
-    /// The same, with the agent of that socket.
+    /// Starts a node with the agent of that socket.
     fn start_with(
         number: u16,
         endpoints: &[String],
         histories: Option<&Path>,
         agent: Option<&Path>,
     ) -> Result<Self> {
-        // Asked of the system, and free again: the node binds it next.
+        // The system chose the port, and it is free again: the node binds it next.
         let web = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let name = format!("node{number}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_eldest-node"));
@@ -79,7 +79,7 @@ impl Node {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Waits until a line after the first `from` has all of these words; the line.
+    /// Waits until a line after the first `from` contains all of these words, and returns it.
     async fn says(&self, from: usize, words: &[&str]) -> Result<String> {
         let what = format!("{} says {words:?}", self.name);
         let found = eventually(SOON, what, async || {
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Status and text of an answer.
+    /// Returns status and text of an answer.
     fn get(&self, path: &str) -> Result<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.web, SOON)?;
         stream.set_read_timeout(Some(SOON))?;
@@ -123,7 +123,7 @@ impl Node {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// SIGTERM, as an orchestrator sends it.
+    /// Sends SIGTERM, as an orchestrator does.
     async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let what = format!("{} ends", self.name);
@@ -138,7 +138,7 @@ impl Drop for Node {
     }
 }
 
-/// The words between two others.
+/// Returns the words between two others.
 fn between<'a>(line: &'a str, before: &str, after: &str) -> &'a str {
     let rest = line.split_once(before).map_or("", |(_, rest)| rest);
     rest.split(after).next().unwrap_or_default()
@@ -150,7 +150,7 @@ async fn keys(etcd: &Etcd) -> Result<i64> {
     Ok(client.get("eldest/", Some(below)).await?.count())
 }
 
-/// Waits until the leaders' writes have come to as much; their number.
+/// Waits until the leaders' writes have reached that number, and returns it.
 #[cfg(feature = "history")]
 async fn counted(etcd: &Etcd, least: u64) -> Result<u64> {
     let mut client = etcd.client().await;
@@ -163,7 +163,7 @@ async fn counted(etcd: &Etcd, least: u64) -> Result<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_node_says_who_leads_with_which_token_and_since_when() -> Result {
+async fn every_node_names_the_leader_its_token_and_time() -> Result {
     let etcd = Etcd::start().await?;
     let endpoints = [etcd.endpoint()];
     let mut first = Node::start(1, &endpoints, None)?;
@@ -190,7 +190,7 @@ async fn every_node_says_who_leads_with_which_token_and_since_when() -> Result {
     assert_eq!(second.get("/live")?.0, 200);
     assert_eq!(second.get("/")?.0, 404);
 
-    // The node that has waited longest, by its own account, is next.
+    // The node that has waited longest, by its own report, is next.
     let (next, last) = if third
         .lines()
         .iter()
@@ -224,7 +224,7 @@ async fn every_node_says_who_leads_with_which_token_and_since_when() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_every_node_says_that_it_follows_before_the_lease_can_expire() -> Result {
+async fn without_a_quorum_every_node_follows_before_the_lease_can_expire() -> Result {
     let mut cluster = EtcdCluster::start(3).await?;
     let endpoints = cluster.endpoints();
     let first = Node::start(1, &endpoints, None)?;
@@ -254,7 +254,7 @@ async fn without_a_quorum_every_node_says_that_it_follows_before_the_lease_can_e
     let (before, before_second) = (first.lines().len(), second.lines().len());
     cluster.member(0).resume();
     cluster.member(1).resume();
-    // The leader gave its key up; who only waited kept its place.
+    // The leader released its key; a node that only waited kept its place.
     second.says(before_second, &["I lead with token "]).await?;
     first
         .says(before, &["node2 in dc2 leads", "; I wait, 1 ahead"])
@@ -263,7 +263,7 @@ async fn without_a_quorum_every_node_says_that_it_follows_before_the_lease_can_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_etcd_is_not_there_says_so_lives_and_ends_when_asked() -> Result {
+async fn node_without_etcd_reports_it_stays_live_and_ends_on_a_signal() -> Result {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();
@@ -295,10 +295,10 @@ async fn a_setting_that_makes_no_sense_ends_the_node_and_is_named() -> Result {
     Ok(())
 }
 
-/// The node starts before its agent: it needs none.
+/// The node starts before its agent, because it does not require one.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_dies_under_an_agent_is_followed_after_its_keys_were_deleted() -> Result {
+async fn guarded_node_that_dies_is_succeeded_after_its_keys_are_deleted() -> Result {
     use eldest::internal::agent;
 
     let etcd = Etcd::start().await?;
@@ -337,7 +337,7 @@ mod history {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_the_nodes_write_down_keeps_the_promises_and_is_enough_to_judge() -> Result {
+    async fn histories_of_the_nodes_keep_the_promises_and_suffice_to_judge() -> Result {
         let etcd = Etcd::start().await?;
         let folder = tempfile::tempdir()?;
         let observer = Recorder::boottime();
@@ -382,13 +382,13 @@ mod history {
             nodes.push(node);
         }
         counted(etcd, 2).await?;
-        // Killed: nothing is lost of what it wrote.
+        // The first leader is killed; none of its recorded events are lost.
         let mut leader = nodes.remove(0);
         leader.child.kill()?;
         leader.child.wait()?;
         observer.record("node1", "demo", What::Killed);
         nodes[0].says(0, &["I lead with token "]).await?;
-        // Paused beyond its lease.
+        // The second leader is paused beyond its lease.
         counted(etcd, 4).await?;
         nodes[0].signal(Signal::STOP)?;
         observer.record("node2", "demo", What::Paused);
@@ -396,7 +396,7 @@ mod history {
         observer.record("node2", "demo", What::Resumed);
         let before = nodes[0].lines().len();
         nodes[0].signal(Signal::CONT)?;
-        // Asked before it has noticed anything.
+        // The request comes before the node has noticed its pause.
         assert_eq!(nodes[0].get("/leader")?.0, 503);
         let lines = ["node3 in dc3 leads", "; I wait, 1 ahead"];
         nodes[0].says(before, &lines).await?;

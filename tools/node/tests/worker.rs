@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Patience with what ought to happen at once.
+/// How long to wait for events that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The answer of the node beside the worker, and its delay.
@@ -54,7 +54,7 @@ impl Stage {
         };
         let says = Arc::new(Mutex::new(leads));
         let node = TcpListener::bind("127.0.0.1:0").await?;
-        // All interfaces, as in the image; the worker asks the loopback.
+        // The server listens at all interfaces, as in the image; the worker uses the loopback.
         let serve = format!("0.0.0.0:{}", node.local_addr()?.port());
         let now = Arc::clone(&says);
         let app = Router::new().fallback(async move || {
@@ -64,7 +64,7 @@ impl Stage {
             (status, says.body)
         });
         tokio::spawn(async move { axum::serve(node, app).await });
-        // Asked of the system, and free again: the worker binds it next.
+        // The system chose the port, and it is free again: the worker binds it next.
         let at = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let child = Command::new(env!("CARGO_BIN_EXE_eldest-worker"))
             .env("WORKER_LISTEN", at.to_string())
@@ -113,7 +113,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_answers_only_while_its_node_lets_it() -> Result {
+async fn worker_answers_only_while_its_node_permits_it() -> Result {
     let stage = Stage::start().await?;
     let answer = stage.asked_while(200, LEADS, AT_ONCE).await?;
     assert!(answer.contains("node-a leads with token 7"), "{answer}");

@@ -1,4 +1,4 @@
-//! Draws stories of a few kinds of faults that come close together, to look for one history rather than for any.
+//! Draws stories in which a few kinds of faults come close together, to search for one specific history.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -13,20 +13,21 @@ use crate::world::cluster::ELECTIONS;
 pub(crate) struct Hunt {
     /// The only kinds of faults.
     kinds: Vec<Kind>,
-    /// So many nodes; otherwise one to four.
+    /// The number of nodes; by default one to four.
     nodes: Option<usize>,
-    /// The nodes' activity beside elections; otherwise as in the story of the seed.
+    /// The nodes' activity beside elections; by default that of the seed's story.
     beside: Option<Beside>,
-    /// All this as the command line had it.
+    /// The options as given at the command line.
     pub(crate) options: String,
 }
 
-/// How many nodes a story may have.
+/// The possible numbers of nodes in a story.
 const NODES: RangeInclusive<usize> = 1..=9;
 
-/// Faults that follow each other in one go.
+/// The numbers of faults in one burst.
 const BURST: RangeInclusive<usize> = 2..=7;
-/// Between two faults of a burst, and how long one lasts, at most: as messages, requests, deadlines and leases take.
+/// The longest pause between two faults of a burst, and the longest duration of one: of the order of messages,
+/// requests, deadlines and leases.
 const SPANS: [u64; 4] = [20, 150, 800, 4000];
 
 impl Hunt {
@@ -34,7 +35,7 @@ impl Hunt {
     ///
     /// # Errors
     ///
-    /// The option does not take that value: the message names both.
+    /// The option does not accept that value: the message names both.
     pub(crate) fn set(&mut self, option: &str, value: &str) -> Result<(), String> {
         match option {
             "--only" => self.kinds = value.split(',').map(kind_of).collect::<Result<_, _>>()?,
@@ -76,10 +77,10 @@ impl Hunt {
             .filter(fits)
     }
 
-    /// The story of a seed with faults of these kinds alone.
+    /// Returns the story of a seed with faults of these kinds alone.
     pub(crate) fn plan(&self, seed: u64) -> Plan {
         let mut plan = Plan::of(seed);
-        // Not the numbers that the plan drew.
+        // The generator must not repeat the numbers that the plan drew.
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x2545_f491_4f6c_dd1d);
         let nodes = self.nodes.unwrap_or_else(|| rng.usize(1..=4));
         let besides: Vec<_> = self.besides().collect();
@@ -98,11 +99,11 @@ impl Hunt {
         plan
     }
 
-    /// Faults one soon after the other, most of them of one node and election.
+    /// Draws faults that follow each other closely, most of them at one node and election.
     fn burst(&self, rng: &mut fastrand::Rng, plan: &mut Plan, begins: Duration) {
         let nodes = plan.members.len();
         let (node, election) = (rng.usize(..nodes), rng.usize(..ELECTIONS.len()));
-        // Now and then while sessions begin.
+        // Some bursts begin while sessions begin.
         let first = [STORM.as_micros() as u64, 100_000][usize::from(rng.u8(..6) == 0)];
         let mut at = Duration::from_micros(rng.u64(1..first));
         for _ in 0..rng.usize(BURST) {

@@ -1,4 +1,4 @@
-//! Makes the faults of a plan happen, and what its users and operators do.
+//! Carries out the faults of a plan, and the actions of its users and operators.
 
 mod guarded;
 mod requests;
@@ -18,8 +18,8 @@ use eldest_core::action::Ask;
 use eldest_core::kv::Reach;
 use eldest_core::reason::LostReason;
 
-/// The node stands wherever it does not, or looks on if that is what it is there for.
-pub(crate) fn stand_again(w: &mut World, node: usize) {
+/// Lets the node join every election in which it is no candidate, or observe if that is its role.
+pub(crate) fn rejoin(w: &mut World, node: usize) {
     if w.nodes[node].paused {
         return;
     }
@@ -27,13 +27,13 @@ pub(crate) fn stand_again(w: &mut World, node: usize) {
         w.kill(node);
     }
     if w.nodes[node].looks_at.is_some() {
-        w.look_on(node);
+        w.start_observing(node);
         return;
     }
     w.command(node, move |w| {
         let follow = w.nodes[node].follow;
         for election in ELECTIONS {
-            w.stand(node, election, follow, true);
+            w.join(node, election, follow, true);
         }
         if w.has_partitions {
             w.join_partitions(node, COUNT);
@@ -66,7 +66,8 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
     assert!(happened, "{kind:?} belongs to no family");
 }
 
-/// Inflicts faults of the tests' schedules too; a node that left comes back. Each family returns whether the fault is its own.
+/// Makes faults that the tests' schedules share; a node that left comes back. Each family returns true if the fault is
+/// one of its own.
 fn alike(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, kind, lasts, ..
@@ -78,7 +79,7 @@ fn alike(w: &mut World, fault: Fault) -> bool {
     done
 }
 
-/// Messages are doubled, or slow before they are lost.
+/// Makes messages arrive twice, or slowly before they are lost.
 fn on_links(w: &mut World, fault: Fault) -> bool {
     let Fault { node, lasts, .. } = fault;
     match fault.kind {
@@ -97,7 +98,7 @@ fn on_links(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// Watches die, are refused or have missed too much.
+/// Makes watches die, be refused or miss too much.
 fn on_watches(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, lasts, dice, ..
@@ -133,7 +134,7 @@ fn on_watches(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// etcd changes its leader, loses its quorum or is restored from a backup.
+/// Makes etcd change its leader, lose its quorum or be restored from a backup.
 fn on_etcd(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, lasts, dice, ..
@@ -158,7 +159,7 @@ fn on_etcd(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// Somebody else writes and deletes below our prefixes.
+/// Lets another client write and delete below our prefixes.
 fn on_keys(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node,
@@ -194,29 +195,29 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// A process is suspended or dies.
+/// Suspends or kills a process.
 fn on_processes(w: &mut World, fault: Fault) -> bool {
     let Fault { node, lasts, .. } = fault;
     match fault.kind {
         Kind::Suspend => {
-            // Where there is no timer that counts the suspend, the thread that wakes the driver looks once a second.
+            // Without a timer that counts the suspension, the thread that wakes the driver checks once a second.
             let most = if w.cost.is_zero() { 1 } else { 1_000_000 };
             w.suspend(node, lasts, Duration::from_micros(fault.dice % most));
         }
         Kind::Kill => {
             w.kill(node);
-            stand_again(w, node);
+            rejoin(w, node);
         }
         Kind::GuardRevokes => {
             // The guard may notice the death at once.
             let wait = [Duration::ZERO, lasts, lasts][fault.dice as usize % 3];
             w.die_guarded(node, wait);
-            stand_again(w, node);
+            rejoin(w, node);
         }
         Kind::Clone => {
             w.kill(node);
             w.relink(node, |l| l.same_ids = true);
-            stand_again(w, node);
+            rejoin(w, node);
             heal(w, node, lasts, |l| l.same_ids = false);
         }
         _ => return false,
@@ -224,20 +225,20 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// A candidate leaves and stands again, announces values, or looks on.
+/// Makes a candidate leave and rejoin, announce values, or observe.
 fn on_candidates(w: &mut World, fault: Fault) -> bool {
     let Fault { node, lasts, .. } = fault;
     let election = ELECTIONS[fault.election];
     match fault.kind {
         Kind::Return => {
             w.leave(node, election);
-            stand_again(w, node);
+            rejoin(w, node);
         }
         Kind::Proclaim => proclaim(w, fault),
         Kind::Look => {
             let reach = [Reach::Children, Reach::Everything][fault.dice as usize % 2];
             if let Some(slot) = w.observe_prefix(node, election, reach) {
-                w.after(lasts, move |w| w.look_away(node, slot));
+                w.after(lasts, move |w| w.stop_observing(node, slot));
             }
         }
         _ => return false,
@@ -245,7 +246,7 @@ fn on_candidates(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// A node takes or gives back a lock, or what it holds of the partitions.
+/// Makes a node acquire or release a lock, or its share of the partitions.
 fn on_holders(w: &mut World, fault: Fault) -> bool {
     let Fault { node, kind, .. } = fault;
     let lock = HELD[fault.election];
@@ -281,13 +282,13 @@ fn on_holders(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// etcd is set back to its state of now, in half of the stories with revisions above all that were handed out.
+/// Resets etcd to its present state, in half of the stories with revisions above all that were handed out.
 fn restore(w: &mut World, fault: Fault) {
     let Fault { lasts, dice, .. } = fault;
     let backup = w.store.clone();
     let bump = [0, 1000][(dice >> 8) as usize % 2];
     if (dice >> 9) % 2 == 1 {
-        // An onlooker's next view is read from the one store and watched in the other.
+        // An observer's next view is read from the one store and watched in the other.
         let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
         let node = looks.unwrap_or(fault.node);
         let before = Duration::from_millis(64 + (dice >> 16) % 128);
@@ -304,8 +305,8 @@ fn restore(w: &mut World, fault: Fault) {
     });
 }
 
-/// A candidate announces four values, in half of the stories the one who leads. The first write may come late, after newer
-/// ones, or its answer be lost.
+/// Makes a candidate announce four values, in half of the stories the leader. The first write may come late, after
+/// newer ones, or its answer be lost.
 fn proclaim(w: &mut World, fault: Fault) {
     let Fault { lasts, dice, .. } = fault;
     let election = ELECTIONS[fault.election];
@@ -322,7 +323,7 @@ fn proclaim(w: &mut World, fault: Fault) {
     }
 }
 
-/// etcd opens no watches of a node below that prefix, which may be readable.
+/// Makes etcd refuse a node's watches below that prefix, which may be readable.
 fn forbid_watches(
     w: &mut World,
     node: usize,
@@ -340,7 +341,7 @@ fn forbid_watches(
     });
 }
 
-/// Two keys with one create revision stand in an election, and go one after the other.
+/// Puts two keys with one create revision into an election, and deletes them one after the other.
 fn twins(w: &mut World, election: &[u8], lasts: Duration) {
     if w.store.headless.is_some() {
         return;
@@ -360,8 +361,8 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
     }
 }
 
-/// Inflicts faults that plans and the tests' schedules share: on a node's way to etcd, its watches and its process, and by
-/// its user in one election. False: `kind` is no such fault.
+/// Makes faults that plans and the tests' schedules share: at a node's link to etcd, its watches and its process, and
+/// by its user in one election. Returns false if `kind` is no such fault.
 pub(crate) fn inflict_alike(
     w: &mut World,
     kind: Kind,
@@ -375,7 +376,7 @@ pub(crate) fn inflict_alike(
         Kind::RequestsLost => for_a_while(w, node, lasts, |l, on| l.requests_lost = on),
         Kind::AnswersLost => for_a_while(w, node, lasts, |l, on| l.answers_lost = on),
         Kind::RequestsLate => {
-            // The last of them arrives before everything is healed.
+            // The last message arrives before all faults end.
             let short = lasts / 2;
             w.relink(node, |l| l.late = Some(short));
             heal(w, node, short, |l| l.late = None);
@@ -445,7 +446,7 @@ fn heal(w: &mut World, node: usize, lasts: Duration, heal: fn(&mut Link)) {
 }
 
 pub(crate) fn return_after(w: &mut World, node: usize, lasts: Duration) {
-    w.after(lasts, move |w| stand_again(w, node));
+    w.after(lasts, move |w| rejoin(w, node));
 }
 
 fn change_leader(w: &mut World) {
@@ -454,7 +455,7 @@ fn change_leader(w: &mut World) {
     w.store.change_leader(now);
 }
 
-/// etcd's leader changes, and this node's renewals go on to the old one.
+/// Changes etcd's leader, and sends this node's renewals to the old one.
 fn depose(w: &mut World, node: usize, lasts: Duration) {
     let old = w.store.term;
     change_leader(w);
@@ -493,7 +494,7 @@ pub(crate) fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], di
     }
 }
 
-/// The node's data centre is evacuated, or no longer. A mark that is not lifted stands until another order.
+/// Evacuates the node's data centre, or lifts the mark. A mark that is not lifted stays until another order.
 fn evacuate(w: &mut World, fault: Fault) {
     let Fault { lasts, dice, .. } = fault;
     let home = w.nodes[fault.node].home;
@@ -508,7 +509,7 @@ fn evacuate(w: &mut World, fault: Fault) {
     }
 }
 
-/// Somebody who knows nothing of the library stands in the queue for a while.
+/// Puts a key of a client that does not use the library into the queue for a while.
 fn foreign(w: &mut World, election: &[u8], lasts: Duration, dice: u64) {
     let mut key = election.to_vec();
     key.extend_from_slice(format!("foreign-{dice:x}").as_bytes());

@@ -1,4 +1,4 @@
-//! Reads and writes plans that are kept: one file for each lesson, with the rule whose break its plan must notice.
+//! Reads and writes kept plans: one file for each lesson, with the rule whose break its plan must notice.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::world::cluster::ELECTIONS;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
-    /// The bug, in one or two sentences. Empty until somebody has written it.
+    /// The bug, in one or two sentences. Empty until its author writes it.
     pub(crate) lesson: String,
-    /// The mutant of `mutants.toml` that breaks the rule again. Empty until somebody has named it.
+    /// The mutant of `mutants.toml` that breaks the rule again. Empty until its author names it.
     pub(crate) mutant: String,
     pub(crate) plan: Plan,
 }
 
-/// Where each fault begins in a file.
+/// The lines of a file at which each fault begins.
 #[derive(Deserialize)]
 struct Places {
     plan: Faults,
@@ -58,7 +58,7 @@ impl Kept {
         written.map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Names what differs from a plain plan; a line for each member and each fault.
+    /// Formats the differences from a plain plan; a line for each member and each fault.
     pub(crate) fn text(&self) -> String {
         let (lesson, mutant) = (&self.lesson, &self.mutant);
         let head = Plan {
@@ -116,7 +116,7 @@ fn ensure(so: bool, rule: &str) -> Result<(), String> {
     so.then_some(()).ok_or_else(|| rule.to_owned())
 }
 
-/// Returns the rule that the plan breaks, and which fault breaks it.
+/// Returns the rule that the plan breaks, and the fault that breaks it.
 pub(crate) fn check(plan: &Plan) -> Result<(), (Option<usize>, String)> {
     check_plan(plan).map_err(|rule| (None, rule))?;
     for (at, fault) in plan.faults.iter().enumerate() {

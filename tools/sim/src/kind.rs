@@ -1,4 +1,4 @@
-//! Names what can go wrong in a plan, and what a user can do.
+//! Names the faults of a plan, and the actions of users.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    // The way to etcd.
+    // Faults of the link to etcd.
     Cut,
     RequestsLost,
     AnswersLost,
@@ -14,28 +14,28 @@ pub(crate) enum Kind {
     AnswersTwice,
     AnswerLostOnce,
     DeleteLate,
-    /// The link gets slow, and then nothing goes through.
+    /// The link becomes slow, and then passes nothing.
     Fading,
     Refused,
-    // The watch stream.
+    // Faults of the watch stream.
     WatchesStalled,
-    /// Nothing more comes on the stream that is open now, and nobody says so.
+    /// The present stream delivers nothing more, without an error.
     WatchesDead,
     WatchesCanceled,
-    /// A stream stands still until what it holds back is compacted, and etcd cancels its watches.
+    /// A stream stalls until the events that it holds back are compacted, and etcd cancels its watches.
     Compacted,
     StreamBroken,
-    // etcd.
+    // Faults of etcd.
     LeaderChange,
-    /// And this node's renewals go on to the old one, which acknowledges them.
+    /// etcd's leader changes, and this node's renewals still reach the old one, which acknowledges them.
     Deposed,
-    /// And the old one, which takes this node's lease for expired, has it revoked.
+    /// etcd's leader changes, and the old one, which considers this node's lease expired, has it revoked.
     StaleRevocation,
     QuorumLost,
-    // The node.
+    // Faults of the node.
     Pause,
     Kill,
-    // Users.
+    // Actions of users.
     Leave,
     Return,
     Resign,
@@ -47,17 +47,17 @@ pub(crate) enum Kind {
     Close,
     /// The node announces several values in a row.
     Proclaim,
-    /// The node looks on for a while.
+    /// The node observes for a while.
     Look,
-    // Users of the lock and the semaphore.
+    // Actions of users of the lock and the semaphore.
     Acquire,
     Try,
     Release,
     GiveUp,
-    // Users of partitions.
+    // Actions of users of partitions.
     LeavePartitions,
     DropOwned,
-    // Operators and others that write.
+    // Actions of operators and of other clients.
     Delete,
     Recreate,
     Overwrite,
@@ -68,33 +68,33 @@ pub(crate) enum Kind {
     WatchesRefused,
     /// The node starts again as a clone of another one, and draws lease ids that others have.
     Clone,
-    /// etcd refuses a request for good: not permitted, or never acceptable.
+    /// etcd refuses a request permanently: not permitted, or never acceptable.
     Denied,
-    /// A request is done, and a later part of the same operation is refused for good.
+    /// A request is carried out, and a later part of the same operation is refused permanently.
     DeniedLater,
-    /// One transaction puts two keys of others into an election.
+    /// One transaction puts two keys of another client into an election.
     Twins,
     /// etcd's data is replaced by a backup.
     Restored,
     /// The node's machine is suspended: everything stops but the clock.
     Suspend,
-    /// A request is done, and yet answered by a refusal of any class.
+    /// A request is carried out, and yet answered by a refusal of any class.
     RefusedDone,
     /// The next request, of the kind that the fault names, is lost.
     RequestLostOnce,
-    /// The next request of the fault's kind, in the first half of its time, arrives half of its time later, and is answered if
-    /// that is in time.
+    /// The next request of the fault's kind, in the first half of its duration, arrives half of the duration later, and
+    /// is answered if that is in time.
     LateOnce,
-    /// An operator takes the permission for all keys away from a node, whose lease lives on and is renewed.
+    /// An operator revokes a node's permission for all keys, while its lease lives on and is renewed.
     NotPermitted,
-    /// The process dies and another takes its place; its guard deletes the dead one's keys, at once or later. So does
-    /// the guard of a stranger that had bound a key of its own to the lease of another process.
+    /// The process dies and another takes its place; its guard deletes the dead one's keys, at once or later. The guard
+    /// of a stranger does the same after it had bound a key of its own to the lease of another process.
     GuardRevokes,
-    /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it stands in
-    /// the calm as well. If it is evacuated already, the mark may be lifted instead. If the node is in no data centre, the
-    /// operator orders an election's leader to step down, for a while.
+    /// An operator evacuates the node's data centre: for a while, until the mark is lifted, or for so long that it
+    /// lasts into the calm. If it is evacuated already, the mark may be lifted instead. If the node is in no data
+    /// centre, the operator orders an election's leader to step down, for a while.
     Evacuate,
-    /// etcd denies a node the marks of evacuated data centres.
+    /// etcd refuses a node the read of the marks of evacuated data centres.
     MarksDenied,
 }
 
@@ -145,7 +145,7 @@ impl Kind {
         Kind::Foreign,
     ];
 
-    /// Kinds that are drawn after everything else, so that the stories that are known by their seeds stay what they were.
+    /// Kinds that are drawn after everything else, so that the stories of known seeds do not change.
     pub(crate) const LATER: [Kind; 6] = [
         Kind::WatchesRefused,
         Kind::Clone,
@@ -171,7 +171,7 @@ impl Kind {
     pub(crate) const ONCE: [Kind; 3] =
         [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
 
-    /// Every one that seeds draw.
+    /// Returns every kind that seeds draw.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
@@ -179,7 +179,7 @@ impl Kind {
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 
-    /// Returns true if the fault takes away keys that have an owner.
+    /// Returns true if the fault deletes keys that have an owner.
     pub(crate) fn meddles(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! Simulates sessions of the library in virtual time, and looks for a seed that breaks a promise. This file reads the
-//! command line.
+//! Simulates sessions of the library in virtual time, and searches for a seed that breaks a promise. This file reads
+//! the command line.
 
 mod hunt;
 mod inflict;
@@ -30,11 +30,11 @@ use report::Row;
 use run::Sum;
 use world::promise::Broken;
 
-/// Seeds that are run unless something else is asked for: the fixed budget of CI.
+/// The number of seeds that are run by default: the fixed budget of CI.
 const BUDGET: u64 = 12_000;
-/// Seeds after which a mutation counts as not caught.
+/// The number of seeds after which a mutation counts as not caught.
 const MUTANT_BUDGET: u64 = 4000;
-/// Lines of a trace that are printed.
+/// The number of printed lines of a trace.
 const LINES: usize = 120;
 
 const HELP: &str = "\
@@ -123,7 +123,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
 }
 
 impl Options {
-    /// The story of a seed, as these options have it drawn.
+    /// Returns the story of a seed, drawn with these options.
     fn plan(&self, seed: u64) -> Plan {
         let plan = match &self.hunt {
             Some(hunt) => hunt.plan(seed),
@@ -133,7 +133,7 @@ impl Options {
         Plan { drawn, ..plan }
     }
 
-    /// The options that draw the story of that seed again.
+    /// Returns the options that draw the story of that seed again.
     fn again(&self, seed: u64) -> String {
         let undrawn = if self.undrawn { " --undrawn" } else { "" };
         let hunt = self.hunt.as_ref().map_or("", |hunt| &hunt.options);
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one plan that is kept.
+/// Runs one kept plan.
 fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
     let kept = Kept::read(file)?;
     let outcome = run::run(&kept.plan, options.mutant, true);
@@ -187,7 +187,7 @@ fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
     print_shrunk(options, kept, broken, (&what, &format!("--plan {what}")))
 }
 
-/// Runs seeds until one breaks something, or the budget is used up.
+/// Runs seeds until one breaks a promise, or the budget is used up.
 fn campaign(options: &Options) -> Result<ExitCode, String> {
     let alone = options.seed.is_some() && options.seeds.is_none() && options.seconds.is_none();
     let first = options.seed.unwrap_or(1);
@@ -243,13 +243,13 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::FAILURE)
 }
 
-/// So many seeds are run before one of them is looked at.
+/// The number of seeds that are run before their results are read.
 const AT_ONCE: u64 = 64;
 
-/// With so many seeds, whatever can happen has happened.
+/// The number of seeds after which every possible event has happened.
 const ENOUGH: u64 = 1000;
 
-/// Prints what a seed broke, in brief if that was asked for.
+/// Prints which promise a seed broke, briefly if that is wanted.
 fn print_broken_seed(options: &Options, seed: u64, broken: &Broken) -> Result<ExitCode, String> {
     if options.brief {
         println!("seed {seed}: {broken}");
@@ -263,7 +263,7 @@ fn print_broken_seed(options: &Options, seed: u64, broken: &Broken) -> Result<Ex
     print_shrunk(options, kept, broken, (&what.0, &what.1))
 }
 
-/// Prints what a plan broke and what is left of it when it is shrunk, which is kept if that was asked for.
+/// Prints which promise a plan broke and its shrunk form, and keeps that if it is wanted.
 fn print_shrunk(
     options: &Options,
     mut kept: Kept,
@@ -287,7 +287,7 @@ fn print_shrunk(
     Ok(ExitCode::FAILURE)
 }
 
-/// The table of mutations. One that is not caught is a failure.
+/// Prints the table of mutations. A mutation that is not caught is a failure.
 fn tabulate(most: u64) -> ExitCode {
     let rows = parallel::map(&Mutant::ALL, |mutant| Row {
         mutant: *mutant,
@@ -316,12 +316,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// How long all threads of this process ran on processors, where the system tells it.
+/// Returns how long all threads of this process ran on processors, where the system reports it.
 fn on_cpu() -> Option<Duration> {
-    /// Linux counts in hundredths of a second, whatever the machine does.
+    /// Linux counts in hundredths of a second on every machine.
     const TICK: Duration = Duration::from_millis(10);
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program comes before, and may have spaces.
+    // The name of the program precedes, and may contain spaces.
     let (_, fields) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = fields.split(' ').collect();
     let ticks = |number: usize| fields.get(number)?.parse::<u32>().ok();

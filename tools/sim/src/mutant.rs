@@ -1,6 +1,6 @@
 //! Names the rules of the library that can be broken on purpose, one at a time, to show that the simulator notices.
 
-/// A rule that is broken.
+/// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     ReceiveInstant,

@@ -1,4 +1,4 @@
-//! Writes durations and words of a kept plan as its file has them, for serde.
+//! Defines how serde writes durations and words in the file of a kept plan.
 
 /// Durations are kept as seconds.
 pub(crate) mod seconds {
@@ -21,7 +21,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// As `seconds`; what never ends by itself is `inf`.
+/// Formats as `seconds` does; an endless duration is `inf`.
 pub(crate) mod seconds_or_ever {
     use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(crate) mod seconds_or_ever {
     }
 }
 
-/// Writes which part of the queue a candidate watches as a word.
+/// Formats the part of the queue that a candidate watches as a word.
 pub(crate) mod follow_name {
     use eldest_core::candidate::WatchScope;
     use serde::de::Error;

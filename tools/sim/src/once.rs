@@ -1,4 +1,4 @@
-//! Names the requests of which a fault can meet the next one.
+//! Names the kinds of requests whose next one a fault can hit.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl Request {
         Request::List,
     ];
 
-    /// Tells requests of this kind from others.
+    /// Returns a function that recognizes requests of this kind.
     pub(crate) fn matcher(self) -> fn(&Ask) -> bool {
         match self {
             Request::Grant => |ask| matches!(ask, Ask::Grant { .. }),

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The results of `work` for all items.
+/// Returns the results of `work` for all items.
 pub(crate) fn map<I, T>(items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec<T>
 where
     I: Sync,

@@ -16,31 +16,31 @@ use eldest_core::BATCH;
 use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 use eldest_core::kv::Reach;
 
-/// A lock and a semaphore, in the place of the elections of a fault.
+/// The lock and the semaphore, which take the place of the elections of a fault.
 pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
-/// How many partitions.
+/// The number of partitions.
 pub(crate) const COUNT: u32 = 9;
 
-/// So long do faults begin and last.
+/// The length of a storm, in which all faults begin and end.
 pub(crate) const STORM: Duration = Duration::from_secs(18);
-/// From the end of all faults until there is one leader, beside a TTL and a change of etcd's leader.
+/// The time from the end of all faults until there is one leader, beside a TTL and a change of etcd's leader.
 const RECOVERY: Duration = Duration::from_millis(3500);
 pub(crate) const STORMS: u32 = 3;
-/// One fault for so many seconds of a node, at least.
+/// There is at least one fault for so many seconds of a node.
 const NODE_SECONDS: u32 = 10;
 
 pub(crate) const SETTINGS: Settings = Settings::FAST;
 
-/// I5: there is a leader again within that long.
+/// I5: the time within which there is a leader again.
 pub(crate) const HEALING: Duration = SETTINGS
     .ttl
     .saturating_add(ELECTION)
     .saturating_add(RECOVERY);
-/// After that, everything comes to rest within that long.
+/// The time after that within which everything comes to rest.
 pub(crate) const SETTLING: Duration = SETTINGS.ttl.saturating_mul(4);
 pub(crate) const ROUND: Duration = STORM.saturating_add(HEALING).saturating_add(SETTLING);
 
-/// One fault.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fault {
@@ -53,10 +53,10 @@ pub(crate) struct Fault {
     #[serde(default, with = "seconds")]
     pub(crate) lasts: Duration,
     pub(crate) kind: Kind,
-    /// The request that one of [`Kind::ONCE`] meets; without it, `dice` decides.
+    /// The request that one of [`Kind::ONCE`] hits; without it, `dice` decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) of: Option<Request>,
-    /// For what is left open.
+    /// Decides the open details of the fault.
     #[serde(default)]
     pub(crate) dice: u64,
 }
@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Returns true if one storm holds all of the fault; the calms belong to no fault.
+    /// Returns true if the whole fault lies in one storm; no fault may reach into a calm.
     pub(crate) fn lies_in_a_storm(&self) -> bool {
         let ends = self.at.saturating_add(self.lasts);
         Plan::storms().any(|(healed, _)| {
@@ -91,7 +91,7 @@ impl Fault {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Beside {
     Nothing,
-    /// A lock, and a semaphore of which two may be held.
+    /// A lock, and a semaphore with two permits.
     Locks,
     Partitions,
 }
@@ -108,15 +108,15 @@ impl Beside {
     }
 }
 
-/// The view of a node that is no candidate. The library gives onlookers a core of their own, without a lease.
+/// The view of an observing node. The library gives observers a core of their own, without a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Looks {
-    /// The node is no onlooker.
+    /// The node is no observer.
     Nothing,
     /// The candidates of the first election.
     Election,
-    /// All keys of that, or else of that election.
+    /// All keys below one prefix: the first election's, or that of the locks or partitions beside it.
     Family,
 }
 
@@ -132,25 +132,25 @@ impl Looks {
     }
 }
 
-/// One node.
+/// A node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Member {
     pub(crate) rate_ppm: i64,
     #[serde(with = "follow_name")]
     pub(crate) follow: WatchScope,
-    /// How long its work goes on after a term; `None` for work that ignores its token until the next calm.
+    /// How long its work continues after a term; `None` for work that ignores its token until the next calm.
     #[serde(with = "seconds_or_ever")]
     pub(crate) work: Option<Duration>,
     pub(crate) looks: Looks,
     pub(crate) home: Home,
-    /// How much it takes, as a member that shares partitions.
+    /// The node's capacity, as a member that shares partitions.
     pub(crate) capacity: u32,
     /// True if the node wants data centres to own equal shares.
     pub(crate) spread: bool,
 }
 
-/// Everything that is decided before the world begins. A plan that is kept names what differs from `Plan::default()`.
+/// All decisions made before the world begins. A kept plan names its differences from `Plan::default()`.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent choices, each said in its own words"
@@ -161,26 +161,26 @@ pub(crate) struct Plan {
     /// The seed of the world's draws while it runs.
     pub(crate) seed: u64,
     pub(crate) members: Vec<Member>,
-    /// How long messages take at most.
+    /// The longest time of a message.
     #[serde(with = "seconds")]
     pub(crate) delay: Duration,
-    /// How long each message takes is drawn; otherwise each takes `delay`, and the story does not change with what else is
-    /// drawn before.
+    /// True if the time of each message is drawn; otherwise each takes `delay`, and earlier draws do not change the
+    /// story.
     pub(crate) drawn: bool,
     pub(crate) lag: usize,
     pub(crate) beside: Beside,
-    /// With more candidates than this beside it, one follows its predecessor.
+    /// The number of other candidates above which a candidate follows its predecessor.
     pub(crate) long_queue: usize,
-    /// So many partitions are taken or released in one transaction.
+    /// The number of partitions that are taken or released in one transaction.
     pub(crate) batch: usize,
-    /// How long a turn of a driver takes at most; zero where all inputs are taken up the moment they come.
+    /// The longest turn of a driver; zero if it takes up each input at once.
     #[serde(with = "seconds")]
     pub(crate) cost: Duration,
     /// True if a driver's requests of one turn share a transaction, where they may.
     pub(crate) together: bool,
-    /// The keys of a lease are read in two pages, one after the other.
+    /// True if the keys of a lease are read in two pages, one after the other.
     pub(crate) pages: bool,
-    /// Some of those who ask for the lock share it.
+    /// True if some tasks share the lock.
     pub(crate) readers: bool,
     pub(crate) faults: Vec<Fault>,
 }
@@ -221,13 +221,13 @@ impl Default for Plan {
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
-        // Not the numbers that the world itself draws.
+        // The generator must not repeat the numbers that the world itself draws.
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x5bd1_e995_9e37_79b9);
         let nodes = rng.usize(3..=5);
         let meddled = rng.u8(..3) == 0;
         let beyond = rng.u8(..8) == 0;
         let mut members = (0..nodes).map(|_| member(&mut rng)).collect::<Vec<_>>();
-        // Somebody there is whose work ends, or nobody could stand again.
+        // At least one node's work must end, or no node could join again.
         members[0].work.get_or_insert(SETTINGS.grace);
         let delay = [2, 20, 60][rng.usize(..3)];
         let beside = match rng.u8(..8) {
@@ -246,7 +246,7 @@ impl Plan {
         };
         plan.lag = [0, 0, 4][rng.usize(..3)];
         if beyond {
-            // Up to a fifth slower than etcd's clock, or faster.
+            // The clock is up to a fifth slower than etcd's, or faster.
             let ppm = rng.i64(20_000..200_000);
             let node = rng.usize(..nodes);
             plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
@@ -255,8 +255,7 @@ impl Plan {
         plan
     }
 
-    /// Draws what was added later, the newest at the end, so that the stories that are known by their seeds keep
-    /// everything else.
+    /// Draws the later additions, the newest last, so that the stories of known seeds keep everything else.
     fn draw_later(&mut self, rng: &mut fastrand::Rng, nodes: usize) {
         self.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
         self.batch = [1, 2, BATCH][rng.usize(..3)];
@@ -301,7 +300,7 @@ impl Plan {
         }
         self.readers = rng.bool();
         if rng.u8(..3) == 0 {
-            // Some do not know of it, as during an upgrade.
+            // Some nodes do not know the rule, as during an upgrade.
             let all = rng.bool();
             for member in &mut self.members {
                 member.home = [Home::East, Home::West][rng.usize(..2)];
@@ -325,7 +324,7 @@ impl Plan {
         standing.any(|member| member.work.is_some())
     }
 
-    /// When each storm has ended, and the calm after it.
+    /// Returns the end of each storm, and of the calm after it.
     pub(crate) fn storms() -> impl Iterator<Item = (Duration, Duration)> {
         (0..STORMS).map(|storm| (ROUND * storm + STORM, ROUND * (storm + 1)))
     }
@@ -349,7 +348,7 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
     }
 }
 
-/// The faults of all storms, in the order of time.
+/// Returns the faults of all storms, in the order of time.
 fn storms(rng: &mut fastrand::Rng, nodes: usize, fits: (Beside, bool)) -> Vec<Fault> {
     let least = ROUND.as_secs() as u32 * nodes as u32 / NODE_SECONDS + 1;
     let mut faults = Vec::new();
@@ -378,7 +377,7 @@ fn fault(
 }
 
 fn lasting(rng: &mut fastrand::Rng, begins: Duration, nodes: usize, kind: Kind) -> Fault {
-    // Not at once: the calm before is judged at that very moment.
+    // No fault begins at once, because the calm before is judged at that very moment.
     let within = Duration::from_micros(rng.u64(..STORM.as_micros() as u64).max(1));
     let most = [1000, 2500, 6000][rng.usize(..3)];
     let lasts = Duration::from_micros(rng.u64(1000..most * 1000));
@@ -389,7 +388,7 @@ fn lasting(rng: &mut fastrand::Rng, begins: Duration, nodes: usize, kind: Kind) 
         lasts: lasts.min(STORM.saturating_sub(within)),
         kind,
         of: None,
-        // As much as a number of a kept plan holds.
+        // A kept plan cannot hold a larger number.
         dice: rng.u64(..) >> 1,
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
     lines.join("\n") + "\n"
 }
 
-/// Returns the nodes' reports and the events of the world, but for the faults.
+/// Returns the counts of the nodes' reports and of the world's events, except the faults.
 fn count_lines(sum: &Sum) -> [String; 7] {
     let (tally, happened) = (&sum.tally, &sum.happened);
     let ended = tally.ended.iter().map(|(why, n)| format!("{why} {n}"));
@@ -98,7 +98,7 @@ fn count_lines(sum: &Sum) -> [String; 7] {
     ]
 }
 
-/// Returns the counts that are zero after a campaign although only a broken simulator makes them zero.
+/// Returns the counts that are zero after a campaign, although only a broken simulator can make them zero.
 pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
     let tally = &sum.tally;
     let mut counts = vec![
@@ -143,7 +143,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
     none
 }
 
-/// How terms must have ended.
+/// The ways in which terms must have ended.
 const ENDS: [&str; 9] = [
     "key_deleted",
     "key_overwritten",
@@ -156,7 +156,7 @@ const ENDS: [&str; 9] = [
     "stepped_down",
 ];
 
-/// The story of a broken invariant: its plan and, of its trace, the last lines.
+/// Formats the story of a broken invariant: its plan, and the last lines of its trace.
 pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -207,11 +207,11 @@ fn of_line(line: &Line) -> String {
 /// One row of the table of mutations.
 pub(crate) struct Row {
     pub(crate) mutant: Mutant,
-    /// The seeds that were needed, and what they broke.
+    /// The number of seeds that were needed, and the promise that was broken.
     pub(crate) caught: Option<(u64, Broken)>,
 }
 
-/// The table, as it is kept in the documentation.
+/// Formats the table for the documentation.
 pub(crate) fn table(rows: &[Row], most: u64) -> String {
     let mut text = format!("Each mutation was given the seeds from 1 on, at most {most}.\n\n");
     text.push_str(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::inflict::{inflict, return_after, stand_again};
+use crate::inflict::{inflict, rejoin, return_after};
 use crate::kind::Kind;
 use crate::mutant::Mutant;
 use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
@@ -26,15 +26,15 @@ pub(crate) struct Sum {
     pub(crate) node_seconds: f64,
     pub(crate) steps: u64,
     pub(crate) terms: u64,
-    /// Faults of each kind, and those that hit who led.
+    /// The faults of each kind, and those that hit the leader.
     pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
     pub(crate) tally: Tally,
     pub(crate) happened: Happened,
     pub(crate) written: u64,
     pub(crate) fenced: u64,
-    /// Overlaps after somebody else took a key away, and the longest.
+    /// The overlaps after another client deleted a key, and the longest of them.
     pub(crate) early: (u64, Duration),
-    /// Overlaps with a clock beyond the stated bound.
+    /// The overlaps with a clock beyond the stated bound, and the longest of them.
     pub(crate) skewed: (u64, Duration),
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Outcome {
     pub(crate) trace: Vec<Line>,
 }
 
-/// Carries the plan out. The same plan gives the same outcome, always and everywhere.
+/// Carries out the plan. The same plan gives the same outcome, always and everywhere.
 pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let settings = Settings {
         long_queue: plan.long_queue,
@@ -126,7 +126,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
     w.has_partitions = plan.beside == Beside::Partitions;
     w.turns = match plan.beside {
         Beside::Nothing => ELECTIONS.len() as u32,
-        // A session may want any number of permits of the semaphore.
+        // A session may request any number of permits of the semaphore.
         Beside::Locks => 10,
         Beside::Partitions => ELECTIONS.len() as u32 + 1 + COUNT,
     };
@@ -139,7 +139,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
         w.nodes[node].spread = member.spread;
         let looks = member.looks.at(plan.beside);
         w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
-        stand_again(w, node);
+        rejoin(w, node);
     }
     for fault in plan.faults.iter().copied() {
         w.after(fault.at, move |w| inflict(w, fault));
@@ -161,7 +161,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
             let what = format!("a partition is nobody's {HEALING:?} after the last fault");
             w.broken(Invariant::Liveness, what);
         }
-        // The calm must not need the end of work that ignores its token.
+        // The calm must not depend on the end of work that ignores its token.
         for node in 0..w.nodes.len() {
             w.nodes[node].work = Work::After(Duration::ZERO);
             w.finish_work(node);
@@ -188,7 +188,7 @@ fn works(member: &Member) -> Work {
     member.work.map_or(Work::Never, Work::After)
 }
 
-/// Nothing is at fault any more, everybody stands, and operators have taken away what was theirs.
+/// Ends all faults, lets all nodes join, and lets operators remove their own keys.
 fn calm(w: &mut World) {
     w.says(None, || "all faults end".to_owned());
     w.rules.clear();
@@ -199,8 +199,8 @@ fn calm(w: &mut World) {
     }
     w.tidy();
     for node in 0..w.nodes.len() {
-        stand_again(w, node);
-        // A node that still gives up its partitions, or still works on some of them, cannot share again yet.
+        rejoin(w, node);
+        // A node that is still releasing its partitions, or still works on some of them, cannot share again yet.
         return_after(w, node, SETTINGS.grace);
         return_after(w, node, SETTINGS.ttl);
         if let Work::After(lasts) = w.nodes[node].work {
@@ -214,12 +214,12 @@ impl World {
         self.run(self.remaining(since_start));
     }
 
-    /// How long it is until then.
+    /// Returns the time left until then.
     fn remaining(&self, since_start: Duration) -> Duration {
         since_start.saturating_sub(self.now.since(Time::ZERO))
     }
 
-    /// Work that went on after its term is over at last.
+    /// Ends work that continued after its term.
     fn finish_work(&mut self, node: usize) {
         let over = self.nodes[node].terms.iter();
         let over = over.filter(|t| t.reason.is_some() && !t.joined);
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Somebody acts for every partition.
+    /// Returns true if a node acts for every partition.
     fn is_owned(&self) -> bool {
         let terms = self.nodes.iter().flat_map(|n| n.valid_terms(self.now));
         let prefix = prefix_of(COUNT);

@@ -1,4 +1,4 @@
-//! Makes a long story that breaks an invariant a short and plain one that breaks the same.
+//! Reduces a long story that breaks an invariant to a short and plain one that breaks the same.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::world::promise::Invariant;
 use eldest_core::BATCH;
 use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 
-/// Leaves out and shortens whatever the invariant breaks without. `runs` is how many were needed.
+/// Removes and shortens all parts that are not needed to break the invariant. `runs` counts the runs that were needed.
 pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {
     let mut runs = 0;
     let mut breaks = |plan: &Plan| {
-        // A plan that cannot be kept teaches nobody.
+        // A plan that cannot be kept is of no use.
         if kept::check(plan).is_err() {
             return false;
         }
@@ -37,13 +37,13 @@ pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> 
     (best, runs)
 }
 
-/// Returns the weight of a plan, which every step that is kept reduces.
+/// Returns the weight of a plan, which every accepted step reduces.
 fn weight(plan: &Plan) -> (bool, usize, usize, Duration) {
     let lasts = plan.faults.iter().map(|fault| fault.lasts).sum();
     (plan.drawn, plan.members.len(), plan.faults.len(), lasts)
 }
 
-/// Every message takes the same time: a plan that draws nothing still breaks what it broke when the simulator draws in
+/// Gives every message the same time: a plan that draws nothing breaks the same promise even if the simulator draws in
 /// another order.
 fn undrawn(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     let delays = [best.delay, Duration::from_millis(2)];
@@ -60,7 +60,7 @@ fn undrawn(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     }
 }
 
-/// Halves first, then quarters, down to single ones.
+/// Removes half of the faults at first, then quarters, down to single ones.
 fn without_faults(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     let mut chunk = best.faults.len().div_ceil(2);
     while chunk > 0 {
@@ -92,7 +92,7 @@ fn shorter(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     }
 }
 
-/// Fewer nodes, with plain clocks, that look at everybody and end their work at once.
+/// Reduces the number of nodes, and gives them plain clocks, the whole queue to watch, and work that ends at once.
 fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     while best.members.len() > 1 {
         let mut less = best.clone();
@@ -129,7 +129,7 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     }
 }
 
-/// Faults of the first node and election in the first storm, at times that are read easily.
+/// Moves faults to the first node and election and to the first storm, at round times.
 fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     let mut attempt = |best: &mut Plan, change: &dyn Fn(&mut Plan)| {
         let mut less = best.clone();
@@ -167,10 +167,10 @@ fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     }
 }
 
-/// Dice that are tried: a fault chooses among so many keys of a story at most.
+/// The number of dice that are tried: a fault selects among so many keys of a story at most.
 const FEW: u64 = 16;
 
-/// To a multiple of that unit.
+/// Rounds to a multiple of that unit.
 fn round(time: Duration, unit: Duration) -> Duration {
     let units = (time.as_nanos() + unit.as_nanos() / 2) / unit.as_nanos();
     unit * units as u32

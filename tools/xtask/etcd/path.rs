@@ -1,4 +1,4 @@
-//! Prints where this version's etcd binary is. Shared by the manifests beside it.
+//! Prints the path of this version's etcd binary. The manifests beside this file share it.
 
 fn main() -> Result<(), etcd_bin_vendored::ArchitectureNotSupported> {
     println!("{}", etcd_bin_vendored::etcd_bin_path()?.display());

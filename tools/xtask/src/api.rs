@@ -1,4 +1,4 @@
-//! Lists the public interface of each published library in docs/api/, so that a change of it shows in review.
+//! Lists the public interface of each published library in docs/api/, so that a review shows each change of it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,10 +15,10 @@ use crate::{checks, process, setup};
 const LISTED: [&str; 5] = [CORE, LIBRARY, ROUTE, HTTP, TESTING];
 /// The remedy for lists that are out of date.
 const REMEDY: &str = "if that is meant, run `cargo xtask api` and commit docs/api";
-/// How many differences are shown.
+/// The number of differences that are shown.
 const SHOWN: usize = 20;
 
-/// The command `api`: writes the lists again.
+/// Runs the command `api`: writes the lists again.
 pub(crate) fn run() -> Result<ExitCode> {
     let stage = Stage::start("api", DEFAULT_LIMIT);
     let mut command = documenting(&stage)?;
@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The stage `api`: compares the lists with the code.
+/// Runs the stage `api`: compares the lists with the code.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let mut cargo = documenting(stage)?;
     if !stage.step(&mut cargo)? {
@@ -61,18 +61,18 @@ fn file(package: &str) -> PathBuf {
     folder().join(format!("{package}.txt"))
 }
 
-/// Cargo, to write the interfaces as JSON; hidden items are left out. What the libraries depend on is there from the stage
-/// `docs`.
+/// Returns a cargo command that writes the interfaces as JSON, without hidden items. The stage `docs` has already built
+/// the libraries' dependencies.
 fn documenting(stage: &Stage) -> Result<Command> {
     let mut cargo = checks::documenting(stage)?;
-    // Rustdoc alone has options of the nightly compiler: had cargo as well, build scripts would run again.
+    // Only rustdoc receives options of the nightly compiler: with them in cargo too, build scripts would run again.
     let rustdoc = setup::root().join("tools/xtask/rustdoc-json");
     let flags = "-Z unstable-options --output-format json --cap-lints allow";
     cargo.env("RUSTDOC", rustdoc).env("RUSTDOCFLAGS", flags);
     Ok(cargo)
 }
 
-/// One item a line, sorted. Left out is what the compiler implements by itself, and for all types.
+/// Lists the items, sorted, one a line. Implementations by the compiler itself, and those for all types, are left out.
 fn list(package: &str) -> Result<String> {
     let name = package.replace('-', "_");
     let json = setup::target().join("doc").join(format!("{name}.json"));
@@ -85,7 +85,7 @@ fn list(package: &str) -> Result<String> {
     Ok(items.into_iter().map(|item| item + "\n").collect())
 }
 
-/// The lines that are in one of both lists only; `None` if there are none.
+/// Returns the lines that only one of the lists has; `None` if there are none.
 fn difference(committed: &str, now: &str) -> Option<String> {
     let (old, new): (BTreeSet<_>, BTreeSet<_>) =
         (committed.lines().collect(), now.lines().collect());
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_and_what_came_is_shown() {
+    fn removed_and_added_items_are_shown() {
         assert_eq!(difference("a\nb\n", "b\na\n"), None);
         let shown = difference("a\nb\n", "a\nc\n").expect("they differ");
         assert_eq!(shown, "- b\n+ c\n");

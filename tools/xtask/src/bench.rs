@@ -14,19 +14,19 @@ use crate::together::BENCH;
 use crate::workspaces::Workspace;
 use crate::{consumer, packages, process, python, setup, tools};
 
-/// Peers that take more than a few packages of this machine's Debian are fetched only if this is given.
+/// The option with which peers are fetched that take more than a few Debian packages.
 const INSTALL: &str = "--install-peers";
-/// The option without which the sampler of processes is not built.
+/// The option with which the sampler of processes is built.
 const PROFILE: &str = "--profile";
 const REMEDY: &str = "`cargo xtask bench --install-peers` fetches it";
 const KAZOO: (&str, &str) = ("kazoo", "2.11.0");
-/// The client of Go's etcd that Debian bookworm has.
+/// The Go client of etcd in Debian bookworm.
 const GO_LIBRARIES: (&str, &str) = (
     "golang-etcd-server-dev",
     "usr/share/gocode/src/go.etcd.io/etcd/clientv3/client.go",
 );
 
-/// `cargo xtask bench`: builds, finds the programs of others that are needed, and passes everything on.
+/// Runs `cargo xtask bench`: builds, finds the external programs that are needed, and passes all arguments on.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let stage = Stage::start("bench", RELEASE_LIMIT);
     let install = args.iter().any(|arg| arg == INSTALL);
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     Ok(process::exit_code(status))
 }
 
-/// The stage `bench`: what is counted, and a few ratios that are far from what has to be reached if something is wrong. Without
-/// the features that the other tests have: with metrics, the library allocates more.
+/// Runs the stage `bench`: the counts, and a few ratios that are far from their targets if something is wrong. It
+/// leaves out the other tests' features, because the library allocates more with metrics.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     stage.tests(&mut Workspace::Lab.cargo(["test", "--package", BENCH])?)?;
     let mut bench = Command::new(build(
@@ -82,7 +82,7 @@ fn build(stage: &Stage, (workspace, name): (Workspace, &str), what: &[&str]) -> 
     Built::read(&stage.output(cargo.args(what))?).program(name)
 }
 
-/// The command `eldest`, built as it is given to users, but for this machine's libraries.
+/// Builds the command `eldest` as users receive it, but for this machine's libraries.
 fn command(stage: &Stage) -> Result<PathBuf> {
     eprintln!("==> bench: building the command, which takes minutes the first time");
     let command = (Workspace::Product, COMMAND);
@@ -120,14 +120,14 @@ fn go_peer(stage: &Stage) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The folder of kazoo, for Python's path.
+/// Returns the folder of kazoo, for Python's path.
 fn kazoo(stage: &Stage, install: bool) -> Result<PathBuf> {
     let there = python::is_there(KAZOO);
     ensure!(there || install, "not there; {REMEDY}");
     python::package(stage, KAZOO)
 }
 
-/// The jars of Debian's `ZooKeeper`, as Java wants them named.
+/// Returns the jars of Debian's `ZooKeeper`, in the form that Java expects.
 fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
     const PACKAGE: &str = "zookeeper";
     const JAR: &str = "usr/share/java/zookeeper.jar";
@@ -136,11 +136,11 @@ fn zookeeper(stage: &Stage, install: bool) -> Result<PathBuf> {
     ensure!(there || install, "not there; {REMEDY}");
     let (jar, _) = packages::unpack_whole(stage, PACKAGE, JAR)?;
     let jars = jar.parent().context("a folder")?.display().to_string();
-    // Jars that this machine has already were not fetched.
+    // Jars that this machine already has were not fetched.
     Ok(format!("{jars}/*:/usr/share/java/slf4j-api.jar").into())
 }
 
-/// Packages of users, for a cargo that can build them.
+/// Makes packages of users, and tells the bench which cargo can build them.
 fn users(stage: &Stage, bench: &mut Command) -> Result<PathBuf> {
     let cargo = setup::cargo([])?;
     for (name, value) in cargo.get_envs() {

@@ -16,14 +16,14 @@ use crate::published::PUBLISHED;
 use crate::setup;
 use crate::stage::Stage;
 
-/// Without what serves a book while it is written.
+/// mdBook, without the features that serve a book while it is written.
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: Some("0.5.4"),
     ask: &["--version"],
     arguments: &["--no-default-features", "--features", "search"],
 };
-/// Draws the guide's diagrams where they are read, as GitHub does.
+/// The preprocessor that lets the reader's browser draw the guide's diagrams, as GitHub does.
 const MERMAID: Tool = Tool {
     name: "mdbook-mermaid",
     version: Some("0.17.1"),
@@ -33,7 +33,7 @@ const MERMAID: Tool = Tool {
 /// The folder of the API documentation inside the book.
 const API: &str = "api";
 
-/// The command `docs`.
+/// Runs the command `docs`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     ensure!(args.is_empty(), "`cargo xtask docs` takes no arguments");
     let (mdbook, mermaid) = (MDBOOK.get()?, MERMAID.get()?);
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let libraries = libraries(&stage)?;
     let pages = source::write(setup::root(), &folder, &api_page(&libraries))?;
     stage.say(&format!("{pages} pages; building the book"));
-    // Adds itself to the book's settings, and its script beside them.
+    // The tool adds itself to the book's settings, and its script beside them.
     let mut install = setup::program(&mermaid.to_string_lossy());
     stage.output(install.arg("install").arg(&folder))?;
     let mut command = setup::program(&mdbook.to_string_lossy());
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
 /// A published package with a library.
 struct Library {
     package: String,
-    /// As Rust names it.
+    /// The library's name in Rust.
     name: String,
     description: String,
     features: Vec<String>,
@@ -97,7 +97,7 @@ fn libraries(stage: &Stage) -> Result<Vec<Library>> {
     Ok(libraries)
 }
 
-/// The page of the book that leads to the API documentation.
+/// Returns the page of the book that leads to the API documentation.
 fn api_page(libraries: &[Library]) -> String {
     let lines = libraries.iter().map(|library| {
         let (package, name) = (&library.package, &library.name);
@@ -111,7 +111,7 @@ fn api_page(libraries: &[Library]) -> String {
 
 /// Writes the API documentation of these libraries, with all their features, into that folder.
 fn document(stage: &Stage, libraries: &[Library], into: &Path) -> Result<()> {
-    // Its search would find what other commands have documented there.
+    // Otherwise the search would also find pages that other commands have written there.
     let written = setup::target().join("doc");
     if written.exists() {
         fs::remove_dir_all(&written).with_context(|| format!("emptying {}", written.display()))?;

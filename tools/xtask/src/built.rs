@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::metadata;
 use crate::workspaces::Workspace;
 
-/// Builds the program of that package and becomes it: its exit code and its signals are ours.
+/// Builds the program of that package and becomes it: its exit code and its signals are those of this process.
 pub(crate) fn become_it<A: AsRef<OsStr>>(
     program: (Workspace, &str),
     args: &[A],
@@ -19,7 +19,7 @@ pub(crate) fn become_it<A: AsRef<OsStr>>(
     become_it_with(program, args, None)
 }
 
-/// The same, with one more variable in its environment.
+/// Does the same with one more environment variable.
 pub(crate) fn become_it_with<A: AsRef<OsStr>>(
     (workspace, package): (Workspace, &str),
     args: &[A],
@@ -41,7 +41,8 @@ pub(crate) fn become_it_with<A: AsRef<OsStr>>(
     replace(&mut command).with_context(|| format!("running {}", binary.display()))
 }
 
-/// Builds the program of that package. Asks cargo where it put the binary, for the place depends on the user's settings.
+/// Builds the program of that package. The path of the binary comes from cargo, because it depends on the user's
+/// settings.
 fn build(workspace: Workspace, package: &str) -> Result<PathBuf> {
     let json = "--message-format=json-render-diagnostics";
     let mut child = workspace

@@ -1,4 +1,4 @@
-//! Runs the tests as an unfriendly caller would: what they need, they set themselves.
+//! Runs the tests as an unfriendly caller would, which the tests must withstand by their own settings.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use crate::settled::SETTLED;
 use crate::setup;
 use crate::stage::Stage;
 
-/// Signals are ignored and blocked, there is no terminal and no standard input, new files are for their owner alone, and few
-/// files may be open. What follows is the program.
+/// A script that runs a program with signals ignored and blocked, without a terminal or standard input, with new files
+/// for their owner alone, and with few open files permitted.
 const SCRIPT: &str = "umask 077; ulimit -n 1024; exec setsid --wait env --ignore-signal=HUP,INT,QUIT \
                       --block-signal=USR1,USR2,TERM,CHLD \"$@\" <&-";
-/// The stages that a caller's change can break; compilation is not among them, since no caller disturbs it.
+/// The stages that a caller's settings can break; compilation is not among them.
 const STAGES: [&str; 3] = ["unit", "simulate", "tests"];
-/// Rust's own tools are found through the home unless these name their folders.
+/// The folders of Rust's own tools, which are found through the home directory unless these variables name them.
 const TOOLS: [(&str, &str); 2] = [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")];
 
-/// The stage `caller`.
+/// Runs the stage `caller`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let this = env::current_exe().context("looking for this program")?;
     let home = env::var_os("HOME").map(PathBuf::from).context("HOME")?;

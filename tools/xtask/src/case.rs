@@ -10,23 +10,23 @@ use crate::process::{self, End};
 use crate::programs::Program;
 use crate::tally::Tally;
 
-/// The time that one test has. The longest takes a minute and a half on an idle machine.
+/// The time limit of one test. The longest takes a minute and a half on an idle machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Something that passes or fails.
+/// A test or command that passes or fails.
 #[derive(Debug)]
 pub(crate) struct Case {
     /// The unit of the sums, such as a file of tests.
     pub(crate) group: String,
     name: String,
     command: Command,
-    /// How somebody runs it alone.
+    /// The command that runs it alone.
     pub(crate) alone: String,
-    /// One test of a test program. Otherwise the exit code alone says whether it passed.
+    /// True for one test of a test program; otherwise the exit code alone decides.
     is_test: bool,
 }
 
-/// Why a case failed.
+/// The reason why a case failed.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) failure: Failure,
@@ -35,7 +35,7 @@ pub(crate) struct Failed {
 }
 
 impl Case {
-    /// A test of a program, with what `settings` sets in the environment.
+    /// Makes the case of a program's test, with the environment variables of `settings`.
     pub(crate) fn test(program: &Program, name: &str, settings: &Command) -> Self {
         let mut command = program.command();
         process::set_variables_of(settings, &mut command);
@@ -49,7 +49,7 @@ impl Case {
         }
     }
 
-    /// A command that passes if it exits with 0.
+    /// Makes the case of a command that passes if it exits with 0.
     pub(crate) fn command(group: &str, name: &str, command: Command, alone: &str) -> Self {
         Self {
             group: group.to_owned(),
@@ -60,7 +60,7 @@ impl Case {
         }
     }
 
-    /// The same in another group, whose settings the stage of that name gives.
+    /// Moves the case to another group, whose settings the stage of that name gives.
     pub(crate) fn of(mut self, group: &str, alone: &str) -> Self {
         self.name = format!("{}::{}", self.group, self.name);
         group.clone_into(&mut self.group);
@@ -68,12 +68,12 @@ impl Case {
         self
     }
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub(crate) fn shown(&self) -> String {
         format!("{}::{}", self.group, self.name)
     }
 
-    /// Runs it, and says why it failed, if it did. Its output goes to `output`.
+    /// Runs the case, and returns why it failed, if it did. Its output goes to `output`.
     pub(crate) fn run(&mut self, output: &mut Vec<String>) -> Result<Option<Failed>> {
         self.run_within(LIMIT, output)
     }
@@ -98,7 +98,7 @@ impl Case {
                 }
                 ("there is no such test".to_owned(), false)
             }
-            // A crash takes the program with it, so no test is reported as failed.
+            // After a crash of the program no test is reported as failed.
             End::Exited(status) => (status.to_string(), tally.failed > 0 || !self.is_test),
             End::TimedOut => (format!("killed after {} s", limit.as_secs()), true),
         };
@@ -116,7 +116,7 @@ pub(crate) mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    /// A test whose program is that script.
+    /// Makes the case of a test whose program is that script.
     pub(crate) fn case(folder: &Path, name: &str, text: &str) -> Case {
         let program = script(folder, name, text);
         Case::test(&program, "a::b", &Command::new("settings"))
@@ -124,12 +124,12 @@ pub(crate) mod tests {
 
     pub(crate) const PASSES: &str = "echo 'test result: ok. 1 passed; 0 failed'";
 
-    /// A test that fails and says why.
+    /// Returns a script of a test that fails with that reason.
     pub(crate) fn fails(reason: &str) -> String {
         format!("echo 'Error: {reason}'; echo 'test result: FAILED. 0 passed; 1 failed'; exit 101")
     }
 
-    /// Its reason, and whether it runs once more.
+    /// Returns the reason of the failure, and whether the case runs once more.
     fn failed(text: &str, limit: Duration) -> Option<(String, bool)> {
         let folder = tempfile::tempdir().unwrap();
         let mut case = case(folder.path(), "api", text);
@@ -148,7 +148,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_is_reported_with_its_reason_and_runs_once_more() {
+    fn failing_test_is_reported_with_its_reason_and_runs_once_more() {
         let late = failed(&fails("late"), LONG);
         assert_eq!(late, Some(("api::a::b: Error: late".to_owned(), true)));
     }

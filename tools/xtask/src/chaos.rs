@@ -12,7 +12,7 @@ use crate::workspaces::Workspace;
 use crate::{built, releases, tools};
 
 pub(crate) const PACKAGE: &str = "eldest-chaos";
-/// How the faults of wall clocks begin, which need libfaketime.
+/// The prefix of the faults of wall clocks, which need libfaketime.
 const CLOCKS: &str = "wall-clock-";
 const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
 
@@ -46,7 +46,7 @@ fn moves_clocks(args: &[OsString]) -> bool {
     args.iter().any(is_one) || !all.into_iter().any(given)
 }
 
-/// The harness, to upgrade a cluster through those versions.
+/// Makes the case in which the harness upgrades a cluster through those versions.
 pub(crate) fn upgrade(built: &Built, versions: &[PathBuf]) -> Result<Command> {
     let mut harness = Command::new(built.program(PACKAGE)?);
     harness.args(UPGRADE).args(etcds(versions));

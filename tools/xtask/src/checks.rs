@@ -12,25 +12,26 @@ use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, together,
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
-/// So many stories of the simulator are enough for `cargo xtask check`.
+/// The number of the simulator's stories for `cargo xtask check`.
 const FEW_SEEDS: &str = "1000";
 
-/// Packages that somebody builds alone, and the options; the library has a list of its own.
+/// Packages that users may build alone, and the options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [
-    // Clients of their own need none of ours.
+    // Users with clients of their own need none of ours.
     (ROUTE, &["--no-default-features"]),
     (HTTP, &[]),
-    // Programs that record what they do have no etcd of their own.
+    // Programs that only record need no etcd of their own.
     (TESTING, &["--no-default-features"]),
     // The image is built without features.
     ("eldest-node", &[]),
-    // The fault harness has it built with these.
+    // The fault harness builds it with these features.
     ("eldest-node", &["--all-features"]),
-    // `cargo xtask demo` builds no more.
+    // `cargo xtask demo` builds only this.
     ("eldest-demo", &[]),
 ];
 
-/// `cargo xtask check`: all is linted; of the tests, those in libraries, the simulator and this program are built and run.
+/// Runs `cargo xtask check`: all code is linted; of the tests, only those in libraries, the simulator and this program
+/// are built and run.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     source(stage)?;
     let product = together::build_unit_tests(stage, simulate::PACKAGE)?;
@@ -42,7 +43,7 @@ pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
     simulate::seeds(stage, &built, FEW_SEEDS)
 }
 
-/// The stage `source`.
+/// Runs the stage `source`.
 pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     for workspace in Workspace::ALL {
         stage.step(&mut workspace.cargo(["fmt", "--all", "--check"])?)?;
@@ -54,8 +55,8 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     runbooks::stage(stage)
 }
 
-/// The stage `features`. In the workspace, a feature that another member or a dev-dependency turns on hides that the library
-/// forgot to.
+/// Runs the stage `features`. In the workspace, another member or a dev-dependency may turn a feature on, which hides
+/// that the library forgot it.
 pub(crate) fn features(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let features = metadata.features()?.into_iter();
@@ -67,7 +68,7 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
-    // Apart from what is built together, and so from its lints.
+    // Some packages are not built together with the others, so their lints need a run of their own.
     let mut apart = Workspace::Lab.cargo(["clippy", "--all-targets"])?;
     apart.args(["--package", together::MODEL, "--package", together::BENCH]);
     stage.step(apart.args(DENY_WARNINGS))?;
@@ -78,7 +79,7 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `docs`: the documentation of all libraries.
+/// Runs the stage `docs`: the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
     let mut lab = Workspace::Lab.cargo(["doc", "--workspace", "--no-deps", "--lib"])?;
     for cargo in [&mut documenting(stage)?, &mut lab] {
@@ -87,7 +88,7 @@ pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// `cargo doc` of the product's libraries, with the features that `build` has compiled them with.
+/// Returns `cargo doc` for the product's libraries, with the features with which `build` has compiled them.
 pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
     cargo.arg(together::features(stage)?);
@@ -95,7 +96,7 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
+/// Runs the stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
 pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
     let metadata = Metadata::with_dependencies(stage, Workspace::Product)?;

@@ -8,11 +8,12 @@ use cargo_metadata::semver::Version;
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
-/// The first generation, whose last release is still what Debian 12 and Ubuntu 22.04 install.
+/// The first generation, whose last release Debian 12 and Ubuntu 22.04 still install.
 const OLD: &str = "1.29";
 /// The second generation.
 const NEW: &str = "2";
-/// Where Docker's own packages and Debian's put the second generation, a plugin of the client that also runs alone.
+/// The paths of the second generation in Docker's and in Debian's packages: a plugin of the client that also runs
+/// alone.
 const PLUGINS: [&str; 4] = [
     "/usr/local/lib/docker/cli-plugins/docker-compose",
     "/usr/local/libexec/docker/cli-plugins/docker-compose",
@@ -28,7 +29,7 @@ pub(crate) struct Compose {
     pub(crate) v2: PathBuf,
 }
 
-/// Finds both. Neither is left out in silence: the compose file is promised to work with each.
+/// Finds both. A missing one is reported, because the compose file must work with each.
 pub(crate) fn find(stage: &Stage) -> Result<Compose> {
     let installed = packages::find("docker-compose").into_iter();
     let plugins = PLUGINS.iter().map(PathBuf::from);
@@ -62,7 +63,7 @@ fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<(PathBuf, Vers
         .cloned()
 }
 
-/// Debian's, which is not installed for it.
+/// Fetches Debian's package without installing it.
 fn fetched(stage: &Stage) -> Result<(PathBuf, Version)> {
     let path = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose")?;
     let version = version_of(stage, &path);

@@ -14,27 +14,27 @@ use crate::stage::Stage;
 use crate::together::OTHER_CRYPTOGRAPHY;
 use crate::{packed, setup, tally};
 
-/// How many crates the library may add to what its user needs anyway. `twox-hash` needs none itself: the function that
-/// routes keys to partitions is published and must not be one of our own making. `getrandom`, with its `cfg-if`, draws
-/// lease ids from the kernel, so that clones of a machine draw different ones. Guards need process descriptors, from
-/// `rustix` with its `bitflags` and `linux-raw-sys`, and a spawned guard outlives signals by tokio's `signal-hook-registry`
-/// with its `errno`. `eldest-core` is ours.
+/// How many crates the library may add to those that its user needs anyway. `twox-hash` has no dependencies; it is
+/// needed because the function that routes keys to partitions is published and must not be one of our own making.
+/// `getrandom`, with its `cfg-if`, draws lease ids from the kernel, so that clones of a machine draw different ones.
+/// Guards need process descriptors, from `rustix` with its `bitflags` and `linux-raw-sys`, and a spawned guard outlives
+/// signals by tokio's `signal-hook-registry` with its `errno`. `eldest-core` is ours.
 const ALLOWED: usize = 16;
 const CLIENT: &str = "etcd-client";
-/// The package of a user of the library, and of one who uses etcd-client by itself.
+/// The package of a user of the library, and of a user of etcd-client alone.
 pub(crate) const WITH: &str = "with";
 pub(crate) const WITHOUT: &str = "without";
-/// As Cargo.toml has it.
+/// The profile as Cargo.toml has it.
 const PROFILE: [&str; 4] = [
     "--config",
     "profile.dev.debug=\"line-tables-only\"",
     "--config",
     "profile.dev.package.\"*\".debug=false",
 ];
-/// Built while there is no README, and where it matters only that the library builds.
+/// A program that is built while there is no README, and where it only matters that the library builds.
 const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
 
-/// The stage `consumer`.
+/// Runs the stage `consumer`.
 pub(crate) fn run(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let published = package(stage, &metadata)?;
@@ -50,7 +50,7 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         NO_README.to_owned()
     };
     let tokio = "tokio = { version = \"1\", features = [\"full\"] }\n";
-    // Built as it is packed, too, though README's first program does not need it.
+    // This crate is built from its package, too, though README's first program does not need it.
     let testing = format!(
         "{TESTING} = {{ version = \"={}\", default-features = false }}\n",
         metadata.version()?
@@ -109,7 +109,7 @@ pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
     Ok(folder())
 }
 
-/// Where and as the workspace is built, so that what both need of a dependency is built once.
+/// Sets the folder and the options of the workspace's build, so that a dependency of both is built once.
 fn built<'a>(cargo: &'a mut Command, user: &Path) -> &'a mut Command {
     cargo.args(PROFILE).current_dir(user);
     cargo.env("CARGO_TARGET_DIR", setup::target())
@@ -119,12 +119,13 @@ fn folder() -> PathBuf {
     setup::target().join("consumer")
 }
 
-/// Packs every crate that is published with the library, as its users will have them, and names them as what a user's
-/// manifest is to take instead of the registry's. Not built by cargo here: README's program builds them.
+/// Packs every crate that is published with the library, as its users will have them. Returns the lines by which a
+/// user's manifest takes these packages instead of the registry's. cargo does not build them here, because README's
+/// program does.
 fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
     let unbuilt = ["--no-verify", "--allow-dirty"];
     let named = PUBLISHED.iter().flat_map(|name| ["--package", name]);
-    // The first asks what the second does not, and leaves nothing.
+    // The first command makes further checks, but leaves no package.
     for command in [&["publish", "--dry-run"][..], &["package"]] {
         let arguments = command.iter().copied().chain(unbuilt);
         let mut command = setup::cargo(arguments.chain(named.clone()))?;
@@ -151,7 +152,7 @@ fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// The crates a package with these dependencies needs at run time, itself left out.
+/// Counts the crates that a package with these dependencies needs at run time, without itself.
 fn count(stage: &Stage, name: &str, dependencies: &str, patch: &str) -> Result<BTreeSet<String>> {
     let folder = generate(name, dependencies, "fn main() {}\n", patch)?;
     let mut tree = setup::cargo(["tree", "--edges", "normal", "--prefix", "none"])?;
@@ -159,7 +160,7 @@ fn count(stage: &Stage, name: &str, dependencies: &str, patch: &str) -> Result<B
     Ok(tally::crates(&tree, name))
 }
 
-/// Writes a package of its own workspace, whose lock file is made afresh as a new user's would be.
+/// Writes a package with its own workspace and a new lock file, like a new user's.
 fn generate(name: &str, dependencies: &str, program: &str, patch: &str) -> Result<PathBuf> {
     let folder = folder().join(name);
     let manifest = format!(
@@ -179,7 +180,7 @@ fn generate(name: &str, dependencies: &str, program: &str, patch: &str) -> Resul
     Ok(folder)
 }
 
-/// The first Rust program of a Markdown text, lines that rustdoc hides included.
+/// Returns the first Rust program of a Markdown text, with the lines that rustdoc hides.
 fn program(markdown: &str) -> Option<String> {
     let mut lines = markdown.lines();
     lines.find(|line| {

@@ -17,10 +17,10 @@ const TOOL: Tool = Tool {
     arguments: &[],
 };
 
-/// The checks that need nothing but the registry.
+/// The checks that need only the registry.
 const OFFLINE: [&str; 4] = ["check", "licenses", "bans", "sources"];
 
-/// The stage `deny`.
+/// Runs the stage `deny`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let tool = TOOL.get()?;
     for workspace in Workspace::ALL {
@@ -45,7 +45,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The command `deny`: cargo-deny with these arguments, or with all its checks.
+/// Runs the command `deny`: cargo-deny with these arguments, or with all its checks.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let tool = TOOL.get()?;
     let args: Vec<&str> = match args {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the call of cargo-deny in that workspace. It looks for deny.toml in the folders above, too.
+/// Returns the call of cargo-deny in that workspace. It also searches the parent folders for deny.toml.
 fn deny(tool: &Path, workspace: Workspace, args: &[&str]) -> Result<Command> {
     let mut command = setup::program(tool.to_str().context("the path of cargo-deny")?);
     command.args(args).current_dir(workspace.folder());

@@ -1,5 +1,5 @@
-//! Makes what people install of the command `eldest`: static programs in archives, and packages for Debian; and checks
-//! that they start, install and disappear.
+//! Makes what people install of the command `eldest`: static programs in archives, and packages for Debian. Checks that
+//! they start, install and uninstall.
 
 mod archive;
 mod cross;
@@ -17,7 +17,7 @@ use crate::metadata::{self, Metadata};
 use crate::setup;
 use crate::stage::Stage;
 
-/// The targets of a release, with Debian's words for them.
+/// The targets of a release, with their names in Debian.
 const TARGETS: [Target; 2] = [
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -43,13 +43,13 @@ struct Target {
 /// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
-    /// A release for these.
+    /// A release for these targets.
     Release(Vec<Target>),
-    /// A package of this machine's kind, compiled without optimisation, and its check.
+    /// A package for this machine, compiled without optimisation, and its check.
     Check,
 }
 
-/// A static program, and the folder for what is made of it.
+/// A static program, and the folder for its archives and packages.
 struct Program {
     version: String,
     target: Target,
@@ -60,7 +60,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// `cargo xtask dist`.
+/// Runs `cargo xtask dist`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let wanted = parse(args)?;
     let mut stage = Stage::start("dist", RELEASE_LIMIT);
@@ -143,7 +143,7 @@ fn one(
         .collect())
 }
 
-/// The package alone, of a program that is compiled without optimisation.
+/// Makes and checks only the package, of a program that is compiled without optimisation.
 fn check(stage: &mut Stage) -> Result<()> {
     let host = metadata::host(stage)?;
     let kind = |triple: &str| triple.split('-').next().map(str::to_owned);
@@ -170,7 +170,7 @@ fn check(stage: &mut Stage) -> Result<()> {
 }
 
 impl Program {
-    /// Checks that it is static and starts, and lays out everything that an archive has.
+    /// Checks that the program is static and starts, and lays out all files of an archive.
     fn lay_out(&self, stage: &mut Stage) -> Result<PathBuf> {
         ensure!(
             fixed::is_static(&fs::read(&self.binary)?),

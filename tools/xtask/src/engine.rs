@@ -11,12 +11,12 @@ use crate::process::{self, End};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
-/// How long one question to the engine may take.
+/// The time limit of one request to the engine.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long the engine may take to start.
 const START: Duration = Duration::from_secs(60);
 
-/// Makes sure that the engine answers; starts it when we are root.
+/// Makes sure that the engine answers; starts it if this process is root.
 pub(crate) fn ensure(stage: &mut Stage) -> Result<()> {
     packages::ensure(stage, &["docker.io", "docker-compose"])?;
     if let Some(version) = version() {
@@ -32,7 +32,7 @@ pub(crate) fn ensure(stage: &mut Stage) -> Result<()> {
     start(stage)
 }
 
-/// Starts the engine in the background, where it stays.
+/// Starts the engine in the background, where it keeps running.
 fn start(stage: &Stage) -> Result<()> {
     let path = setup::target().join("dockerd.log");
     fs::create_dir_all(setup::target())?;
@@ -70,7 +70,7 @@ fn start(stage: &Stage) -> Result<()> {
     }
 }
 
-/// The engine's version, if it answers in time.
+/// Returns the engine's version, if it answers in time.
 fn version() -> Option<String> {
     let mut command = setup::program("docker");
     command

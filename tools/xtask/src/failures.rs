@@ -1,9 +1,9 @@
 //! Reads the names, reasons and output of failed tests from libtest's output.
 
-/// More of a reason is above, where the test printed it.
+/// The length at which a reason is cut; the test printed the whole reason above.
 const LONGEST: usize = 400;
 
-/// Texts by which a test says that it saw a promise broken. Such a test is never repeated: a promise that is broken once in
+/// Texts by which a test reports a broken promise. Such a test is never repeated: a promise that is broken in one of
 /// two runs is broken.
 const BROKEN_PROMISES: [&str; 8] = [
     "VIOLATION I1",
@@ -16,7 +16,7 @@ const BROKEN_PROMISES: [&str; 8] = [
     "leaked secret",
 ];
 
-/// By this line a test says that nothing else on the machine can make it fail. It is not repeated either.
+/// The line by which a test reports that no other load of the machine can make it fail. It is not repeated either.
 const VIRTUAL: &str = "this test runs in virtual time";
 
 /// A test that failed.
@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// Returns true if what the test saw counts, though it may pass when it runs again.
+    /// Returns true if the test's finding counts, even if the test would pass when it runs again.
     pub(crate) fn is_final(&self) -> bool {
         let mut lines = self.output.iter();
         lines.any(|line| {
@@ -48,20 +48,21 @@ impl Failure {
 }
 
 impl std::fmt::Display for Failure {
-    /// Name and reason in one line.
+    /// Formats name and reason in one line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.name, self.reason)
     }
 }
 
-/// Why a test failed, as far as it says so.
+/// The reason why a test failed, as far as it printed one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Reason(String);
 
 impl Reason {
     /// Reads a line that the test printed. The last reason is kept.
     pub(crate) fn read(&mut self, line: &str) {
-        // A panic's message is on the line after the one that says where, what was compared below; an error's on its own.
+        // A panic's message is on the line after its location, and compared values are below; an error's message is on
+        // its own line.
         let is_reason = line.starts_with("Error: ")
             || (line.starts_with("thread '") && line.contains(" panicked at "));
         let compared = ["  left: ", " right: "].iter();
@@ -75,7 +76,7 @@ impl Reason {
         }
     }
 
-    /// This one, or the other if the test said nothing.
+    /// Returns this reason, or the other one if the test printed none.
     pub(crate) fn or(self, other: impl Into<String>) -> Self {
         if self.0.is_empty() {
             Self(other.into())
@@ -100,7 +101,7 @@ impl std::fmt::Display for Reason {
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     found: Vec<Failure>,
-    /// True if the lines belong to failed tests: others may print their output too.
+    /// True if the lines belong to failed tests; passed tests may print their output too.
     among: bool,
     /// True if the lines belong to the last failed test.
     inside: bool,
@@ -124,7 +125,7 @@ impl Failures {
         }
     }
 
-    /// All failed tests, in the order in which they were reported.
+    /// Returns all failed tests, in the order in which they were reported.
     pub(crate) fn found(self) -> Vec<Failure> {
         self.found
     }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_promise_or_virtual_time_is_found_in_the_output_of_its_own_test() {
+    fn broken_promise_or_virtual_time_is_found_in_its_tests_output() {
         let got = found(&[
             "failures:",
             "---- a stdout ----",

@@ -20,16 +20,16 @@ pub(crate) const COMMAND: &str = "eldest";
 pub(crate) const NODE: &str = "eldest-node";
 /// The program that docker-compose.yml runs while a node leads.
 pub(crate) const WORKER: &str = "eldest-worker";
-/// The profile of what a release consists of.
+/// The profile of release builds.
 pub(crate) const PROFILE: &str = "dist";
-/// A release build of everything takes minutes on an idle machine.
+/// The time limit of a release build, which takes minutes on an idle machine.
 pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(3600);
-/// Without its debug information a program is a tenth of the size.
-/// A static program finds getrandom(2) only if the backend is named; otherwise it keeps `/dev/urandom` open.
+/// The flags of a static program. Without debug information it is a tenth of the size. It finds getrandom(2) only if
+/// the backend is named; otherwise it keeps `/dev/urandom` open.
 const FLAGS: &str =
     r#"-C target-feature=+crt-static -C strip=debuginfo --cfg getrandom_backend="linux_getrandom""#;
 
-/// `cargo xtask static`.
+/// Runs `cargo xtask static`.
 pub(crate) fn run() -> ExitCode {
     let stage = Stage::start("static", RELEASE_LIMIT);
     let result = release(&stage).and_then(|binary| {
@@ -44,7 +44,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// The command as it is given to users.
+/// Builds the command as users receive it.
 pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static, for release"));
     let binary = build(stage, &["--profile", PROFILE, "--package", CLI])?;
@@ -56,7 +56,7 @@ pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The command as tests want it: sooner built.
+/// Builds the command for tests, which takes less time.
 pub(crate) fn for_tests(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static"));
     build(stage, &["--package", CLI, "--bins"])
@@ -66,7 +66,8 @@ fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
     let host = metadata::host(stage)?;
     let mut cargo = setup::cargo([
         "build",
-        // Named, though it is this machine's: so the flags are not for build scripts and procedural macros.
+        // The target is named, though it is this machine's, so that the flags do not apply to build scripts and
+        // procedural macros.
         "--target",
         &host,
         "--message-format=json-render-diagnostics",
@@ -75,7 +76,7 @@ fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
     Built::read(&messages).program(COMMAND)
 }
 
-/// The contents of programs in a few digits.
+/// Returns a short fingerprint of the programs' contents.
 pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
     let mut hasher = DefaultHasher::new();
     for binary in binaries {

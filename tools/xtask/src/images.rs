@@ -16,7 +16,8 @@ use crate::fixed::RELEASE_LIMIT;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{engine, setup, together};
 
-/// The label of every image made here. Its value says of what; an image without it was pulled, or is somebody else's.
+/// The label of every image made here. Its value names the contents. An image without it was pulled, or belongs to
+/// someone else.
 const LABEL: &str = "eldest.image";
 
 /// The images, for the help.
@@ -40,12 +41,12 @@ enum Kind {
     Node,
     /// The command `eldest`.
     Command {
-        /// Built in seconds, for tests.
+        /// True for the image for tests, which is built in seconds.
         test: bool,
     },
 }
 
-/// The images of the tests in containers, made when none is named.
+/// The images of the tests in containers, which are made if the command names none.
 const ALL: [Kind; 5] = [
     Kind::Etcd(None),
     Kind::Bases,
@@ -54,7 +55,7 @@ const ALL: [Kind; 5] = [
     Kind::Command { test: true },
 ];
 
-/// `cargo xtask images`.
+/// Runs `cargo xtask images`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let kinds = parse(args)?;
     let limit = if kinds.contains(&Kind::Command { test: false }) {
@@ -90,17 +91,17 @@ fn parse(args: &[String]) -> Result<Vec<Kind>> {
         .collect()
 }
 
-/// Makes the images that do not change with this workspace's code.
+/// Makes the images that do not depend on this workspace's code.
 pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
 }
 
-/// Makes what the design's tests of failover need beside the node.
+/// Makes the further images that the tests of failover need beside the node's.
 pub(crate) fn make_others(stage: &mut Stage) -> Result<()> {
     make(stage, &[Kind::Etcd(None), Kind::Haproxy])
 }
 
-/// Makes the Debian that packages are installed in.
+/// Makes the Debian in which packages are installed.
 pub(crate) fn make_debian(stage: &mut Stage) -> Result<()> {
     bases::make(stage)
 }
@@ -120,14 +121,14 @@ fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
     Ok(())
 }
 
-/// An image to be made.
+/// The description of an image.
 struct Image<'a> {
     name: &'a str,
-    /// True if others publish images under this name, so that one not made here was pulled.
+    /// True if others publish images under this name, so that an image without the label was pulled.
     public: bool,
-    /// Everything that decides what is inside, recipe included: while it stays the same, so does the image.
+    /// A text that determines the contents, including the recipe: while it stays the same, so does the image.
     made_of: &'a str,
-    /// Dockerfile instructions for what is not a file.
+    /// Dockerfile instructions for the settings that are not files.
     settings: &'a [&'a str],
     owner: Owner,
 }
@@ -135,9 +136,9 @@ struct Image<'a> {
 /// The owner of an image's files.
 #[derive(Clone, Copy)]
 enum Owner {
-    /// Root owns all of them, whatever user laid them out.
+    /// Root owns all files, whichever user laid them out.
     Root,
-    /// As they were laid out.
+    /// The files keep their owners.
     AsItIs,
 }
 
@@ -145,14 +146,14 @@ enum Owner {
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// Not made here.
+    /// An image that was not made here.
     Foreign,
-    /// Made here, of this.
+    /// An image that was made here, with this description.
     Ours(String),
 }
 
 impl Image<'_> {
-    /// Returns true if the image has to be made; prints the reason if not.
+    /// Returns true if the image must be made; prints the reason if not.
     fn is_missing(&self, stage: &Stage) -> bool {
         let why = self.good_enough(&found(self.name));
         if let Some(why) = &why {
@@ -161,7 +162,7 @@ impl Image<'_> {
         why.is_none()
     }
 
-    /// Why what is there may stay, if it may. What was pulled is left alone.
+    /// Returns why the existing image may stay, if it may. A pulled image is left alone.
     fn good_enough(&self, found: &Found) -> Option<String> {
         match found {
             Found::Ours(of) if of == self.made_of => Some(format!("is there ({of})")),
@@ -172,7 +173,7 @@ impl Image<'_> {
         }
     }
 
-    /// Makes it of the files in `root`. `docker import` needs no builder, so any engine will do.
+    /// Makes the image of the files in `root`. `docker import` needs no builder, so every engine can do it.
     fn import(&self, stage: &Stage, root: &Path) -> Result<()> {
         let archive = root.with_extension("tar");
         let mut tar = setup::program("tar");
@@ -190,8 +191,8 @@ impl Image<'_> {
         import.args(["--change", &format!("LABEL {LABEL}={:?}", self.made_of)]);
         stage.output(import.arg(&archive).arg(self.name))?;
         fs::remove_file(&archive)?;
-        // The image that had the name before, if any. One that a container still uses stays.
-        // So does what a build has made of one up to now: it has the label of what it started from.
+        // Removes the image that had the name before, if there was one. An image that a container still uses stays. So
+        // does an image that a build made from it, which has the label of its base.
         let own = format!("label={LABEL}");
         let filters = ["--filter", &own, "--filter", "label!=eldest.stage"];
         let mut prune = setup::program("docker");
@@ -216,7 +217,7 @@ fn found(name: &str) -> Found {
     }
 }
 
-/// An empty folder to lay an image's files out in. What a step that was killed has mounted in it is unmounted.
+/// Makes an empty folder to lay out an image's files. Mounts that a killed run left in it are unmounted.
 fn workshop(stage: &Stage, name: &str) -> Result<PathBuf> {
     let root = setup::target().join("images").join(name);
     if root.exists() {
@@ -240,7 +241,7 @@ fn mounted_below<'a>(root: &Path, mounts: &'a str) -> Vec<&'a Path> {
     below.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
-/// The files in what `ldd` printed. The kernel's own library has none.
+/// Returns the files in the output of `ldd`. The kernel's own library has none.
 fn libraries(printed: &str) -> impl Iterator<Item = &Path> {
     let lines = printed.lines();
     let files = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_asked_for_by_name_and_etcd_by_series() {
+    fn images_are_requested_by_name_and_etcd_by_series() {
         let kinds = parse(&words("etcd@3.6 node")).unwrap();
         assert_eq!(kinds, [Kind::Etcd(Some("3.6".to_owned())), Kind::Node]);
         let kinds = parse(&words("eldest eldest-test")).unwrap();
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_and_the_libraries_are_files_and_the_kernels_own_is_not() {
+    fn loader_and_libraries_are_files_but_not_the_kernels_own() {
         let printed = "\tlinux-vdso.so.1 (0x00007f5e11f98000)\n\
                        \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f5e11da5000)\n\
                        \t/lib64/ld-linux-x86-64.so.2 (0x00007f5e11f9a000)\n";
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_below_a_folder_is_unmounted_in_reverse_order() {
+    fn mounts_below_a_folder_are_unmounted_in_reverse_order() {
         let mounts = "proc /proc proc rw 0 0\nproc /t/debian/proc proc rw 0 0\nsysfs /t/debian/sys sysfs rw 0 0\n\
                       x /t/debian-other/proc proc rw 0 0\ny /t/debian/proc/sys y rw 0 0\n";
         let found = mounted_below(Path::new("/t/debian"), mounts);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_rebuilt_when_its_parts_change_and_a_pulled_one_never() {
+    fn image_is_rebuilt_when_its_parts_change_unless_it_was_pulled() {
         let image = |public| Image {
             name: "etcd",
             public,

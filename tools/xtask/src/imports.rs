@@ -18,7 +18,7 @@ const HEADING: &str = "## Rooms of the library";
 /// The entry of a room that may import everything.
 const EVERYTHING: &str = "everything";
 
-/// The stage `imports`.
+/// Runs the stage `imports`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let text = fs::read_to_string(setup::root().join("ARCHITECTURE.md"))?;
     let rooms = Rooms::parse(&text)?;
@@ -50,7 +50,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The root file of every library and program of both workspaces.
+/// Returns the root file of every library and program of both workspaces.
 fn roots() -> Result<Vec<PathBuf>> {
     let mut packages = vec![setup::root().to_owned()];
     for folder in ["crates", "tools", "lab"] {
@@ -68,11 +68,11 @@ fn roots() -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// By room, what it may import; `None`: everything.
+/// The rooms that each room may import; `None` means all.
 struct Rooms(BTreeMap<String, Option<BTreeSet<String>>>);
 
 impl Rooms {
-    /// Reads the table below [`HEADING`]: its first column names a room, its last one what that may import.
+    /// Reads the table below [`HEADING`]: its first column names a room, its last one the rooms that it may import.
     fn parse(text: &str) -> Result<Self> {
         let (_, section) = text
             .split_once(HEADING)
@@ -106,7 +106,7 @@ impl Rooms {
         Ok(Self(rooms))
     }
 
-    /// Imports that the table does not allow, and rooms that it does not name.
+    /// Returns the imports that the table does not allow, and rooms that it does not name.
     fn broken(&self, imports: &[Import]) -> Vec<String> {
         let mut broken = BTreeSet::new();
         for import in imports {
@@ -133,7 +133,7 @@ impl Rooms {
     }
 }
 
-/// Where the file of a child module lies.
+/// Returns the file of a child module.
 fn file_of(folder: &Path, name: &str) -> Option<PathBuf> {
     let files = [format!("{name}.rs"), format!("{name}/mod.rs")];
     files
@@ -150,7 +150,7 @@ mod tests {
         | `driver/` | the task | `state`, `util` |\n| `state/` | what is shown | `util` |\n\
         | `util/` | containers |  |\n| `lib.rs` | all | everything |\n\n## Next\n";
 
-    /// A package of these files in a folder of its own.
+    /// Makes a package of these files in a folder of its own.
     fn package(files: &[(&str, &str)]) -> (tempfile::TempDir, Graph) {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

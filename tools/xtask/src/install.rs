@@ -1,4 +1,4 @@
-//! Installs tools of the Rust world into `target/tools`, from the crates' registry.
+//! Installs tools written in Rust into `target/tools`, from the crates' registry.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{packages, process, setup};
 
-/// A tool, and what it is built as.
+/// A tool, and its build options.
 pub(crate) struct Tool {
     /// The name of the package and of its program.
     pub(crate) name: &'static str,
-    /// The only version that is used. `None`: any that is there, else the newest.
+    /// The only version that is used; `None` for any installed one, else the newest.
     pub(crate) version: Option<&'static str>,
     /// The arguments that make it print its version.
     pub(crate) ask: &'static [&'static str],
@@ -19,7 +19,7 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
-    /// Where it is, if it is in `target/tools` or on the path.
+    /// Returns the program's path, if it is in `target/tools` or on the path.
     pub(crate) fn find(&self) -> Option<PathBuf> {
         let ours = folder().join("bin").join(self.name);
         let found = [Some(ours), packages::find(self.name)];
@@ -27,7 +27,7 @@ impl Tool {
         found.find(|program| program.is_file() && self.is_wanted(program))
     }
 
-    /// Where it is; installed first if it is missing, which takes minutes.
+    /// Returns the program's path. A missing program is installed first, which takes minutes.
     pub(crate) fn get(&self) -> Result<PathBuf> {
         if let Some(found) = self.find() {
             return Ok(found);

@@ -1,10 +1,10 @@
-//! The time that a stage has. It counts only while nobody holds the stage back on purpose.
+//! Counts the time of a stage, without the time in which other stages hold it back on purpose.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A stage that runs beside others at the lowest priority gets what they leave of the machine. Its time begins when the others
-/// have ended and wait for it.
+/// The time limit of a stage. A stage that runs beside others, at the lowest priority, gets only their rest of the
+/// machine. Its time begins when the others have ended and wait for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
     length: Duration,
@@ -27,7 +27,7 @@ impl Limit {
         }
     }
 
-    /// Its time begins, unless it has begun.
+    /// Starts the time, unless it has begun.
     pub(crate) fn begin(&self) {
         self.begun.get_or_init(Instant::now);
     }

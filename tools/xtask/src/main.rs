@@ -229,7 +229,7 @@ fn dispatch(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// One line for each command.
+/// Returns one line for each command.
 fn describe() -> String {
     COMMANDS.iter().fold(String::new(), |mut text, command| {
         let call = format!("cargo xtask {} {}", command.name, command.options);

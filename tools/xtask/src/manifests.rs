@@ -1,4 +1,4 @@
-//! Validates what `deploy/` has for Kubernetes: the Helm chart, and the kustomize bases that are rendered from it.
+//! Validates the files of `deploy/` for Kubernetes: the Helm chart, and the kustomize bases that are rendered from it.
 
 mod charts;
 #[cfg(test)]
@@ -13,14 +13,15 @@ use anyhow::{Result, ensure};
 use crate::stage::Stage;
 use crate::{python, setup};
 
-/// A Python package that brings the schemas with it. Its version is the newest release of Kubernetes that it knows.
+/// A Python package that contains the schemas. Its version is the newest release of Kubernetes that it knows.
 const VALIDATOR: (&str, &str) = ("kubernetes-validate", "1.37.0");
-/// The manifests are good for these: the newest, and the oldest whose disruption budgets know what they say.
+/// The releases for which the manifests must be valid: the newest, and the oldest whose disruption budgets know all
+/// fields.
 const RELEASES: [&str; 2] = ["1.37", "1.27"];
 /// A field, and a misspelling of it.
 const BREAK: (&str, &str) = ("maxSurge:", "maxSurges:");
 
-/// The stage `manifests`.
+/// Runs the stage `manifests`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     if !python::has_pip() {
         stage.skip("there is no Python with pip, from which the validator and Helm come");
@@ -43,7 +44,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// A validator that refuses nothing would prove nothing, so it receives something to refuse.
+/// Checks that the validator refuses a wrong manifest, because a validator that refuses nothing would prove nothing.
 fn refuses_another(validator: &Path, release: &str, manifest: &str) -> Result<()> {
     let broken = manifest.replacen(BREAK.0, BREAK.1, 1);
     ensure!(

@@ -9,11 +9,11 @@ use crate::stage::Stage;
 use crate::together::{self, EVERYTHING};
 use crate::{chaos, pool, suites};
 
-/// The stage `versions`. A version that cannot be tested does not keep the others from it.
+/// Runs the stage `versions`. A version that cannot be tested does not stop the others.
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     let lab = together::build_lab(stage)?;
     let built = together::build(stage, &EVERYTHING)?;
-    // The upgrade takes longest.
+    // The upgrade takes longest, so it begins first.
     let mut cases = vec![upgrade(stage, &lab)?];
     let tools = suites::with_tools(stage)?;
     for series in SUPPORTED {
@@ -29,7 +29,7 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     pool::run(stage, cases)
 }
 
-/// A cluster that is upgraded through all versions under load.
+/// Makes the case that upgrades a cluster through all versions under load.
 fn upgrade(stage: &Stage, built: &Built) -> Result<Case> {
     let harness = chaos::upgrade(built, &all(stage)?)?;
     let alone = "cargo xtask chaos --fault rolling-upgrade";

@@ -12,11 +12,11 @@ use crate::setup;
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
 
-/// The workspace as cargo sees it.
+/// The workspace as cargo describes it.
 pub(crate) struct Metadata(cargo_metadata::Metadata);
 
 impl Metadata {
-    /// The library alone; downloads nothing.
+    /// Reads the library alone; downloads nothing.
     pub(crate) fn of_workspace(stage: &Stage) -> Result<Self> {
         Self::read(stage, Workspace::Product, &["--no-deps"])
     }
@@ -38,12 +38,12 @@ impl Metadata {
         Ok(Self(metadata))
     }
 
-    /// Every package, this workspace's included.
+    /// Returns every package, including this workspace's.
     pub(crate) fn packages(&self) -> &[Package] {
         &self.0.packages
     }
 
-    /// The library's features, without `default` and without those that only stand for others of its features.
+    /// Returns the library's features, without `default` and without those that only combine others.
     pub(crate) fn features(&self) -> Result<Vec<&str>> {
         let all = self.library()?.features.iter();
         let own = all.filter(|(name, brings)| {
@@ -53,7 +53,7 @@ impl Metadata {
         Ok(own.map(|(name, _)| name.as_str()).collect())
     }
 
-    /// The version of `dependency` the library asks for.
+    /// Returns the version of `dependency` that the library requires.
     pub(crate) fn requirement(&self, dependency: &str) -> Result<String> {
         let mut dependencies = self.library()?.dependencies.iter();
         let found = dependencies.find(|found| found.name == dependency);
@@ -61,7 +61,7 @@ impl Metadata {
         Ok(found.req.to_string())
     }
 
-    /// The names of what the library needs for its features and its tests alone, and its users do not.
+    /// Returns the dependencies that only the library's features and tests need, but its users do not.
     pub(crate) fn only_for_others(&self) -> Result<BTreeSet<&str>> {
         let dependencies = self.library()?.dependencies.iter();
         let (always, others): (Vec<_>, Vec<_>) =
@@ -71,18 +71,18 @@ impl Metadata {
         Ok(others.filter(|name| !always.contains(name)).collect())
     }
 
-    /// The library's version.
+    /// Returns the library's version.
     pub(crate) fn version(&self) -> Result<&Version> {
         Ok(&self.library()?.version)
     }
 
-    /// The Rust version the library declares.
+    /// Returns the Rust version that the library declares.
     pub(crate) fn rust_version(&self) -> Result<&Version> {
         let declared = self.library()?.rust_version.as_ref();
         declared.context("the library declares no rust-version")
     }
 
-    /// Everything needed to build the library: "name version" and the Rust version declared, if any.
+    /// Returns all packages needed to build the library: "name version" and the declared Rust version, if any.
     pub(crate) fn needed(&self) -> Result<BTreeMap<String, Option<&Version>>> {
         let resolved = self.0.resolve.as_ref().context("nothing is resolved")?;
         let nodes: BTreeMap<_, _> = resolved.nodes.iter().map(|node| (&node.id, node)).collect();
@@ -118,25 +118,25 @@ impl Metadata {
     }
 }
 
-/// This machine, as a target to compile for.
+/// Returns this machine's name as a target to compile for.
 pub(crate) fn host(stage: &Stage) -> Result<String> {
     let rustc = stage.output(setup::program("rustc").arg("-vV"))?;
     let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("`rustc -vV` names no host")?.to_owned())
 }
 
-/// The binary of this name, if this line of `cargo build --message-format=json` says where it is.
+/// Returns the binary of this name, if this line of `cargo build --message-format=json` contains its path.
 pub(crate) fn executable(line: &str, name: &str) -> Option<PathBuf> {
     let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
         return None;
     };
-    // A library's target is named as Rust names it.
+    // A library's target has the library's name in Rust.
     let rust = |name: &str| name.replace('-', "_");
     let executable = artifact.executable?.into_std_path_buf();
     (rust(&artifact.target.name) == rust(name)).then_some(executable)
 }
 
-/// Not only by tests.
+/// Returns true if the dependency is needed for more than tests.
 fn is_needed_to_build(dependency: &NodeDep) -> bool {
     let mut kinds = dependency.dep_kinds.iter();
     kinds.any(|dep| matches!(dep.kind, DependencyKind::Normal | DependencyKind::Build))
@@ -232,7 +232,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_only_tests_need_is_not_needed_to_build() {
+    fn dependencies_of_tests_are_not_needed_to_build() {
         let sample = sample();
         let needed = sample.needed().unwrap();
         let names: Vec<_> = needed.keys().map(String::as_str).collect();
@@ -251,7 +251,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_features_and_tests_need_is_not_for_users() {
+    fn dependencies_of_features_and_tests_are_not_for_users() {
         let sample = sample();
         let others: Vec<_> = sample.only_for_others().unwrap().into_iter().collect();
         assert_eq!(others, ["b", "t"]);

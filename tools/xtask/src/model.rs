@@ -9,15 +9,15 @@ use crate::stage::Stage;
 use crate::together::MODEL;
 use crate::workspaces::Workspace;
 
-/// The stage `model`.
+/// Runs the stage `model`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    // The figures and the counterexamples are worth reading although nothing failed.
+    // The figures and the counterexamples are worth reading even without a failure.
     let mut tests = Workspace::Lab.cargo(["test", "--package", MODEL, "--", "--show-output"])?;
     stage.tests(&mut tests)?;
     Ok(())
 }
 
-/// The command `model`: its options are the model's.
+/// Runs the command `model`, whose options are the model's.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut cargo = Workspace::Lab.cargo(["run", "--quiet", "--package", MODEL, "--"])?;
     let status = cargo.args(args).status().context("starting cargo")?;

@@ -1,4 +1,4 @@
-//! Breaks the rules of the core one at a time, in a copy of its source, and tells which of them nothing notices.
+//! Breaks the rules of the core one at a time, in a copy of its source, and reports the breaks that no check notices.
 
 mod list;
 mod plans;
@@ -22,7 +22,7 @@ use results::{Noticed, Results};
 use scratch::Scratch;
 use trial::Limits;
 
-/// Seeds that a mutant is given.
+/// The number of seeds for a mutant.
 const SEEDS: u64 = 6000;
 
 const HELP: &str = "\
@@ -55,7 +55,7 @@ impl Options {
     }
 }
 
-/// `cargo xtask mutants`.
+/// Runs `cargo xtask mutants`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if args.iter().any(|arg| arg == "--help") {
         print!("{HELP}");
@@ -93,13 +93,13 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let survivors = try_all(&scratch, &chosen, seeds, |mutant, verdict| {
         let noticed = Noticed::of(&verdict.by, &verdict.seeds);
         results.core.insert(mutant.name.clone(), noticed);
-        // At once: the run may take hours, and be ended.
+        // The results are written at once, because the run may take hours and be interrupted.
         results.write(&all)
     })?;
     Ok(verdict(&survivors, &unnoticed))
 }
 
-/// Names what nothing notices, and the plans that do not notice their mutants.
+/// Names the mutants that no check notices, and the plans that do not notice their mutants.
 fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
     for (what, names) in [
         ("noticed by nothing", survivors),
@@ -116,7 +116,7 @@ fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
     }
 }
 
-/// Tries every mutant and returns the names of those that nothing noticed.
+/// Tries every mutant and returns the names of those that no check noticed.
 fn try_all(
     scratch: &Scratch,
     mutants: &[&Mutant],
@@ -129,7 +129,7 @@ fn try_all(
     let work = |found: mpsc::Sender<_>| {
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
             let verdict = limits.judge(scratch, mutant);
-            // Nobody listens any more when one could not be judged.
+            // The receiver is gone once a mutant could not be judged.
             if found.send((*mutant, verdict)).is_err() {
                 return;
             }

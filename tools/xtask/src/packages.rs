@@ -13,15 +13,15 @@ use crate::stage::Stage;
 /// Debian's own keys, of every release.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Held while packages are downloaded and unpacked: stages and their parts that run side by side want the same ones, and
-/// apt-get refuses to work beside itself.
+/// Held while packages are downloaded and unpacked: parallel stages may need the same ones, and apt-get refuses to run
+/// twice at a time.
 static APT: Mutex<()> = Mutex::new(());
 
 fn apt() -> MutexGuard<'static, ()> {
     APT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Packages whose programs may also come from elsewhere: all of these there means nothing to install.
+/// Packages whose programs may also come from elsewhere: if all of the programs exist, nothing is installed.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("docker.io", &["docker", "dockerd"]),
     ("docker-compose", &["docker-compose"]),
@@ -29,8 +29,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("util-linux", &["nsenter"]),
 ];
 
-/// Makes sure that these Debian packages, or their programs, are there; installs what is missing when we
-/// are root and apt-get exists, else fails with the command to type.
+/// Makes sure that these Debian packages, or their programs, are there. Installs missing ones if this process is root
+/// and apt-get exists; otherwise fails with the command to type.
 pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
     let _alone = apt();
     let missing: Vec<&str> = packages
@@ -63,15 +63,15 @@ pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One file of a Debian package that is downloaded and unpacked below `target/`, not installed.
+/// Returns one file of a Debian package that is downloaded and unpacked below `target/`, not installed.
 pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf> {
     let folder = setup::target().join("debian").join(package);
     unpack_in(stage, &folder, file, || download(stage, package, &folder))
         .with_context(|| format!("apt-get cannot download {package}"))
 }
 
-/// The same from a release of Debian that need not be this machine's. Its lists are kept below `target/` too, so that
-/// no package of it can ever be installed by accident.
+/// Does the same for a release of Debian that may differ from this machine's. Its lists are kept below `target/` too,
+/// so that none of its packages can be installed by accident.
 pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -> Result<PathBuf> {
     let release = setup::target().join("debian").join(suite);
     let folder = release.join(package);
@@ -84,7 +84,7 @@ pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -
         .with_context(|| format!("apt-get cannot download {package} of Debian {suite}"))
 }
 
-/// The folder of the libraries of an unpacked package, which is named after the machine's kind; `about` is its
+/// Returns the folder of the libraries of an unpacked package, which is named after the machine's kind; `about` is its
 /// copyright file.
 pub(crate) fn libraries_beside(about: &Path) -> Result<PathBuf> {
     let libraries = about.ancestors().nth(4).context("a folder")?.join("lib");
@@ -116,7 +116,7 @@ fn unpack_in(
     let unpacked = folder.join("unpacked");
     let deb = package_in(folder)?;
     stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
-    // Moved into place last, so that what is there is whole.
+    // The folder is moved into place last, so that an existing one is always complete.
     fs::rename(unpacked.join("usr"), folder.join("usr"))?;
     ensure!(path.is_file(), "there is no {file} in {}", deb.display());
     Ok(path)
@@ -134,7 +134,7 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
     if let Ok(said) = stage.output(apt) {
         return Ok(said);
     }
-    // A fresh machine has no package lists yet.
+    // A new machine has no package lists yet.
     ensure!(
         is_root(),
         "no package lists, and only root can run `apt-get update`"
@@ -143,8 +143,8 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
     stage.output(apt)
 }
 
-/// A package and all that it needs and this machine does not have, unpacked below `target/` and not installed: one file of
-/// it, and the folders of the libraries that came along, as the loader wants them.
+/// Unpacks a package below `target/` without installing it, with all packages that it needs and this machine lacks.
+/// Returns one file of it, and the folders of the added libraries, in the loader's form.
 pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
     let alone = apt();
     let whole = whole(package);
@@ -174,7 +174,7 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     ensure!(path.is_file(), "there is no {file} in {package}");
     let mut libraries = Vec::new();
     for base in ["lib", "usr/lib"] {
-        // Named after the machine's kind; some packages have a folder of their own in it.
+        // The folders are named after the machine's kind; some packages have a folder of their own in them.
         for kind in folders(&whole.join(base)).filter(|kind| name(kind).contains("-linux-")) {
             let own = folders(&kind).filter(|own| files(own).any(|file| file.contains(".so")));
             libraries.extend(own.collect::<Vec<_>>());
@@ -194,7 +194,7 @@ fn whole(package: &str) -> PathBuf {
     setup::target().join("debian").join(package).join("whole")
 }
 
-/// The packages that a simulated installation would install.
+/// Returns the packages that a simulated installation would install.
 fn installed(planned: &str) -> impl Iterator<Item = &str> {
     let lines = planned
         .lines()
@@ -220,7 +220,7 @@ fn files(folder: &Path) -> impl Iterator<Item = String> + use<> {
     entries(folder).map(|path| name(&path))
 }
 
-/// An apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
+/// Returns an apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
 fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
     let mirror = mirror(stage)?;
     fs::create_dir_all(folder.join("lists/partial"))?;
@@ -266,7 +266,7 @@ fn package_in(folder: &Path) -> Result<PathBuf> {
         .with_context(|| format!("no package in {}", folder.display()))
 }
 
-/// The Debian mirror that this machine's package sources name.
+/// Returns the Debian mirror that this machine's package sources name.
 pub(crate) fn mirror(stage: &Stage) -> Result<String> {
     let mut targets = setup::program("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)"]);
@@ -277,7 +277,7 @@ pub(crate) fn mirror(stage: &Stage) -> Result<String> {
     Ok(mirror.trim_end_matches('/').to_owned())
 }
 
-/// Where a program is, going by PATH.
+/// Returns the path of a program, as PATH has it.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -285,7 +285,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Returns true if we may install and start services.
+/// Returns true if this process may install and start services.
 pub(crate) fn is_root() -> bool {
     let id = setup::program("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
@@ -330,7 +330,7 @@ mod tests {
             together.wait();
             let failed = unpack_in(&stage, folder.path(), "usr/bin/none", || {
                 most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Long enough for the other part to come in, if anything lets it.
+                // This is long enough for the other part to enter, if the lock did not prevent it.
                 thread::park_timeout(Duration::from_millis(200));
                 inside.fetch_sub(1, Ordering::SeqCst);
                 bail!("nothing is downloaded")
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_installed_is_read_from_a_simulation() {
+    fn packages_to_install_are_read_from_a_simulation() {
         let planned = "NOTE: only a simulation\nInst a1 (1.2 Debian:12 [amd64])\nInst b [1] (2 Debian:12 [amd64]) []\nConf a1 (1.2)\n";
         assert_eq!(installed(planned).collect::<Vec<_>>(), ["a1", "b"]);
     }

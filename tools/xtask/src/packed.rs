@@ -23,7 +23,7 @@ const NEEDED: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "READM
 /// Paths that no crate may contain: tests that need the workspace, measurements, reports, lists.
 const UNWANTED: [&str; 4] = ["tests/", "tools/", "docs/api/", "docs/performance/"];
 
-/// Checks the file of that package.
+/// Checks the packed file of that package.
 pub(crate) fn check(stage: &mut Stage, package: &str, file: &Path) -> Result<()> {
     let size = fs::metadata(file)
         .with_context(|| format!("looking at {}", file.display()))?
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_is_too_large_or_holds_the_wrong_files_is_named() {
+    fn package_that_is_too_large_or_has_wrong_files_is_named() {
         assert_eq!(wrong(LIBRARY, 500 * 1024, GOOD), [""; 0]);
         let list = GOOD.replace(
             "a-1/README.md",

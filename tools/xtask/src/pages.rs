@@ -26,12 +26,12 @@ pub(crate) const GUIDE: &str = "docs";
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 /// The library's front page; it also names every page whose programs are compiled as doctests.
 const LIBRARY: &str = "src/lib.rs";
-/// Where docs.rs shows a file of the library, to which its front page may link.
+/// The address at which docs.rs shows a file of the library, to which its front page may link.
 const SHOWN: &str = "https://docs.rs/crate/eldest/latest/source/";
 /// The most words of prose that the library's front page may have.
 const LIBRARY_WORDS: usize = 900;
 
-/// Part of the stages `docs` and `check`.
+/// Runs as a part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let (pages, broken) = check(setup::root())?;
     if broken.is_empty() {
@@ -69,7 +69,7 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     Ok((pages.len(), broken))
 }
 
-/// All pages, relative to that folder.
+/// Returns all pages, relative to that folder.
 pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let front = FRONT.iter().map(|(file, _)| PathBuf::from(file));
     let mut files: Vec<PathBuf> = front.filter(|file| root.join(file).is_file()).collect();
@@ -138,7 +138,7 @@ impl Page {
     }
 }
 
-/// As GitHub and mdBook name a heading.
+/// Returns the anchor that GitHub and mdBook give to a heading.
 pub(crate) fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let lower = heading.to_lowercase();
@@ -149,7 +149,7 @@ pub(crate) fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Why a link of that page leads nowhere, if it does.
+/// Returns why a link of that page is dead, if it is.
 fn dead(
     root: &Path,
     from: &Path,
@@ -181,7 +181,7 @@ pub(crate) fn is_external(link: &str) -> bool {
     link.contains("://") || link.starts_with("mailto:")
 }
 
-/// Without `..`; `None` if it leads out of the repository.
+/// Resolves `..` in a path; returns `None` if the path leaves the repository.
 pub(crate) fn resolve(path: &Path) -> Option<PathBuf> {
     let mut resolved = PathBuf::new();
     for component in path.components() {
@@ -210,21 +210,21 @@ fn too_long(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     broken
 }
 
-/// The documentation at the head of that source.
+/// Returns the documentation at the head of that source.
 fn front_page(source: &str) -> String {
     let head = source.lines().map_while(|line| line.strip_prefix("//!"));
     let text: Vec<&str> = head.map(str::trim_start).collect();
     text.join("\n")
 }
 
-/// Why the library's front page is too long, if it is.
+/// Returns why the library's front page is too long, if it is.
 fn too_much_prose(front: &str) -> Option<String> {
     let words = prose(front);
     (words > LIBRARY_WORDS)
         .then(|| format!("{LIBRARY}: {words} words of prose, and {LIBRARY_WORDS} are allowed"))
 }
 
-/// Files to which the library's front page links, and which do not exist.
+/// Returns the files to which the library's front page links, and which do not exist.
 fn gone(root: &Path, front: String) -> Vec<String> {
     let links = Page::parse(front).links.into_iter();
     let files = links.filter_map(|link| link.strip_prefix(SHOWN).map(str::to_owned));
@@ -234,7 +234,7 @@ fn gone(root: &Path, front: String) -> Vec<String> {
         .collect()
 }
 
-/// How many words a reader of that page reads, without its programs and the targets of its links.
+/// Counts the words of a page that a reader reads, without its programs and the targets of its links.
 fn prose(page: &str) -> usize {
     let mut text = String::new();
     let mut is_program = false;
@@ -253,7 +253,7 @@ fn prose(page: &str) -> usize {
     text.split_whitespace().count()
 }
 
-/// Pages of the guide that the summary does not list.
+/// Returns the pages of the guide that the summary does not list.
 fn unlisted(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     let links = pages
         .get(Path::new(SUMMARY))
@@ -269,7 +269,7 @@ fn unlisted(pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
         .collect()
 }
 
-/// Pages with a program that no doctest compiles.
+/// Returns the pages with a program that no doctest compiles.
 fn uncompiled(pages: &BTreeMap<PathBuf, Page>, doctests: &str) -> Vec<String> {
     let shows = pages.iter().filter(|(_, page)| page.shows_rust);
     let missing =
@@ -290,7 +290,7 @@ mod tests {
 
     const COMPILED: &str = "#[doc = include_str!(\"../docs/compiled.md\")]";
 
-    /// A repository with these pages.
+    /// Checks a repository with these pages, and returns the faults.
     fn checked(pages: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |file: &str, text: &str| {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_listed_not_compiled_or_too_long_is_named() {
+    fn unlisted_uncompiled_or_too_long_page_is_named() {
         let page = "```rust,no_run\nfn main() {}\n```\n";
         let long = "word ".repeat(2_001);
         let library = format!(

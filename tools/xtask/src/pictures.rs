@@ -8,10 +8,10 @@ use crate::published::CLI;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{process, setup, tools};
 
-/// Names the folder to which the test writes the pictures.
+/// The variable with the folder to which the test writes the pictures.
 const FOLDER: &str = "ELDEST_PICTURES";
 
-/// The command `pictures`: runs the test that takes them, which fails without a browser.
+/// Runs the command `pictures`: the test that takes them, which fails without a browser.
 pub(crate) fn run() -> Result<ExitCode> {
     let stage = Stage::start("pictures", DEFAULT_LIMIT);
     let mut cargo = setup::cargo(["test", "--package", CLI, "--test", "page", "picture::"])?;

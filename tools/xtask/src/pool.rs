@@ -12,14 +12,14 @@ use crate::room::{self, Room};
 use crate::stage::Stage;
 use crate::times::Times;
 
-/// So many tests run at once for each processor, however busy it is: most of them wait for a deadline at any time.
+/// The fewest concurrent tests for each processor, however busy it is: at any time most of them wait for a deadline.
 const PER_PROCESSOR: usize = 4;
 /// The same for tests that do not wait.
 const HEAVY_PER_PROCESSOR: usize = 2;
-/// Each of these has six containers or more, whose processes the engine starts.
+/// The group whose tests have six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
-/// So many of the slowest are named.
+/// The number of the slowest tests that are named.
 const SLOWEST: usize = 10;
 
 struct Ended {
@@ -28,7 +28,7 @@ struct Ended {
     failed: Result<Option<Failed>>,
 }
 
-/// Runs the cases, in that order, as many at once as this machine bears.
+/// Runs the cases, in that order, as many at the same time as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
     Times::record(run_within(stage, cases, Room::of(PER_PROCESSOR))?)
 }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn tests_run_at_the_same_time_and_are_counted() {
-        // Each waits for the other: one after the other they would stand at the limit.
+        // Each waits for the other: one after the other they would run into the time limit.
         let both = "touch FOLDER/ran-$$; while [ $(ls FOLDER/ran-* | wc -l) -lt 2 ]; do :; done";
         let script = format!("{both}; {PASSES}");
         let report = pool(DEFAULT_LIMIT, &[&script, &script]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_fails_again_is_red_and_reported_with_the_command_that_runs_it() {
+    fn test_that_fails_again_is_red_and_reported_with_its_command() {
         let report = pool(DEFAULT_LIMIT, &[&fails("late")]);
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
         assert!(report.failures[0].ends_with("cargo xtask test p0::a::b"));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stage_has_no_time_for_fails() {
+    fn test_without_time_left_in_its_stage_fails() {
         let report = pool(Duration::ZERO, &[PASSES]);
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
     }

@@ -11,28 +11,28 @@ use anyhow::{Context, Result};
 
 use crate::setup;
 
-/// How often a running command is looked at.
+/// How often a running command is checked.
 const TICK: Duration = Duration::from_millis(20);
-/// How long the output of a command that ended is waited for, should something it started hold it open.
+/// How long to wait for the output of an ended command, in case a process that it started keeps it open.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum End {
-    /// By itself.
+    /// The command ended by itself.
     Exited(ExitStatus),
     /// The command was killed, with everything that it had started, because its time was up.
     TimedOut,
 }
 
-/// The exit code of a command that ended like this, for a program that ends with it; 1 if a signal ended the command.
+/// Returns the exit code of an ended command, for a program that ends with it; 1 if a signal ended the command.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`;
-/// its stderr stays ours. Whatever is left of the group at the end is killed, also if we die ourselves.
+/// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`; its stderr
+/// stays ours. Processes of the group that are left at the end are killed, also if this process dies.
 pub(crate) fn run(
     command: &mut Command,
     is_over: impl Fn() -> bool,
@@ -44,7 +44,7 @@ pub(crate) fn run(
     wait(child, stdout, command, is_over, on_line)
 }
 
-/// As [`run`], and each line of its stderr goes to `on_line` too.
+/// Runs a command as [`run`] does, and passes each line of its stderr to `on_line` too.
 pub(crate) fn run_captured(
     command: &mut Command,
     is_over: impl Fn() -> bool,
@@ -53,7 +53,7 @@ pub(crate) fn run_captured(
     let (reader, writer) = io::pipe().context("a pipe")?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = start(command);
-    // Only the child keeps it open.
+    // Only the child keeps the pipe open.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     wait(child?, reader, command, is_over, on_line)
 }
@@ -107,7 +107,7 @@ fn wait(
     }
 }
 
-/// The same command, at the lowest priority.
+/// Returns the same command, at the lowest priority.
 pub(crate) fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program());
@@ -134,7 +134,7 @@ pub(crate) fn set_variables_of(command: &Command, other: &mut Command) {
     }
 }
 
-/// The command as one would type it, with its folder and variables, but without the way to protoc.
+/// Formats the command as one would type it, with its folder and variables, but without the path of protoc.
 pub(crate) fn show(command: &Command) -> String {
     let mut words = Vec::new();
     let folder = command.get_current_dir();
@@ -164,7 +164,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The lines of a command's output, read by a thread of their own.
+/// Returns the lines of a command's output, read by a thread of their own.
 fn lines_of(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let mut output = BufReader::new(output);
     let (sender, receiver) = mpsc::channel();
@@ -196,8 +196,8 @@ mod group {
         command.process_group(0).spawn()
     }
 
-    /// Kills the group when it is dropped, and when this process dies however it dies: a shell waits for
-    /// the end of a pipe that only we hold, then kills. (Signal handlers would need a crate or unsafe code.)
+    /// Kills the group when this value is dropped, and when this process dies, in whatever way: a shell waits for the
+    /// end of a pipe that only this process holds, then kills. (Signal handlers would need a crate or unsafe code.)
     pub(super) struct Leash(Child);
 
     impl Leash {
@@ -208,7 +208,7 @@ mod group {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                // Not in the terminal's foreground group, or Ctrl-C would end it before its work.
+                // The shell must not be in the terminal's foreground group, or Ctrl-C would end it before its work.
                 .process_group(0)
                 .spawn();
             Ok(Self(shell.context("starting `sh`")?))
@@ -234,7 +234,7 @@ mod group {
         command.spawn()
     }
 
-    /// There are no process groups here; the child alone is killed at its limit.
+    /// Does nothing: there are no process groups here, so only the child is killed at its limit.
     pub(super) struct Leash;
 
     impl Leash {
@@ -270,7 +270,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     fn is_running(pid: &str) -> bool {
-        // A zombie that nobody has collected yet is not running.
+        // A zombie that was not waited for yet does not run.
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))
     }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_captured_command_says_on_stderr_comes_through_too() {
+    fn stderr_of_a_captured_command_comes_through_too() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; sleep 600 &"]);
         let mut lines = Vec::new();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_finished_command_leaves_behind_is_killed_and_delays_nothing() {
+    fn processes_left_by_a_finished_command_are_killed_without_delay() {
         let (end, lines, took) = sh("sleep 600 & echo $!", LONG);
         assert!(matches!(end, End::Exited(status) if status.success()));
         await_end_of(&lines[0]);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_shown_as_typed_without_the_way_to_protoc() {
+    fn command_is_shown_as_typed_without_the_path_of_protoc() {
         let mut command = Command::new("/usr/bin/cargo");
         command.args(["doc", "--config", "a b"]);
         command

@@ -36,18 +36,18 @@ pub(crate) enum Kind {
 }
 
 impl Built {
-    /// Reads cargo's messages, one a line.
+    /// Reads cargo's messages, one in each line.
     pub(crate) fn read(messages: &str) -> Self {
         Self(messages.lines().filter_map(Program::read).collect())
     }
 
-    /// The programs with tests of that kind which are wanted.
+    /// Returns the wanted programs with tests of that kind.
     pub(crate) fn tests(&self, kind: Kind, wanted: impl Fn(&Program) -> bool) -> Vec<&Program> {
         let tests = self.0.iter().filter(|program| program.kind == kind);
         tests.filter(|program| wanted(program)).collect()
     }
 
-    /// The program of that name for use.
+    /// Returns the program of that name for use.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let mut programs = self.0.iter();
         let found = programs.find(|it| it.kind == Kind::Use && it.name == name);
@@ -73,14 +73,14 @@ impl Program {
         })
     }
 
-    /// The program as it is started for its tests.
+    /// Returns the command that starts the program for its tests.
     pub(crate) fn command(&self) -> Command {
         let mut command = setup::program(&self.path.to_string_lossy());
         command.current_dir(&self.folder);
         command
     }
 
-    /// Has it list its tests, or those of them that are ignored.
+    /// Returns the command that lists the tests, or those of them that are ignored.
     pub(crate) fn listing(&self, ignored: bool) -> Command {
         let mut command = self.command();
         command.args(["--list", "--format", "terse"]);
@@ -100,7 +100,8 @@ fn kind(artifact: &Artifact) -> Kind {
     }
 }
 
-/// The name in the id of a package: `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0` if its folder has it.
+/// Returns the name in the id of a package: `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0` if its folder
+/// has the name.
 fn package_name(id: &str) -> Option<&str> {
     let (folder, version) = id.rsplit_once('#')?;
     match version.split_once('@') {
@@ -109,7 +110,7 @@ fn package_name(id: &str) -> Option<&str> {
     }
 }
 
-/// The tests in what a program has listed.
+/// Returns the tests in a program's list.
 pub(crate) fn names(listed: &str) -> impl Iterator<Item = &str> {
     listed
         .lines()
@@ -126,13 +127,13 @@ pub(crate) mod tests {
 
     use super::{Built, Kind, Program, names, package_name};
 
-    /// A shell script in the place of a test program.
+    /// Writes a shell script in the place of a test program.
     #[cfg(unix)]
     pub(crate) fn script(folder: &Path, name: &str, text: &str) -> Program {
         let (source, path) = (folder.join(format!("{name}.sh")), folder.join(name));
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
-        // Another process writes the program: what this one opens to write, a process that another test starts inherits for a
-        // moment, and the kernel starts no program that is open to be written.
+        // Another process writes the program. If this one opened it for writing, a process that another test starts
+        // would inherit the open file for a moment, and the kernel starts no program that is open for writing.
         let mut install = Command::new("install");
         let made = install.arg("-m755").args([&source, &path]).status();
         assert!(made.unwrap().success(), "a copy that can be started");

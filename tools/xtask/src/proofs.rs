@@ -1,4 +1,4 @@
-//! Holds docs/proofs.md to the tests: every test that the page names exists.
+//! Compares docs/proofs.md with the tests: every test that the page names must exist.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ const PAGE: &str = "docs/proofs.md";
 /// The folders that have tests.
 const SOURCES: [&str; 5] = ["src", "crates", "tests", "tools", "lab"];
 
-/// Part of the stages `docs` and `check`.
+/// Runs as a part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let root = setup::root();
     let page = fs::read_to_string(root.join(PAGE)).context(PAGE)?;

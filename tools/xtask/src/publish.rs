@@ -11,7 +11,7 @@ use crate::published::PUBLISHED;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{process, setup};
 
-/// Sets versions, commits and tags. The newest version that the minimum Rust version can build.
+/// The tool that sets versions, commits and tags, in the newest version that the minimum Rust version can build.
 const RELEASER: Tool = Tool {
     name: "cargo-release",
     version: Some("0.25.20"),
@@ -29,8 +29,8 @@ struct Options {
     tag: Option<String>,
 }
 
-/// The command `publish`. cargo builds each package from its packed files alone, and takes the others from their packed
-/// files too.
+/// Runs the command `publish`. cargo builds each package from its packed files alone, and takes the others from their
+/// packed files too.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let options = parse(args)?;
     let stage = Stage::start("publish", DEFAULT_LIMIT);
@@ -53,8 +53,8 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     Ok(process::exit_code(status))
 }
 
-/// The command `release`: cargo-release with these arguments, by the settings in the manifests. It changes nothing without
-/// `--execute`.
+/// Runs the command `release`: cargo-release with these arguments, by the settings in the manifests. It changes nothing
+/// without `--execute`.
 pub(crate) fn release(args: &[String]) -> Result<ExitCode> {
     let tool = RELEASER.get()?;
     let mut command = setup::program(&tool.to_string_lossy());

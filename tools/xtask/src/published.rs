@@ -1,16 +1,16 @@
 //! Names the packages that this workspace publishes.
 
-/// The package everything here is about.
+/// The main package of the workspace.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
 pub(crate) const PUBLISHED: [&str; 6] = [CORE, LIBRARY, ROUTE, HTTP, TESTING, CLI];
-/// The protocol's decisions.
+/// The package with the protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
 /// The package that sends requests to the leader.
 pub(crate) const ROUTE: &str = "eldest-route";
-/// The package that answers who leads.
+/// The package that answers which node leads.
 pub(crate) const HTTP: &str = "eldest-http";
-/// The command `eldest`.
+/// The package of the command `eldest`.
 pub(crate) const CLI: &str = "eldest-cli";
-/// The base of the tests of the library and of its users.
+/// The package on which the tests of the library and of its users are based.
 pub(crate) const TESTING: &str = "eldest-testing";

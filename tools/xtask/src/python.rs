@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
-/// The folder of the package, for Python's path; installed when it is not there.
+/// Returns the folder of the package, for Python's path; a missing package is installed.
 pub(crate) fn package(stage: &Stage, what: (&str, &str)) -> Result<PathBuf> {
     install(stage, what, &[])
 }
 
-/// The same without the packages that it names as dependencies.
+/// Does the same without the packages that it names as dependencies.
 pub(crate) fn package_alone(stage: &Stage, what: (&str, &str)) -> Result<PathBuf> {
     install(stage, what, &["--no-deps"])
 }
@@ -31,7 +31,7 @@ fn install(stage: &Stage, (name, version): (&str, &str), options: &[&str]) -> Re
     pip.args(options).arg("--target");
     pip.arg(&part).arg(format!("{name}=={version}"));
     stage.output(&mut pip).context("pip cannot install it")?;
-    // Moved into place last, so that what is there is whole.
+    // The folder is moved into place last, so that an existing one is always complete.
     fs::rename(part, &folder)?;
     Ok(folder)
 }

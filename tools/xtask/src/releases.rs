@@ -8,11 +8,11 @@ use cargo_metadata::semver::Version;
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
-/// The stage `tests` uses this one.
+/// The series that the stage `tests` uses.
 const CURRENT: &str = "3.7";
-/// The newest vendored releases of these get all tests that depend on etcd's version.
+/// The series whose newest vendored releases get all tests that depend on etcd's version.
 pub(crate) const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
-/// Out of support, so only the smoke test.
+/// The series without support, which gets only the smoke test.
 pub(crate) const OLD: &str = "3.4";
 /// The etcd of Debian 12: the oldest that is still widely installed.
 pub(crate) const DEBIAN: &str = "3.4.23";
@@ -27,7 +27,7 @@ pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// The binary of the newest vendored release: each series has a manifest and a lock file of its own.
+/// Returns the binary of the newest vendored release: each series has a manifest and a lock file of its own.
 pub(crate) fn vendored(stage: &Stage, series: &str) -> Result<(PathBuf, Version)> {
     let manifest = format!("tools/xtask/etcd/{series}/Cargo.toml");
     ensure!(
@@ -44,21 +44,21 @@ pub(crate) fn vendored(stage: &Stage, series: &str) -> Result<(PathBuf, Version)
     Ok((etcd, version))
 }
 
-/// The etcd that the library is tested with, of the version in the workspace's lock file.
+/// Returns the etcd that the library is tested with, in the version of the workspace's lock file.
 pub(crate) fn current(stage: &Stage) -> Result<(PathBuf, Version)> {
     let etcd = etcd_bin_vendored::etcd_bin_path().context("looking for the vendored etcd")?;
     let version = verify(stage, etcd, CURRENT)?;
     Ok((etcd.to_owned(), version))
 }
 
-/// The etcd of Debian's package.
+/// Returns the etcd of Debian's package.
 pub(crate) fn debian(stage: &Stage) -> Result<PathBuf> {
     let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?;
     verify(stage, &etcd, DEBIAN)?;
     Ok(etcd)
 }
 
-/// A wrong binary would make a green row that says nothing.
+/// Checks the version of a binary, because a wrong binary would give a green row that proves nothing.
 fn verify(stage: &Stage, etcd: &Path, series: &str) -> Result<Version> {
     let output = stage.output(setup::program(&etcd.to_string_lossy()).arg("--version"))?;
     let found =
@@ -87,7 +87,7 @@ mod tests {
         value.expect("the manifest has the key")
     }
 
-    /// The badge's address, with the characters that shields.io reads as its own escaped.
+    /// Returns the badge's address, with the characters escaped that shields.io gives a meaning.
     fn badge(label: &str, message: &str) -> String {
         let mut escaped = message.replace('-', "--");
         for (character, code) in [("+", "%2B"), (" ", "%20"), ("|", "%7C")] {

@@ -1,7 +1,7 @@
 //! Runs a failed test once more, alone, and keeps the output of a test that then passes.
 //!
-//! Only tests that use real time, processes, sockets or containers are repeated: what else runs on the machine can make
-//! them fail. A test that saw a promise broken is never repeated.
+//! Only tests that use real time, processes, sockets or containers are repeated, because other load of the machine can
+//! make them fail. A test that reported a broken promise is never repeated.
 
 use std::fs;
 use std::path::PathBuf;

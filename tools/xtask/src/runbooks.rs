@@ -1,5 +1,5 @@
-//! Holds the runbooks of docs/operations.md to what people see: every alert and log line that they quote exists, and every
-//! alert and every warning has a runbook.
+//! Compares the runbooks of docs/operations.md with what operators see: every alert and log line that they quote
+//! exists, and every alert and every warning has a runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ const HEADER: &str = "| you see | where |";
 /// The parts of each runbook after that table.
 const PARTS: [&str; 2] = ["**It means:**", "**Do"];
 
-/// Part of the stages `docs` and `check`.
+/// Runs as a part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let (runbooks, broken) = check(setup::root())?;
     if broken.is_empty() {
@@ -34,7 +34,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// How many runbooks there are, and what is wrong with them.
+/// Returns the number of runbooks, and their faults.
 fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     let read =
         |file: &str| fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"));
@@ -57,13 +57,13 @@ pub(crate) fn gather(folder: &Path, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Without line breaks within literals.
+/// Returns the source without line breaks within literals.
 fn plain(source: &str) -> String {
     let words: Vec<&str> = source.split_whitespace().collect();
     words.join(" ").replace("\\ ", "")
 }
 
-/// The names in a file of alert rules, each with the runbook that it names.
+/// Returns the names in a file of alert rules, each with the runbook that it names.
 fn alerts(rules: &str) -> BTreeMap<&str, &str> {
     let mut alerts = BTreeMap::new();
     let mut name = "";
@@ -78,7 +78,7 @@ fn alerts(rules: &str) -> BTreeMap<&str, &str> {
     alerts
 }
 
-/// The fields of each message, and whether one of its levels is a warning or an error.
+/// The fields of each message, and true if one of its levels is a warning or an error.
 type LogLines<'a> = BTreeMap<&'a str, (BTreeSet<&'a str>, bool)>;
 
 fn log_lines(page: &str) -> LogLines<'_> {
@@ -94,7 +94,7 @@ fn log_lines(page: &str) -> LogLines<'_> {
     lines
 }
 
-/// The texts between backquotes.
+/// Returns the texts between backquotes.
 fn spans(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -105,11 +105,11 @@ struct Runbooks<'a>(Vec<Runbook<'a>>);
 struct Runbook<'a> {
     heading: &'a str,
     rows: Vec<Row<'a>>,
-    /// All that follows the heading of the table.
+    /// The text after the table's heading.
     text: &'a str,
 }
 
-/// A row of the table at its top.
+/// A row of the table at a runbook's top.
 struct Row<'a> {
     /// The text that people see, and its fields.
     seen: Vec<&'a str>,
@@ -157,7 +157,7 @@ impl<'a> Runbooks<'a> {
 }
 
 impl<'a> Runbook<'a> {
-    /// `None`: a section without the table is none.
+    /// Reads a runbook; returns `None` for a section without the table, which is none.
     fn read(section: &'a str) -> Option<Self> {
         let (_, text) = section.split_once(HEADER)?;
         let rows = text
@@ -230,20 +230,20 @@ mod tests {
     }
 
     #[test]
-    fn the_runbooks_quote_what_people_see() {
+    fn runbooks_quote_existing_alerts_and_log_lines() {
         let (runbooks, broken) = check(setup::root()).expect("runbooks");
         assert!(runbooks > 10, "{runbooks}");
         assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
 
     #[test]
-    fn what_exists_may_be_quoted() {
+    fn existing_alerts_and_log_lines_may_be_quoted() {
         let rows = "| `Down` | alert |\n| `lost`, `reason=gone` | log |\n| `granted` | log |\n| `... members are gone` | `eldest x` |\n";
         assert_eq!(broken(rows), [""; 0]);
     }
 
     #[test]
-    fn what_does_not_exist_or_has_no_runbook_is_named() {
+    fn wrong_quotes_and_missing_runbooks_are_named() {
         let rows = "| `Up` | alert |\n| `found` | log |\n| `lost`, `why=gone` | log |\n| `no such` | `eldest x` |\n| nothing | log |\n";
         let wrong = [
             "no such alert: Up",
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runbook_says_what_it_means_and_what_to_do() {
+    fn runbook_has_a_meaning_and_steps() {
         let page = format!("# P\n\n## One\n\n{HEADER}\n|---|---|\n| `Down` | alert |\n\nPoetry.\n");
         let (_, broken) = Runbooks::read(&page).held_to(&alerts(RULES), &LogLines::new(), "");
         assert_eq!(broken.len(), PARTS.len(), "{broken:?}");

@@ -1,5 +1,5 @@
-//! Gives this program the same surroundings, whatever calls it: no signal is ignored or blocked, new files can be read
-//! by others, and programs speak English.
+//! Starts this program in the same environment, whatever calls it: no signal is ignored or blocked, new files can be
+//! read by others, and programs speak English.
 
 use std::process::Command;
 
@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 
 use crate::setup;
 
-/// Set in the environment of a program that has them.
+/// The variable that marks a program with this environment.
 pub(crate) const SETTLED: &str = "ELDEST_XTASK_SETTLED";
 /// The language and characters of what programs print.
 const LOCALE: (&str, &str) = ("LC_ALL", "C.UTF-8");
-/// Starts its arguments as a program. A shell cannot take back that a signal is ignored, but `env` of GNU can.
+/// A script that starts its arguments as a program. A shell cannot reset an ignored signal, but `env` of GNU can.
 const SCRIPT: &str = "umask 022; exec env --default-signal \"$@\"";
 
-/// Starts this program again with these surroundings, once. Elsewhere than on Linux they stay as they are.
+/// Starts this program again in this environment, once. On systems other than Linux it changes nothing.
 pub(crate) fn become_settled(args: &[String]) -> Result<()> {
     if std::env::var_os(SETTLED).is_some() || !can_be_settled() {
         return Ok(());
@@ -49,13 +49,13 @@ mod tests {
     use super::SCRIPT;
     use std::process::Command;
 
-    // As the kernel counts them.
+    // Signals as the kernel numbers them.
     const HUP: u64 = 1;
     const INT: u64 = 1 << 1;
     const USR2: u64 = 1 << 11;
     const TERM: u64 = 1 << 14;
 
-    /// The mask of files, and which of those signals are ignored and blocked.
+    /// Reads the mask of files, and which of those signals are ignored and blocked.
     fn read(status: &str) -> (&str, [u64; 2]) {
         let signals = |name: &str| {
             let mut lines = status.lines();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_and_blocked_signals_and_the_mask_of_files_are_those_of_a_login() {
+    fn signals_and_the_mask_of_files_are_those_of_a_login() {
         let asks = "umask; exec grep -E 'SigBlk|SigIgn' /proc/self/status";
         let called = |program: &[&str]| {
             let mut caller = Command::new("env");

@@ -11,14 +11,14 @@ use anyhow::{Context, Result};
 /// This package's folder, from that of the workspace.
 const PACKAGE: &str = "tools/xtask";
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 pub(crate) fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| workspace(env::var_os("CARGO_MANIFEST_DIR")));
     &ROOT
 }
 
-/// The workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one in
-/// which the program was built, if both have the same built files.
+/// Returns the workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one
+/// in which the program was built, if both have the same built files.
 fn workspace(manifest_dir: Option<OsString>) -> PathBuf {
     let named = manifest_dir
         .map(PathBuf::from)
@@ -27,26 +27,26 @@ fn workspace(manifest_dir: Option<OsString>) -> PathBuf {
     here.ancestors().nth(2).unwrap_or(&here).to_owned()
 }
 
-/// Where throw-away things go.
+/// Returns the folder for temporary results.
 pub(crate) fn target() -> std::path::PathBuf {
     root().join("target")
 }
 
-/// A program that starts in the workspace's folder.
+/// Returns a command for a program that starts in the workspace's folder.
 pub(crate) fn program(name: &str) -> Command {
     let mut command = Command::new(name);
     command.current_dir(root());
     command
 }
 
-/// Cargo, in the workspace's folder, able to build etcd's protocol.
+/// Returns a cargo command in the workspace's folder that can build etcd's protocol.
 pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Command> {
-    // The very cargo that runs this program, so that `cargo +toolchain xtask` means what it says.
+    // The same cargo that runs this program is used, so that `cargo +toolchain xtask` has its meaning.
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = program(&cargo);
     command.args(args);
-    // Cargo's variables for this program are not for another cargo: build scripts that look at them would run again, and
-    // what depends on them be built again, whenever somebody else calls cargo in between.
+    // Cargo's variables for this program are removed. Otherwise build scripts that read them would run again, and their
+    // dependents be built again, whenever another call of cargo comes in between.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -9,12 +9,12 @@ use crate::stage::Stage;
 use crate::{process, setup, together};
 
 pub(crate) const PACKAGE: &str = "eldest-sim";
-/// As released, with the core's assertions.
+/// The profile: as released, but with the core's assertions.
 pub(crate) const PROFILE: &str = "simulate";
-/// In each run of the tests.
+/// The number of seeds in each run of the tests.
 const SEEDS: &str = "3000";
 
-/// `cargo xtask simulate`: builds the simulator and passes everything on to it.
+/// Runs `cargo xtask simulate`: builds the simulator and passes all arguments on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut cargo = build()?;
     let built = cargo.stderr(Stdio::inherit()).output();
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     ))
 }
 
-/// The table of the rules that are broken in the adapter, as Markdown.
+/// Returns the table of the rules that are broken in the adapter, as Markdown.
 pub(crate) fn table() -> Result<String> {
     let built = build()?.stderr(Stdio::inherit()).output();
     let built = built.context("starting cargo")?;
@@ -43,7 +43,8 @@ pub(crate) fn table() -> Result<String> {
     Ok(table)
 }
 
-/// The stage `seeds`: a fixed number of seeds, then every mutation until it is noticed. Optimised, for it is much.
+/// Runs the stage `seeds`: a fixed number of seeds, then every mutation until it is noticed. The simulator is
+/// optimised, because the work is large.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let simulator = Built::read(&stage.output(&mut build()?)?).program(PACKAGE)?;
     stage.step(&mut Command::new(&simulator))?;
@@ -51,7 +52,8 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `simulate`: the core's scenarios and kept plans, then fewer seeds, by the programs that the build has made.
+/// Runs the stage `simulate`: the core's scenarios and kept plans, then fewer seeds, by the programs that the build has
+/// made.
 pub(crate) fn short(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--bins", "--tests"])?;
     for program in built.tests(Kind::UnitTests, |it| it.package == PACKAGE) {

@@ -12,14 +12,14 @@ use crate::process::{self, End};
 use crate::retry::Retry;
 use crate::tally::Tally;
 
-/// After this a stage is killed.
+/// The time after which a stage is killed.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A stage that runs.
+/// A running stage.
 #[derive(Debug)]
 pub(crate) struct Stage {
     name: &'static str,
-    /// True if its commands take only the part of the machine that other stages leave.
+    /// True if its commands run at the lowest priority, beside other stages.
     yields: bool,
     started: Instant,
     limit: Limit,
@@ -29,10 +29,10 @@ pub(crate) struct Stage {
     skips: Vec<String>,
 }
 
-/// How a stage ended.
+/// The result of a stage.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The stage.
+    /// The name of the stage.
     pub(crate) name: &'static str,
     /// The results of its tests; a stage without tests counts as one.
     pub(crate) tally: Tally,
@@ -42,7 +42,7 @@ pub(crate) struct Report {
     pub(crate) retries: Vec<Retry>,
     /// Each test that passed only when it ran once more, in a sentence.
     pub(crate) flaky: Vec<String>,
-    /// Each thing left out in a sentence.
+    /// Each part that was left out, in a sentence.
     pub(crate) skips: Vec<String>,
     /// How long it took.
     pub(crate) took: Duration,
@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// "passed", "FAILED", "flaky" or "skipped".
+    /// Returns "passed", "FAILED", "flaky" or "skipped".
     pub(crate) fn result(&self) -> &'static str {
         if !self.failures.is_empty() {
             "FAILED"
@@ -110,7 +110,7 @@ impl Stage {
         Self::within(Limit::from_now(limit), name)
     }
 
-    /// A stage that yields to others, which hold it back.
+    /// Starts a stage that runs at the lowest priority beside others.
     pub(crate) fn beside(name: &'static str, limit: Limit) -> Self {
         Self {
             yields: true,
@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// Says what the stage does now.
+    /// Prints what the stage does now.
     pub(crate) fn say(&self, text: &str) {
         let elapsed = self.started.elapsed().as_secs_f64();
         println!("==> {} {elapsed:.1} s: {text}", self.name);
@@ -142,7 +142,7 @@ impl Stage {
         self.limit.is_over()
     }
 
-    /// Counts how a case ended. A test that failed and may be repeated runs once more when all stages have ended.
+    /// Counts the end of a case. A failed test that may be repeated runs once more when all stages have ended.
     pub(crate) fn count(&mut self, case: Case, failed: Result<Option<Failed>>) {
         match failed {
             Ok(None) => self.tally.passed += 1,
@@ -161,7 +161,7 @@ impl Stage {
         }
     }
 
-    /// Leaves something out, aloud.
+    /// Records a part that is left out, and prints it.
     pub(crate) fn skip(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.say(&why);
@@ -174,27 +174,28 @@ impl Stage {
         self.tally.passed += 1;
     }
 
-    /// Records a failure and lets the stage go on.
+    /// Records a failure; the stage continues.
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.say(&format!("FAILED: {why}"));
         self.failures.push(why);
     }
 
-    /// Runs a command, its output passed through and its tests counted. A failure is recorded and gives
-    /// false; only the time limit ends the stage.
+    /// Runs a command, passes its output on and counts its tests. A failure is recorded and returns false; only the
+    /// time limit ends the stage.
     pub(crate) fn step(&mut self, command: &mut Command) -> Result<bool> {
         let counted = self.counted(command, None)?;
         Ok(counted.is_some())
     }
 
-    /// As [`Stage::step`], for a program of unit tests: each failure is reported with the command that runs it alone.
+    /// Runs a command as [`Stage::step`] does, for a program of unit tests: each failure is reported with the command
+    /// that runs it alone.
     pub(crate) fn unit_tests(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let counted = self.counted(command, Some(name))?;
         Ok(counted.is_some())
     }
 
-    /// As [`Stage::step`], for tests that must be there: running none at all is a failure too.
+    /// Runs a command as [`Stage::step`] does, for tests that must exist: running none at all is a failure too.
     pub(crate) fn tests(&mut self, command: &mut Command) -> Result<bool> {
         let counted = self.counted(command, None)?;
         if counted.is_some_and(|tally| tally.ran() == 0) {
@@ -204,7 +205,7 @@ impl Stage {
         Ok(counted.is_some())
     }
 
-    /// Runs a command and gives its stdout; any failure ends the stage.
+    /// Runs a command and returns its stdout; any failure ends the stage.
     pub(crate) fn output(&self, command: &mut Command) -> Result<String> {
         let mut output = String::new();
         let status = self.run(command, |line| {
@@ -228,7 +229,7 @@ impl Stage {
         if self.failures.is_empty() && self.limit.is_over() {
             self.fail(format!("over its limit of {} s", self.limit.seconds()));
         }
-        // A failure that no test stands for (a build, a lint, the limit) is counted all the same.
+        // A failure that belongs to no test (a build, a lint, the limit) is counted as well.
         if !self.failures.is_empty() {
             self.tally.failed = self.tally.failed.max(1);
         } else if self.tally.ran() == 0 && self.skips.is_empty() {
@@ -252,7 +253,7 @@ impl Stage {
         report
     }
 
-    /// Returns the results of the command's tests, or nothing if it failed.
+    /// Returns the results of the command's tests, or `None` if it failed.
     fn counted(&mut self, command: &mut Command, program: Option<&str>) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);
@@ -299,7 +300,7 @@ impl Stage {
     }
 }
 
-/// A failed test, with the command that runs it alone.
+/// Formats a failed test, with the command that runs it alone.
 fn red(failure: &Failure, case: &Case) -> String {
     format!("{failure}; alone: {}", case.alone)
 }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_command_is_counted_and_the_stage_goes_on() {
+    fn failed_command_is_counted_and_the_stage_continues() {
         let report = stage(DEFAULT_LIMIT, |stage| {
             assert!(!stage.step(&mut sh("exit 3"))?);
             assert!(stage.step(&mut sh("echo 'test result: ok. 2 passed; 0 failed'"))?);
@@ -365,7 +366,7 @@ mod tests {
             stage.fail("the images cannot be made");
             Ok(())
         });
-        // From now on it passes.
+        // From now on the test passes.
         case(folder.path(), "once", PASSES);
         report.retry();
         assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_test_that_failed_is_reported_with_the_command_that_runs_it_alone() {
+    fn failed_unit_test_is_reported_with_its_command() {
         let report = stage(DEFAULT_LIMIT, |stage| {
             let said = "failures:\n\n---- a::b stdout ----\nError: no\n\ntest result: FAILED. 0 passed; 1 failed";
             let mut command = sh(&format!("echo '{said}'; exit 101"));
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_skipped_is_neither_passed_nor_failed() {
+    fn skipped_part_is_neither_passed_nor_failed() {
         let report = stage(DEFAULT_LIMIT, |stage| {
             stage.skip("not here");
             Ok(())

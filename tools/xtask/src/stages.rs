@@ -9,17 +9,17 @@ use crate::{
     api, bench, caller, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites,
 };
 
-/// Which command runs a stage when none is named.
+/// The command that runs a stage when no stage is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
-    /// `cargo xtask test`: what a change can break, within ten minutes.
+    /// `cargo xtask test`: the checks that a change can break, within ten minutes.
     Test,
-    /// `cargo xtask verify`: everything else, within hours.
+    /// `cargo xtask verify`: all other checks, within hours.
     Verify,
 }
 
 impl Tier {
-    /// The command as one types it.
+    /// Returns the command as one types it.
     pub(crate) fn command(self) -> &'static str {
         match self {
             Self::Test => "cargo xtask test",
@@ -28,21 +28,21 @@ impl Tier {
     }
 }
 
-/// One stage.
+/// A stage of the list.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) tier: Tier,
     pub(crate) about: &'static str,
-    /// Runs beside the stages after it, on what they leave of the machine, and has ended before this one starts.
+    /// The stage before which this one ends. Until then it runs at the lowest priority beside the stages after it.
     pub(crate) ends_before: Option<&'static str>,
-    /// If it fails, none of the stages after it can pass, so they do not run.
+    /// True if none of the later stages can pass after its failure, so they do not run.
     pub(crate) is_needed: bool,
     pub(crate) run: fn(&mut Stage) -> Result<()>,
 }
 
-/// The first stage with tests that need the programs of others.
+/// The first stage with tests that need external programs.
 const TESTS: &str = "tests";
-/// Compares times, so nothing runs beside it.
+/// The stage that compares times, so nothing runs beside it.
 const BENCH: &str = "bench";
 const CONTAINERS: &str = "containers";
 
@@ -218,12 +218,12 @@ const fn needed(mut stage: Entry) -> Entry {
     stage
 }
 
-/// The stages of one tier.
+/// Returns the stages of one tier.
 pub(crate) fn of(tier: Tier) -> impl Iterator<Item = &'static Entry> {
     STAGES.iter().filter(move |stage| stage.tier == tier)
 }
 
-/// One line for each stage of a tier.
+/// Returns one line for each stage of a tier.
 pub(crate) fn describe(tier: Tier) -> String {
     of(tier).fold(String::new(), |mut text, stage| {
         let _ = writeln!(text, "  {:<12} {}", stage.name, stage.about);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_others_ends_before_a_later_stage_of_its_tier() {
+    fn stage_beside_others_ends_before_a_later_stage_of_its_tier() {
         let position = |name| STAGES.iter().position(|stage| stage.name == name);
         for (at, stage) in STAGES.iter().enumerate() {
             if let Some(before) = stage.ends_before {

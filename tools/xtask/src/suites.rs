@@ -18,19 +18,19 @@ use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 
 /// The test file that needs the Docker Engine.
 const CONTAINERS: &str = "containers";
-/// The test file that is enough for old versions of etcd.
+/// The test file that suffices for old versions of etcd.
 const SMOKE: &str = "smoke";
 /// The tests of the whole stack in virtual time.
 const STACK: &str = "cluster";
 /// The example of a team's own failover tests, which builds its image by itself.
 const FAILOVER: &str = "failover";
-/// How the names of packages end that are examples.
+/// The end of the names of packages that are examples.
 const EXAMPLE: &str = "-example";
-/// Their ten thousand cycles run only when they are asked for.
+/// The test whose ten thousand cycles run only on request.
 const CYCLES: &str = "cycles";
 
-/// They test the command, the tools, the examples and the log; or the machine more than etcd. One version of etcd is
-/// enough for them.
+/// Test files about the command, the tools, the examples and the log, or about the machine more than etcd. One version
+/// of etcd is enough for them.
 const ON_ONE_VERSION: [&str; 16] = [
     "burst",
     "cli",
@@ -66,7 +66,7 @@ const LONG: [&str; 10] = [
     "partitions::",
     "restore::",
 ];
-/// Among the others, these take longest. They begin first until their times are known.
+/// The tests of the others that take longest. They begin first until their times are known.
 const SLOW: [&str; 9] = [
     "supervise::chaos::",
     "cli::pages::",
@@ -78,7 +78,7 @@ const SLOW: [&str; 9] = [
     "serve::guarded::",
     "conformance::walk::",
 ];
-/// Taken for the time of any other test that has not run here yet, in milliseconds.
+/// The milliseconds assumed for any other test that has not run here yet.
 const USUAL: u128 = 3_000;
 /// The failover tests of the design, and the compose file. The stage `containers` has them and all others.
 const FAILOVERS: [&str; 2] = [
@@ -86,25 +86,25 @@ const FAILOVERS: [&str; 2] = [
     "containers::walk::the_demo_comes_up",
 ];
 
-/// Tells the tests of the examples that those are built.
+/// The variable that says to the tests of the examples that those are built.
 const EXAMPLES: &str = "ELDEST_EXAMPLES_ARE_BUILT";
-/// Names the etcd that the tests start.
+/// The variable that names the etcd which the tests start.
 const ETCD: &str = "ELDEST_ETCD_BIN";
 
-/// Name the two generations of docker-compose.
+/// The variables that name the two generations of docker-compose.
 const COMPOSE_V1: &str = "ELDEST_COMPOSE_V1";
 const COMPOSE_V2: &str = "ELDEST_COMPOSE_V2";
-/// Name the images of the node and of the command.
+/// The variables that name the images of the node and of the command.
 const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
 const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
-/// The stage `build`. The other stages build what they need too, when they run by themselves.
+/// Runs the stage `build`. The other stages also build their needs when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
     together::build(stage, &EVERYTHING)?;
     together::build_xtask(stage)?;
     Ok(())
 }
 
-/// The stage `unit`.
+/// Runs the stage `unit`.
 pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
     let xtask = together::build_xtask(stage)?;
@@ -114,7 +114,7 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The unit tests of the chosen programs that need nothing but a processor.
+/// Runs the unit tests of the chosen programs that need only a processor.
 pub(crate) fn unit_tests(
     stage: &mut Stage,
     built: &Built,
@@ -125,19 +125,19 @@ pub(crate) fn unit_tests(
         for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
             tests.args(["--skip", skipped]);
         }
-        // Not every program has any.
+        // Some programs have no tests.
         stage.unit_tests(&program.name, &mut tests)?;
     }
     Ok(())
 }
 
-/// The stage `doc`.
+/// Runs the stage `doc`.
 pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
     stage.tests(&mut together::doc_tests(stage)?)?;
     Ok(())
 }
 
-/// The stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
+/// Runs the stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
 pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage)?;
@@ -161,14 +161,14 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
                 longest_first(&mut failovers, &times);
                 cases.splice(0..0, failovers).for_each(drop);
             }
-            // The others go on.
+            // The other tests still run.
             Err(error) => stage.fail(format!("no failover in containers: {error:#}")),
         }
         pool::run(stage, cases)
     })
 }
 
-/// The failover tests of the design in containers, and the compose file.
+/// Returns the failover tests of the design in containers, and the compose file.
 fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case>> {
     images::node::make(stage, built)?;
     let mut settings = setup::program("settings");
@@ -176,7 +176,7 @@ fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case
     Ok(only(in_containers(stage, built, &settings)?, &FAILOVERS))
 }
 
-/// The stage `long`.
+/// Runs the stage `long`.
 pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage)?;
@@ -184,7 +184,7 @@ pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     pool::run_heavy(stage, only(all, &LONG))
 }
 
-/// Runs the tests whose names begin like that, whichever stage runs them otherwise.
+/// Runs the tests whose names begin like that, whichever stage usually runs them.
 pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
     let is_named = |program: &Program| {
         let mut names = beginnings.iter();
@@ -222,7 +222,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
     pool::run(stage, found)
 }
 
-/// The tests of the chosen programs, one case each.
+/// Returns the tests of the chosen programs, one case each.
 fn cases(
     stage: &Stage,
     built: &Built,
@@ -277,8 +277,8 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
     cases
 }
 
-/// Returns the tests for this version of etcd: everything in the folders `tests` of the published packages
-/// that needs no containers and no minutes, which the stage `long` has.
+/// Returns the tests for this version of etcd: all in the folders `tests` of the published packages, without those that
+/// need containers or take minutes, which the stage `long` runs.
 pub(crate) fn on_version(
     stage: &Stage,
     built: &Built,
@@ -299,7 +299,7 @@ pub(crate) fn on_version(
     Ok(of_version(cases, series))
 }
 
-/// The smoke test, with the vendored etcd or the one given.
+/// Returns the smoke test, with the vendored etcd or the given one.
 pub(crate) fn smoke(
     stage: &Stage,
     built: &Built,
@@ -320,7 +320,7 @@ fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
     of.collect()
 }
 
-/// The settings of tests: where the programs of others are, protoc among them, and that the examples are built.
+/// Returns the settings of tests: the paths of external programs, including protoc, and that the examples are built.
 pub(crate) fn with_tools(stage: &Stage) -> Result<Command> {
     let mut settings = setup::cargo([])?;
     tools::find(stage, &mut settings);
@@ -328,7 +328,7 @@ pub(crate) fn with_tools(stage: &Stage) -> Result<Command> {
     Ok(settings)
 }
 
-/// The stage `examples`: those with a client of their own, which the first tier does not build.
+/// Runs the stage `examples`: those with a client of their own, which the first tier does not build.
 pub(crate) fn examples(stage: &mut Stage) -> Result<()> {
     let built = together::build_lab(stage)?;
     let mut settings = setup::program("settings");
@@ -339,9 +339,9 @@ pub(crate) fn examples(stage: &mut Stage) -> Result<()> {
     pool::run(stage, cases)
 }
 
-/// The stage `chaos`.
+/// Runs the stage `chaos`.
 pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
-    // Data centres are network namespaces.
+    // Data centres are network namespaces, which only Linux has.
     if cfg!(target_os = "linux") {
         packages::ensure(stage, &["iproute2", "util-linux"])?;
     }
@@ -354,7 +354,7 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     pool::run_heavy(stage, cases)
 }
 
-/// The stage `stack`.
+/// Runs the stage `stack`.
 pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
     let built = together::build_lab(stage)?;
     for program in built.tests(Kind::Tests, |program| program.name == STACK) {
@@ -363,7 +363,7 @@ pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `leaks`: ten thousand cycles on a good network and on one that flaps.
+/// Runs the stage `leaks`: ten thousand cycles on a good network and on one that flaps.
 pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--test", CYCLES])?;
     for program in built.tests(Kind::Tests, |program| program.name == CYCLES) {
@@ -373,7 +373,7 @@ pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The stage `containers`: all tests that need the Docker Engine, with the images that the Dockerfile describes.
+/// Runs the stage `containers`: all tests that need the Docker Engine, with the images that the Dockerfile describes.
 pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     docker::with_engine(stage, |stage, compose| {
@@ -402,7 +402,7 @@ fn with_compose(settings: &mut Command, compose: &Compose) {
         .env(COMPOSE_V2, &compose.v2);
 }
 
-/// The test of the sweep, which cannot be run without the engine.
+/// Runs the test of the sweep, which cannot run without the engine.
 fn sweep(stage: &mut Stage) -> Result<()> {
     let built = together::build_xtask(stage)?;
     for program in built.tests(Kind::UnitTests, |_| true) {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_for_other_versions_is_there_for_one() {
+    fn tests_left_out_for_other_versions_run_for_one() {
         let packages = [
             ".",
             "crates/eldest-route",

@@ -11,23 +11,23 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::stage::Stage;
 
-/// Everything that a test makes has this label. Its value is `<process id>-<start time>` of the test's process, the
-/// latter in clock ticks since boot (field 22 of /proc/PID/stat), for process ids are used again.
+/// The label of all objects that a test makes. Its value is `<process id>-<start time>` of the test's process, the
+/// latter in clock ticks since boot (field 22 of /proc/PID/stat), because process ids are used again.
 const OWNER: &str = "eldest.test.owner";
 
-/// How long another sweep may take with what we want gone too.
+/// How long another sweep may take with the same objects.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Something labelled, of one kind.
+/// A labelled object of one kind.
 #[derive(Debug, PartialEq, Eq)]
 struct Thing {
     id: String,
     owner: String,
 }
 
-/// One kind of thing, and how docker is asked for it.
+/// A kind of object, and the docker commands for it.
 struct Kind {
     name: &'static str,
     list: &'static [&'static str],
@@ -35,7 +35,7 @@ struct Kind {
     remove: &'static [&'static str],
 }
 
-/// In this order: what is in use cannot be removed.
+/// The kinds in the order of removal, because objects in use cannot be removed.
 const KINDS: [Kind; 3] = [
     Kind {
         name: "container",
@@ -57,10 +57,10 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Removes what belongs to processes that are no more. What a living one made is left, for tests of another checkout
-/// may run beside ours; and what has no such label is none of our business.
+/// Removes the objects of processes that no longer run. Objects of a living process stay, because tests of another
+/// checkout may run beside ours, and objects without the label are never touched.
 ///
-/// It knows no time limit of a stage's, for it cleans up after those that reached theirs.
+/// It ignores a stage's time limit, because it cleans up after stages that reached theirs.
 pub(crate) fn run(stage: &Stage) -> Result<()> {
     if !Path::new("/proc/self/stat").is_file() {
         stage.say("no sweep: without /proc nobody can say whose process still lives");
@@ -73,8 +73,8 @@ pub(crate) fn run(stage: &Stage) -> Result<()> {
 }
 
 impl Kind {
-    /// Others may sweep as well, and be in the middle of removing a thing or what still uses it. So who did it does
-    /// not matter; what counts is that nothing is left.
+    /// Removes all objects of dead owners. Other sweeps may be removing the same objects, or objects that still use
+    /// them. So it does not matter which sweep removes an object; in the end none may be left.
     fn sweep(&self, stage: &Stage) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// The things whose owner is dead.
+    /// Returns the objects whose owner is dead.
     fn left(&self) -> Result<Vec<Thing>> {
         let filter = format!("label={OWNER}");
         let format = format!("{} {{{{.Label {OWNER:?}}}}}", self.id);
@@ -124,7 +124,7 @@ fn is_dead(owner: &str) -> bool {
     }
 }
 
-/// When the process of this number began, if there is one that still runs.
+/// Returns when the process of this number began, if it still runs.
 fn started(pid: u64) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -135,7 +135,7 @@ fn started_in(stat: &str) -> Option<u64> {
     let mut fields = fields.split(' ');
     let state = fields.next()?;
     let ticks = fields.nth(18)?.parse().ok();
-    // One that was killed and not yet waited for.
+    // The process was killed and not waited for yet.
     ticks.filter(|_| state != "Z" && state != "X")
 }
 
@@ -155,13 +155,13 @@ mod tests {
     use crate::stage::{DEFAULT_LIMIT, Stage};
     use std::process::{Command, Stdio};
 
-    /// This process, as an owner.
+    /// Returns this process as an owner.
     fn alive() -> String {
         let pid = std::process::id();
         format!("{pid}-{}", started(pid.into()).unwrap())
     }
 
-    /// A process that has ended, as an owner.
+    /// Returns a process that has ended, as an owner.
     fn dead() -> String {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let owner = format!("{}-{}", child.id(), started(child.id().into()).unwrap());
@@ -172,21 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_lives_while_its_process_does_and_not_as_another_of_the_same_number() {
+    fn owner_lives_only_while_its_own_process_runs() {
         assert!(!is_dead(&alive()));
         assert!(is_dead(&dead()));
         assert!(is_dead(&format!("{}-1", std::process::id())));
     }
 
     #[test]
-    fn who_cannot_be_read_is_not_dead() {
+    fn owner_with_an_unreadable_label_is_not_dead() {
         for owner in ["", "-", "4711", "a-b", "4711-", "4711-x"] {
             assert!(!is_dead(owner), "{owner:?}");
         }
     }
 
     #[test]
-    fn the_start_is_read_past_any_name_and_a_zombie_is_no_more() {
+    fn start_time_is_read_past_any_name_and_a_zombie_is_dead() {
         let stat = |name, state| {
             format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 10 11")
         };
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(started_in(&stat("a", "Z")), None);
     }
 
-    /// Makes one thing of each kind with this owner, and gives their ids.
+    /// Makes one object of each kind with this owner, and returns their ids.
     fn things(name: &str, owner: Option<&str>) -> [String; 3] {
         let label = owner.map(|owner| format!("--label={OWNER}={owner}"));
         let create = |command: &[&str], last: &[&str]| {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs the Docker Engine and the base images; the stage `containers` runs it"]
-    fn only_what_dead_owners_left_is_swept() {
+    fn only_objects_of_dead_owners_are_swept() {
         let (of_dead, of_alive, nobodys) = (
             things("dead", Some(&dead())),
             things("alive", Some(&alive())),

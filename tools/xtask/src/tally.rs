@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Tests counted so far.
+/// The counts of tests so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Tests that passed.
@@ -38,7 +38,7 @@ impl Tally {
         }
     }
 
-    /// Tests that ran.
+    /// Returns the number of tests that ran.
     pub(crate) fn ran(self) -> u64 {
         self.passed + self.failed
     }
@@ -52,19 +52,19 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// The line without colours.
+/// Returns the line without colours.
 fn plain(line: &str) -> String {
     let mut parts = line.split('\u{1b}');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        // "[32mok" or "(B": up to the first letter is the terminal's.
+        // In "[32mok" or "(B", the text up to the first letter belongs to the terminal.
         let end = part.find(|c: char| c.is_ascii_alphabetic());
         text.push_str(end.map_or("", |end| &part[end + 1..]));
     }
     text
 }
 
-/// The names of the crates in the output of `cargo tree --prefix none`, each once, without `root` itself.
+/// Returns the names of the crates in the output of `cargo tree --prefix none`, each once, without `root` itself.
 pub(crate) fn crates(tree: &str, root: &str) -> BTreeSet<String> {
     let names = tree.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_counts_once_whatever_its_versions_and_marks() {
+    fn crate_counts_once_despite_versions_and_marks() {
         let tree = "consumer v0.0.0 (/tmp/consumer)\n\
                     eldest v0.1.0 (/src/eldest)\n\
                     tokio v1.50.0\n\

@@ -17,14 +17,14 @@ use crate::{checks, suites};
 /// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Stages of the tier; none means all.
+    /// The stages of the tier; empty for all.
     pub(crate) stages: Vec<&'static str>,
-    /// How the names of tests begin, whichever stage runs them.
+    /// The beginnings of the names of tests, whichever stage runs them.
     tests: Vec<String>,
     pub(crate) limit: Duration,
 }
 
-/// `cargo xtask check`: what a contributor runs again and again.
+/// Runs `cargo xtask check`: the checks that a contributor runs frequently.
 pub(crate) fn check(args: &[String]) -> Result<ExitCode> {
     ensure!(
         args.is_empty(),
@@ -34,7 +34,7 @@ pub(crate) fn check(args: &[String]) -> Result<ExitCode> {
     Ok(finish(&[alone("check", DEFAULT_LIMIT, checks::quick)]))
 }
 
-/// `cargo xtask test`.
+/// Runs `cargo xtask test`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let asked = parse(Tier::Test, args)?;
     if !asked.tests.is_empty() {
@@ -52,7 +52,7 @@ impl Asked {
     }
 }
 
-/// One stage that is in no list.
+/// Runs one stage that is in no list.
 fn alone(
     name: &'static str,
     limit: Duration,
@@ -65,7 +65,7 @@ fn alone(
     report
 }
 
-/// A stage that runs beside others, and the one before which it ends.
+/// A stage that runs beside others, and the stage before which it ends.
 struct Beside {
     ends_before: &'static str,
     limit: Limit,
@@ -83,7 +83,7 @@ impl Beside {
         }
     }
 
-    /// Nothing holds it back any more.
+    /// Waits for the stage, which nothing holds back any more.
     fn join(self) -> Report {
         self.limit.begin();
         let joined = self.thread.join();
@@ -97,8 +97,8 @@ fn run_one(entry: &Entry, mut stage: Stage) -> Report {
     stage.finish(result)
 }
 
-/// Runs those stages. Each one runs, whatever the ones before it did, unless it needs what they made. Then the failed tests
-/// that may be repeated run once more.
+/// Runs those stages. Each one runs after failures of earlier ones, unless it needs their results. Then the failed
+/// tests that may be repeated run once more.
 pub(crate) fn run_all(
     entries: impl Iterator<Item = &'static Entry>,
     limit: Duration,
@@ -130,7 +130,7 @@ pub(crate) fn run_all(
     reports
 }
 
-/// Prints the table, and gives the exit code.
+/// Prints the table, and returns the exit code.
 pub(crate) fn finish(reports: &[Report]) -> ExitCode {
     print!("{}", table(reports));
     if reports.iter().any(|report| !report.failures.is_empty()) {
@@ -140,7 +140,7 @@ pub(crate) fn finish(reports: &[Report]) -> ExitCode {
     }
 }
 
-/// The stages, the tests and the limit that these arguments name.
+/// Parses the stages, the tests and the limit that these arguments name.
 pub(crate) fn parse(tier: Tier, args: &[String]) -> Result<Asked> {
     let mut asked = Asked {
         stages: Vec::new(),
@@ -173,7 +173,7 @@ pub(crate) fn parse(tier: Tier, args: &[String]) -> Result<Asked> {
     Ok(asked)
 }
 
-/// The closing table, what failed, what was left out, and one plain line with the sums.
+/// Formats the closing table, the failures, the parts that were left out, and one plain line with the sums.
 fn table(reports: &[Report]) -> String {
     let mut text = String::new();
     let mut sum = Tally::default();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stage_of_the_tier_is_refused() {
+    fn stage_of_another_tier_is_refused() {
         let refused = |tier, text| parsed(tier, text).unwrap_err().to_string();
         let unknown = refused(Tier::Test, "build nope");
         assert!(unknown.contains("nope") && unknown.contains("simulate"));

@@ -54,7 +54,7 @@ impl Times {
                 let _ = writeln!(text, "{took} {name}");
                 text
             });
-        // Another run may read it meanwhile.
+        // Another run may read the file meanwhile, so it is replaced at once.
         let new = path.with_extension(std::process::id().to_string());
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
         written.with_context(|| format!("writing {}", path.display()))

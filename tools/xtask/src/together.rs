@@ -1,5 +1,5 @@
-//! Builds the tests and programs of a workspace at once, by clippy's driver and with one set of features: each package is
-//! compiled once, and linted as it is compiled.
+//! Builds the tests and programs of a workspace in one go, by clippy's driver and with one set of features: each
+//! package is compiled once, and linted as it is compiled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,26 +21,27 @@ const FOR_HARNESS: [&str; 3] = [
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
 
-/// A second implementation of the cryptography, in C, for the sake of one line of ours: the stage `consumer` builds it while
-/// other stages wait.
+/// A second implementation of the cryptography, in C, which only one line of ours needs: the stage `consumer` builds it
+/// while other stages wait.
 pub(crate) const OTHER_CRYPTOGRAPHY: &str = "tls-aws-lc";
 
 /// The compiler with clippy's lints.
 const DRIVER: &str = "clippy-driver";
-/// Its arguments, as `cargo clippy` hands them over. Cargo builds again what was built with others.
+/// The driver's arguments, in the form that `cargo clippy` passes. Cargo rebuilds packages that were built with other
+/// arguments.
 const LINTS: (&str, &str) = (
     "CLIPPY_ARGS",
     "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
 );
 
-/// Every package but those apart, whichever of their tests run, and every feature: cargo builds a dependency once for each set
-/// of features that the packages it was asked for need.
+/// Returns options that select every package but those apart, whichever of their tests run, and every feature: cargo
+/// builds a dependency once for each set of features that the selected packages need.
 fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
     let mut selected = vec!["--workspace".to_owned()];
     let apart: &[&str] = match workspace {
         // This program is built already.
         Workspace::Product => &["xtask"],
-        // The model has a compiler's options of its own, and the benchmarks count what the library does without features.
+        // The model has compiler options of its own, and the benchmarks count the library's costs without features.
         Workspace::Lab => &[MODEL, BENCH],
     };
     for package in apart {
@@ -52,7 +53,7 @@ fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
     Ok(selected)
 }
 
-/// The features of the product's packages, each with its package, as cargo wants them.
+/// Returns the features of the product's packages, each with its package, in cargo's form.
 pub(crate) fn features(stage: &Stage) -> Result<String> {
     let metadata = Metadata::of_workspace(stage)?;
     let mut all = Vec::new();
@@ -65,18 +66,19 @@ pub(crate) fn features(stage: &Stage) -> Result<String> {
     Ok(all.join(","))
 }
 
-/// Cargo takes the features that tests need into account only if it builds something that may use them.
+/// An example to build: cargo takes the features that tests need into account only if it builds a target that may use
+/// them.
 pub(crate) const EXAMPLE: [&str; 2] = ["--example", "run_a_task"];
 
-/// Everything that is built together.
+/// The options for all targets that are built together.
 pub(crate) const EVERYTHING: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
-/// Builds those targets of the product, with warnings denied, and tells what there is.
+/// Builds those targets of the product, with warnings denied, and returns the built programs.
 pub(crate) fn build(stage: &Stage, targets: &[&str]) -> Result<Built> {
     build_in(Workspace::Product, stage, targets)
 }
 
-/// The same of the lab: its programs and tests.
+/// Does the same for the lab: its programs and tests.
 pub(crate) fn build_lab(stage: &Stage) -> Result<Built> {
     build_in(Workspace::Lab, stage, &["--bins", "--tests"])
 }
@@ -87,7 +89,8 @@ fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Bui
     messages(stage, &mut cargo)
 }
 
-/// Cargo, to lint what [`build_unit_tests`] does not build: programs, examples, and the folders `tests`.
+/// Returns a cargo command that lints what [`build_unit_tests`] does not build: programs, examples, and the folders
+/// `tests`.
 pub(crate) fn lint(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "check")?;
     cargo.args(together(stage, Workspace::Product)?);
@@ -103,7 +106,7 @@ pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
     messages(stage, &mut cargo)
 }
 
-/// The same of this very program and its tests.
+/// Does the same for this very program and its tests.
 pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "build")?;
     messages(
@@ -117,7 +120,7 @@ fn messages(stage: &Stage, cargo: &mut Command) -> Result<Built> {
     Ok(Built::read(&stage.output(cargo.arg(json))?))
 }
 
-/// `cargo test` of the examples in the documentation.
+/// Returns `cargo test` of the examples in the documentation.
 pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo
@@ -126,7 +129,7 @@ pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Cargo, with clippy's driver in the compiler's place.
+/// Returns a cargo command with clippy's driver in the compiler's place.
 fn linting(stage: &Stage, workspace: Workspace, command: &str) -> Result<Command> {
     let mut cargo = workspace.cargo([command])?;
     cargo.env("RUSTC_WORKSPACE_WRAPPER", driver(stage)?);
@@ -135,7 +138,7 @@ fn linting(stage: &Stage, workspace: Workspace, command: &str) -> Result<Command
     Ok(cargo)
 }
 
-/// The driver of the compiler in use.
+/// Returns the clippy driver of the compiler in use.
 fn driver(stage: &Stage) -> Result<PathBuf> {
     let sysroot = stage.output(setup::program("rustc").args(["--print", "sysroot"]))?;
     let beside = Path::new(sysroot.trim()).join("bin").join(DRIVER);

@@ -9,22 +9,22 @@ use anyhow::{Context, Result};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
-/// Libraries of `HAProxy`'s that few machines have; the others are essential, or OpenSSL's.
+/// Libraries of `HAProxy` that few machines have; the others are essential, or OpenSSL's.
 const LIBRARIES: [&str; 2] = ["liblua", "libopentracing"];
 
 /// The first release of Debian whose etcdctl restores a snapshot with a higher revision. It runs the code of etcdutl for
 /// that, which no package of Debian has.
 const ETCDUTL_SUITE: &str = "trixie";
 
-/// Names the etcdctl that tests use.
+/// The variable that names the etcdctl for tests.
 const ETCDCTL: &str = "ELDEST_ETCDCTL";
 const ETCDCTL_NAME: &str = "etcdctl";
-/// Set to 1, the tests with etcdctl are left out.
+/// The variable that leaves out the tests with etcdctl if it is 1.
 const NO_ETCDCTL: &str = "ELDEST_NO_ETCDCTL";
-/// Names libfaketime.
+/// The variable that names libfaketime.
 pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 
-/// Tells the tests of the product where the programs of others are. Each is fetched once.
+/// Passes the paths of external programs to the tests of the product. Each program is fetched once.
 pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
     add_etcdctl(stage, cargo);
     add_etcdutl(stage, cargo);
@@ -33,8 +33,8 @@ pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
     add_others(stage, cargo);
 }
 
-/// The etcdctl for the tests that share an election with it: theirs to find, unless there is none on this machine
-/// and Debian's can be had. Without one those tests fail and name the remedy.
+/// Passes Debian's etcdctl to the tests that share an election with it, if this machine has none and Debian's can be
+/// fetched. Otherwise the tests find their own. Without one they fail and name the remedy.
 fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
     let wanted = std::env::var_os(NO_ETCDCTL).is_none_or(|value| value != "1");
     if !wanted || std::env::var_os(ETCDCTL).is_some() || packages::find(ETCDCTL_NAME).is_some() {
@@ -46,7 +46,7 @@ fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// This machine's etcdctl, or Debian's.
+/// Returns this machine's etcdctl, or Debian's.
 pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
     let named = std::env::var_os(ETCDCTL).map(PathBuf::from);
     match named.or_else(|| packages::find(ETCDCTL_NAME)) {
@@ -55,7 +55,7 @@ pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
     }
 }
 
-/// Tells the tests where etcdutl is, if this machine has none. Without it they fail and name the remedy.
+/// Passes the path of etcdutl to the tests, if this machine has none. Without it they fail and name the remedy.
 fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
     if is_wanted("etcdutl", "ETCDUTL") {
         match packages::unpack_of(stage, ETCDUTL_SUITE, "etcd-client", "usr/bin/etcdctl") {
@@ -65,7 +65,7 @@ fn add_etcdutl(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// Tells the tests where `HAProxy` is, if this machine has none. Without it they fail and name the remedy.
+/// Passes the path of `HAProxy` to the tests, if this machine has none. Without it they fail and name the remedy.
 fn add_haproxy(stage: &Stage, cargo: &mut Command) {
     if is_wanted("haproxy", "HAPROXY") {
         match haproxy(stage) {
@@ -78,7 +78,7 @@ fn add_haproxy(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// Tells the tests where `PostgreSQL` is, if this machine has none. Without it they fail and name the remedy.
+/// Passes the path of `PostgreSQL` to the tests, if this machine has none. Without it they fail and name the remedy.
 pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
     if is_wanted("postgres", "POSTGRES") && postgres_in(Path::new("/usr")).is_none() {
         match postgres(stage) {
@@ -91,7 +91,7 @@ pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// Tells the tests where libfaketime is, if this machine has none. Without it they fail and name the remedy.
+/// Passes the path of libfaketime to the tests, if this machine has none. Without it they fail and name the remedy.
 pub(crate) fn add_faketime(stage: &Stage, cargo: &mut Command) {
     match faketime(stage) {
         Some(Ok(library)) => _ = cargo.env(FAKETIME, library),
@@ -100,7 +100,7 @@ pub(crate) fn add_faketime(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// The library that moves the wall clock of processes, unless this machine has it.
+/// Returns the library that moves the wall clock of processes, unless this machine has it.
 pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
     let library = format!(
         "usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -111,8 +111,8 @@ pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
     is_wanted.then(|| packages::unpack(stage, "libfaketime", &library))
 }
 
-/// Tells the tests where the tools are that this machine does not have, and that one version of etcd is enough for.
-/// Without one they fail and name the remedy.
+/// Passes to the tests the paths of the tools that this machine lacks and that one version of etcd suffices for.
+/// Without one of them the tests fail and name the remedy.
 fn add_others(stage: &Stage, cargo: &mut Command) {
     if is_wanted("promtool", "PROMTOOL") {
         match packages::unpack(stage, "prometheus", "usr/bin/promtool") {
@@ -121,7 +121,7 @@ fn add_others(stage: &Stage, cargo: &mut Command) {
         }
     }
     if is_wanted("chromium", "CHROMIUM") {
-        // The one without windows needs the fewest libraries.
+        // The shell without windows needs the fewest libraries.
         let shell = "usr/lib/chromium/chromium-headless-shell";
         match packages::unpack_whole(stage, "chromium-headless-shell", shell) {
             Ok((program, libraries)) => {
@@ -133,7 +133,7 @@ fn add_others(stage: &Stage, cargo: &mut Command) {
     }
 }
 
-/// Neither there already nor left out.
+/// Returns true if the program is neither installed nor left out on request.
 fn is_wanted(program: &str, name: &str) -> bool {
     let left_out = std::env::var_os(format!("ELDEST_NO_{name}")).is_some_and(|value| value == "1");
     let named = std::env::var_os(format!("ELDEST_{name}")).is_some();
@@ -141,7 +141,7 @@ fn is_wanted(program: &str, name: &str) -> bool {
     !left_out && !named && !there
 }
 
-/// The program, and the folders of its libraries as the loader wants them.
+/// Returns the program, and the folders of its libraries in the loader's form.
 fn haproxy(stage: &Stage) -> Result<(PathBuf, String)> {
     let program = packages::unpack(stage, "haproxy", "usr/sbin/haproxy")?;
     let mut depends = setup::program("apt-cache");
@@ -155,16 +155,16 @@ fn haproxy(stage: &Stage) -> Result<(PathBuf, String)> {
     Ok((program, folders.join(":")))
 }
 
-/// The program, and the folders of its libraries as the loader wants them.
+/// Returns the program, and the folders of its libraries in the loader's form.
 fn postgres(stage: &Stage) -> Result<(PathBuf, String)> {
-    // The package that depends on the server in this release's version; it has nothing but this file.
+    // This package depends on the server in the release's version; it contains only this file.
     let about = "usr/share/doc/postgresql/copyright";
     let (about, libraries) = packages::unpack_whole(stage, "postgresql", about)?;
     let usr = about.ancestors().nth(4).context("a folder")?;
     Ok((postgres_in(usr).context("no server in it")?, libraries))
 }
 
-/// Debian has a folder for each version of the server.
+/// Returns the server's folder; Debian has one for each version.
 fn postgres_in(usr: &Path) -> Option<PathBuf> {
     let versions = usr.join("lib/postgresql").read_dir().ok()?;
     let mut servers =
@@ -172,7 +172,7 @@ fn postgres_in(usr: &Path) -> Option<PathBuf> {
     servers.find(|server| server.is_file())
 }
 
-/// The folder of a package's libraries.
+/// Returns the folder of a package's libraries.
 fn library(stage: &Stage, package: &str) -> Result<PathBuf> {
     let about = format!("usr/share/doc/{package}/copyright");
     packages::libraries_beside(&packages::unpack(stage, package, &about)?)

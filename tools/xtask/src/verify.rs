@@ -1,4 +1,4 @@
-//! The command `verify`: the stages of the second tier, and which of them are green for the sources as they are.
+//! The command `verify`: the stages of the second tier, and which of them are green for the present sources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::stage::Report;
 use crate::stages::{self, Entry, Tier};
 use crate::{setup, test};
 
-/// Runs what is green already, too.
+/// The option that also runs stages which are already green.
 const AGAIN: &str = "--again";
 
-/// The results that are kept, by the names of stages.
+/// The kept results, by the names of stages.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Results(BTreeMap<String, Kept>);
 
@@ -30,7 +30,7 @@ struct Kept {
     seconds: u64,
 }
 
-/// `cargo xtask verify`.
+/// Runs `cargo xtask verify`.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let again = args.iter().any(|arg| arg == AGAIN);
     let others: Vec<String> = args.iter().filter(|arg| *arg != AGAIN).cloned().collect();
@@ -45,12 +45,12 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         asked.wants(entry) && !green
     };
     let due: Vec<&Entry> = stages::of(Tier::Verify).filter(is_due).collect();
-    // One at a time, but for those that run beside others, so that each result is kept though a later stage never ends.
+    // The groups run one at a time, so that each result is kept even if a later stage never ends.
     let mut reports = Vec::new();
     for group in groups(&due) {
         let entries = group.iter().copied();
         let ended = test::run_all(entries, asked.limit);
-        // After an edit during the run, nobody knows which sources the tests have seen.
+        // If the sources changed during the run, it is unknown which of them the tests have seen.
         if Sources::now()?.tree == sources.tree {
             results.keep(&ended, &sources);
             results.write()?;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     Ok(test::finish(&reports))
 }
 
-/// Stages that run side by side, together; every other one alone.
+/// Groups the stages that run side by side; every other stage is alone.
 fn groups<'a>(due: &[&'a Entry]) -> Vec<Vec<&'a Entry>> {
     let mut groups: Vec<Vec<&Entry>> = Vec::new();
     let mut until: Option<&str> = None;
@@ -81,7 +81,7 @@ fn groups<'a>(due: &[&'a Entry]) -> Vec<Vec<&'a Entry>> {
     groups
 }
 
-/// The sources as they are.
+/// The present sources.
 struct Sources {
     tree: String,
     commit: String,
@@ -96,7 +96,7 @@ impl Sources {
             git.args(args).env("GIT_INDEX_FILE", &index);
             said(&mut git)
         };
-        // An index of its own, so that the index of the developer who works here stays as it was.
+        // An index of its own leaves the developer's index as it is.
         git(&["read-tree", "HEAD"])?;
         git(&["add", "--all"])?;
         Ok(Self {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_green_for_the_sources_that_it_has_seen_and_no_others() {
+    fn stage_is_green_only_for_the_sources_that_it_has_seen() {
         let mut results = Results::default();
         let passed = Stage::start("model", DEFAULT_LIMIT).finish(Ok(()));
         let failed = Stage::start("stack", DEFAULT_LIMIT).finish(Err(anyhow::anyhow!("no")));
@@ -202,7 +202,7 @@ mod tests {
                 let Some(before) = entry.ends_before else {
                     continue;
                 };
-                // The one before which it ends begins the next group.
+                // The stage before which it ends begins the next group.
                 assert!(group.iter().all(|entry| entry.name != before));
             }
         }

@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_does_not_take_in_its_longer_namesakes() {
+    fn series_does_not_include_longer_namesakes() {
         assert!(is_of(&Version::new(3, 5, 34), "3.5"));
         assert!(is_of(&Version::new(2, 26, 1), "2"));
         assert!(is_of(&Version::new(3, 4, 23), "3.4.23"));

@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::stage::Stage;
 
-/// The openings that no documentation comment has.
+/// The openings that no documentation comment may have.
 const REFUSED: [&str; 11] = [
     "As of", "It", "Of", "That", "These", "Those", "Until", "What", "Whether", "Who", "Whoever",
 ];
 const RULE: &str = "name the subject first, or open with a verb";
-/// The words that no comment, name or text of a source has, and what stands in their place.
+/// The words that no comment, name or text of a source may have, and their replacements.
 const REPLACED: [(&str, &str); 6] = [
     ("anew", "again, or `a new ...`"),
     ("believe", "trust, assume or expect"),
@@ -23,13 +23,13 @@ const REPLACED: [(&str, &str); 6] = [
     ("told", "notified, reported, logged or answered"),
     ("whoever", "the one that acts"),
 ];
-/// Names the words.
+/// This file, which contains the words.
 const THIS: &str = "tools/xtask/src/words.rs";
 const MARKERS: [&str; 2] = ["///", "//!"];
-/// The folder of compiled files, which have comments of others.
+/// The folder of compiled files, which have foreign comments.
 const TARGET: &str = "target";
 
-/// Part of the stages `source` and `check`.
+/// Runs as a part of the stages `source` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let files = sources(setup::root())?;
     ensure!(!files.is_empty(), "there are no sources");

@@ -12,7 +12,7 @@ use crate::{COMMANDS, TEST, VERIFY, setup, test};
 const FOLDER: &str = ".github/workflows";
 const CALL: &str = "cargo xtask ";
 
-/// A workflow, as it is written and as it is read.
+/// A workflow, as text and parsed.
 struct Workflow {
     name: String,
     text: String,
@@ -34,7 +34,7 @@ fn workflows() -> Vec<Workflow> {
     workflows.collect()
 }
 
-/// The jobs of a workflow, with their names.
+/// Returns the jobs of a workflow, with their names.
 fn jobs(workflow: &Workflow) -> Vec<(String, &Yaml)> {
     let jobs = workflow.yaml["jobs"].as_hash().expect(&workflow.name);
     let named = jobs.iter().map(|(name, job)| {
@@ -44,13 +44,13 @@ fn jobs(workflow: &Workflow) -> Vec<(String, &Yaml)> {
     named.collect()
 }
 
-/// The value of that key in every step of a job.
+/// Returns the value of that key in every step of a job.
 fn steps<'a>(job: &'a Yaml, key: &'a str) -> impl Iterator<Item = &'a str> {
     let steps = job["steps"].as_vec().expect("steps").iter();
     steps.filter_map(move |step| step[key].as_str())
 }
 
-/// Calls of `cargo xtask` in a script: the arguments of each.
+/// Returns the calls of `cargo xtask` in a script: the arguments of each.
 fn calls(script: &str) -> Vec<Vec<String>> {
     let mut calls = Vec::new();
     for line in script.lines() {
@@ -63,7 +63,7 @@ fn calls(script: &str) -> Vec<Vec<String>> {
     calls
 }
 
-/// Why no command of ours has these arguments, if so.
+/// Returns why no command of ours has these arguments, if that is so.
 fn unknown(call: &[String]) -> Option<String> {
     let (command, arguments) = call.split_first()?;
     if !COMMANDS.iter().any(|known| known.name == command) {
@@ -78,7 +78,7 @@ fn unknown(call: &[String]) -> Option<String> {
     parsed.err().map(|error| error.to_string())
 }
 
-/// The version that the comment behind a pinned action names, if it is pinned and there is one.
+/// Returns the version in the comment behind a pinned action, if it is pinned and has one.
 fn pinned(line: &str) -> Option<&str> {
     let (action, version) = line.split_once(" # v")?;
     let (_, commit) = action.rsplit_once('@')?;
@@ -151,7 +151,7 @@ fn each_action_is_pinned_to_a_commit_and_names_its_version() {
 }
 
 #[test]
-fn each_job_ends_in_time_and_may_only_read_unless_it_says_otherwise() {
+fn each_job_has_a_time_limit_and_only_reads_by_default() {
     for workflow in &workflows() {
         let permissions = workflow.yaml["permissions"].as_hash();
         let permissions = permissions.expect(&workflow.name);

@@ -1,4 +1,4 @@
-//! Names the two workspaces: the product with its tests, and the lab, which has what only `cargo xtask verify` runs.
+//! Names the two workspaces: the product with its tests, and the lab, whose packages only `cargo xtask verify` runs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) enum Workspace {
 impl Workspace {
     pub(crate) const ALL: [Self; 2] = [Self::Product, Self::Lab];
 
-    /// Its folder.
+    /// Returns the workspace's folder.
     pub(crate) fn folder(self) -> PathBuf {
         match self {
             Self::Product => setup::root().to_owned(),
@@ -27,7 +27,7 @@ impl Workspace {
         }
     }
 
-    /// Cargo in that folder, able to build etcd's protocol.
+    /// Returns a cargo command in that folder that can build etcd's protocol.
     pub(crate) fn cargo<'a>(self, args: impl IntoIterator<Item = &'a str>) -> Result<Command> {
         let mut cargo = setup::cargo(args)?;
         cargo.current_dir(self.folder());
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    /// Names and versions of the packages in a lock file.
+    /// Returns names and versions of the packages in a lock file.
     fn locked(workspace: Workspace) -> BTreeSet<(String, Version)> {
         let lock = read(workspace, "Cargo.lock");
         let packages = lock["package"].as_array().unwrap().iter();
@@ -75,7 +75,7 @@ mod tests {
         named.collect()
     }
 
-    /// Two versions that cargo never puts into one lock file.
+    /// Returns true for two versions that cargo never puts into one lock file.
     fn are_compatible(one: &Version, other: &Version) -> bool {
         let kept = |version: &Version| match (version.major, version.minor) {
             (0, 0) => (0, 0, version.patch),

@@ -16,7 +16,7 @@ use crate::answering::{Names, Server};
 use crate::metrics::{self, CONTENT_TYPE, Page};
 use crate::output::Format;
 
-/// A port that is ours, at which nobody is answered yet.
+/// A bound port that accepts no requests yet.
 pub(super) struct Http {
     listener: TcpListener,
     address: SocketAddr,
@@ -24,7 +24,7 @@ pub(super) struct Http {
     page: Page,
 }
 
-/// Listens, and begins to measure.
+/// Binds the port, and starts to record metrics.
 pub(super) async fn listen(at: SocketAddr, names: &Names) -> Result<Http> {
     let bound = TcpListener::bind(at).await;
     let listener = bound.with_context(|| format!("--listen {at}"))?;
@@ -38,7 +38,7 @@ pub(super) async fn listen(at: SocketAddr, names: &Names) -> Result<Http> {
 }
 
 impl Http {
-    /// Where it is: a link for people, the address for programs.
+    /// The address of the server: a link for people, the bare address for programs.
     pub(super) fn shown(&self, format: Format) -> String {
         match format {
             Format::Text => format!("http://{}/", self.address),
@@ -46,7 +46,7 @@ impl Http {
         }
     }
 
-    /// Answers for that agent from here on.
+    /// Starts to answer requests about that agent.
     pub(super) fn serve(self, agent: Arc<Agent>) -> Server {
         let shutdown = CancellationToken::new();
         let page = self.page.clone();

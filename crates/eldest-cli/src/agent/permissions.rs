@@ -21,7 +21,8 @@ pub(super) fn group(text: &str) -> Result<u32> {
     Ok(found.ok_or_else(missing)?.gid.as_raw())
 }
 
-/// Raises the number of files that this process may open as far as it may, and returns it. `None`: there is no limit.
+/// Raises this process's limit of open files as far as the system permits. Returns the limit, or `None` if there is
+/// none.
 pub(super) fn raise_open_files() -> Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -34,14 +34,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 )]
 pub(super) struct Args {}
 
-/// Why there is no answer.
+/// The reason why the agent did not answer.
 #[derive(Debug)]
 pub(crate) enum Unreached {
-    /// Nobody listens there.
+    /// No process listens at the socket.
     Absent(String),
-    /// This user may not ask.
+    /// This user may not open the socket.
     Denied(String),
-    /// Somebody listens, and does not answer as an agent does.
+    /// Something listens at the socket, but its answer is not an agent's.
     Odd(String),
 }
 
@@ -99,7 +99,7 @@ pub(crate) async fn ask(socket: &Path) -> Result<AgentStatus, Unreached> {
     })
 }
 
-/// Reads what an agent says; `None` if it leaves anything out.
+/// Parses an agent's answer; returns `None` if a part is missing.
 fn read(socket: &str, sessions: Vec<Value>, about: &Value) -> Option<AgentStatus> {
     let sessions = sessions.into_iter();
     let sessions = sessions.map(|session| serde_json::from_value::<GuardedSession>(session).ok());
@@ -113,7 +113,7 @@ fn read(socket: &str, sessions: Vec<Value>, about: &Value) -> Option<AgentStatus
     })
 }
 
-/// Says in one sentence how an agent is.
+/// Describes an agent's state in one sentence.
 pub(crate) fn summary(status: &AgentStatus) -> String {
     let etcd = match &status.problem {
         None => "reaches etcd".to_owned(),

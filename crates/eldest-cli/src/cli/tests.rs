@@ -1,4 +1,4 @@
-//! Tests of the command line, and of the environment variables that stand for its options.
+//! Tests of the command line, and of the environment variables of its options.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn by_the_rule(option: &str) -> String {
     format!("ELDEST_{}", option.replace('-', "_").to_uppercase())
 }
 
-/// Option by option: the variable that it should have, and the one that it has.
+/// Maps each option to the variable that it should have, and to the one that it has.
 fn variables() -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     visit(&Cli::command(), &mut |command, arg| {
@@ -87,7 +87,7 @@ fn the_page_of_the_command_names_every_variable() {
     assert_eq!(documented, wanted);
 }
 
-/// The commands that the examples in that help type, without what a shell adds.
+/// Returns the commands in the examples of that help, without what a shell adds.
 fn examples(help: &str) -> Vec<Vec<String>> {
     let typed = help.lines().filter(|line| line.starts_with("  eldest "));
     let ours = |line: &str| {

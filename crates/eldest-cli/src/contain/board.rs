@@ -10,13 +10,14 @@ use twox_hash::XxHash3_64;
 
 use super::spec::Limits;
 
-/// How often a record that is being written is read again before the reader goes on with what it knows.
+/// How often a reader rereads a record that is being written before it keeps the limits that it read before.
 const TRIES: u32 = 1000;
 const WORD: usize = 8;
 const WORDS: usize = 3;
 const SIZE: usize = (WORDS + 1) * WORD;
 
-/// The memory that both see. The supervisor writes; nothing but its own exit keeps the keeper from reading.
+/// The memory that both processes map. The supervisor alone writes; the keeper reads it even while the supervisor is
+/// stopped.
 pub(super) struct Board(File);
 
 impl Board {
@@ -30,7 +31,7 @@ impl Board {
         Self(file)
     }
 
-    /// Its number within this process, by which a child finds it.
+    /// Returns the number of the file descriptor, by which a child opens the file.
     pub(super) fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
@@ -39,7 +40,7 @@ impl Board {
         self.0.write_all_at(&encode(limits), 0)
     }
 
-    /// `None`: nothing was written yet, or a record is half written, for its writer was stopped at that.
+    /// Returns `None` if no record was written yet, or if the writer was stopped in the middle of one.
     pub(super) fn read(&self) -> Option<Limits> {
         let mut bytes = [0; SIZE];
         for _ in 0..TRIES {
@@ -100,7 +101,7 @@ mod tests {
     };
 
     #[test]
-    fn what_one_writes_the_other_reads() {
+    fn one_process_reads_the_limits_that_the_other_writes() {
         let board = Board::create().unwrap();
         assert_eq!(board.read(), None, "nothing yet");
         board.write(FIRST).unwrap();

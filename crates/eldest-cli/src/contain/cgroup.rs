@@ -10,15 +10,16 @@ use std::{fs, io};
 use super::clock::pause;
 
 const PREFIX: &str = "eldest-";
-/// A cgroup whose last process has just ended is asked to go so often, with such pauses.
+/// How often the removal of a cgroup is retried, with a pause each time, after its last process has ended.
 const REMOVALS: u32 = 100;
 const BUSY: Duration = Duration::from_millis(2);
 
-/// A cgroup of this process's making, below its own.
+/// A cgroup that this process made below its own.
 pub(super) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None`: this system or this user cannot, or it could not be killed at one stroke.
+    /// Returns `None` if the system or the user's rights do not allow a cgroup, or if the kernel cannot kill all of it
+    /// at once.
     pub(super) fn create() -> Option<Self> {
         let parent = own()?;
         remove_leftovers(&parent);
@@ -31,7 +32,7 @@ impl Cgroup {
         None
     }
 
-    /// The one that another process made, if it did.
+    /// Returns the cgroup that the process of that id made, if there is one.
     pub(super) fn made_by(pid: u32) -> Option<Self> {
         let cgroup = Self::of(&own()?, pid);
         fs::exists(&cgroup.0).unwrap_or(false).then_some(cgroup)
@@ -41,29 +42,29 @@ impl Cgroup {
         Self(parent.join(format!("{PREFIX}{pid}")))
     }
 
-    /// The file through which a process joins.
+    /// Returns the file through which a process joins.
     pub(super) fn entrance(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
 
-    /// The file that says whether a process is in it.
+    /// Returns the file that shows whether the cgroup has processes.
     pub(super) fn events(&self) -> PathBuf {
         self.0.join("cgroup.events")
     }
 
-    /// The file through which all its processes are killed.
+    /// Returns the file through which the kernel kills all processes of the cgroup.
     pub(super) fn killer(&self) -> PathBuf {
         self.0.join("cgroup.kill")
     }
 
     pub(super) fn kill(&self) {
-        // Whatever this leaves, the sweep finds.
+        // A process that survives this is found by the sweep.
         let _ = fs::write(self.killer(), "1");
     }
 
-    /// Once it is empty.
+    /// Removes the cgroup once it is empty.
     pub(super) fn remove(self) {
-        // The kernel lets go of the last process a moment after it was waited for.
+        // The kernel removes the last process from the cgroup a moment after its parent has waited for it.
         for _ in 0..REMOVALS {
             match fs::remove_dir(&self.0) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => pause(BUSY),
@@ -86,7 +87,7 @@ fn remove_leftovers(parent: &Path) {
     }
 }
 
-/// The folder of the cgroup that this process is in.
+/// Returns the folder of the cgroup that this process is in.
 fn own() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -98,13 +99,13 @@ fn own() -> Option<PathBuf> {
         .then_some(folder)
 }
 
-/// Where it is mounted, if that is what this line is about.
+/// Returns the mount point if this line describes a mount of cgroups, version 2.
 fn mount(line: &str) -> Option<PathBuf> {
     let (before, after) = line.split_once(" - ")?;
     let kind = after.split(' ').next()?;
     let root = before.split(' ').nth(3)?;
     let point = before.split(' ').nth(4)?;
-    // Another root than the group's: paths do not fit together.
+    // A mount with another root shows other paths than `/proc/self/cgroup`.
     (kind == "cgroup2" && root == "/").then(|| PathBuf::from(point))
 }
 

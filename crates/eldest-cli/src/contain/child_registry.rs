@@ -11,12 +11,13 @@ use super::children;
 
 /// The children of this process, one for the whole process.
 pub(crate) struct ChildRegistry {
-    /// With their births, for numbers are given again.
+    /// The children with their times of birth, because the kernel reuses process ids.
     known: Mutex<HashMap<Pid, String>>,
 }
 
 impl ChildRegistry {
-    /// From here on orphans of our descendants come to us. Children that we were started with are left alone.
+    /// Makes this process the parent of its descendants' orphans from now on. The children that it already has are
+    /// spared.
     pub(crate) fn found() -> io::Result<Arc<Self>> {
         let born = |child| Some((child, children::birth(child)?));
         let known = children::list()?.into_iter().filter_map(born).collect();
@@ -25,9 +26,9 @@ impl ChildRegistry {
         Ok(Arc::new(Self { known }))
     }
 
-    /// Starts a child that no sweep takes for a leftover.
+    /// Starts a child that no sweep treats as a leftover.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        // Held until it is known, lest a sweep comes between.
+        // The lock is held until the child is recorded, so that no sweep kills it in between.
         let mut known = self.known();
         known.retain(|child, birth| is(*child, birth));
         let child = command.spawn()?;
@@ -41,8 +42,8 @@ impl ChildRegistry {
         children::reap_ended(|child| spares(&known, child));
     }
 
-    /// Kills what is not known, one round; returns what is left of it. Nothing: there is nothing more to come either,
-    /// as long as no keeper dies.
+    /// Kills all unrecorded children, one round, and returns those that are left. If none is left, none can appear
+    /// while every keeper lives.
     pub(super) fn sweep(&self) -> io::Result<Vec<Pid>> {
         let known = self.known();
         let left = children::kill(children::list()?, |child| spares(&known, child));
@@ -63,12 +64,12 @@ fn spares(known: &HashMap<Pid, String>, child: Pid) -> bool {
     known.get(&child).is_some_and(|birth| is(child, birth))
 }
 
-/// Returns true if that process is the one born then.
+/// Returns true if that process is the one that was born then.
 fn is(child: Pid, birth: &str) -> bool {
     children::birth(child).is_some_and(|now| now == birth)
 }
 
-/// `None`: it was waited for already.
+/// Returns `None` if the child was waited for already.
 pub(super) fn pid_of(child: &Child) -> Option<Pid> {
     Pid::from_raw(i32::try_from(child.id()?).ok()?)
 }

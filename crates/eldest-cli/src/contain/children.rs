@@ -16,7 +16,7 @@ use rustix::process::{
 
 use super::spec::Exit;
 
-/// All children of this process, those that have ended but were not waited for among them.
+/// Returns all children of this process, including those that have ended but were not waited for.
 pub(super) fn list() -> io::Result<Vec<Pid>> {
     let main = format!("/proc/self/task/{}/children", std::process::id());
     if !fs::exists(main)? {
@@ -24,15 +24,15 @@ pub(super) fn list() -> io::Result<Vec<Pid>> {
     }
     let mut found = Vec::new();
     for task in fs::read_dir("/proc/self/task")? {
-        // Fails only for a thread that has just ended; another one has its children then.
+        // Reading fails only for a thread that has just ended; its children have then moved to another thread.
         let text = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
         found.extend(text.split_whitespace().filter_map(pid));
     }
     Ok(found)
 }
 
-/// The same from the list of all processes: for kernels without `CONFIG_PROC_CHILDREN`, and to be sure in a process of
-/// many threads, between which a child may move while they are asked.
+/// Finds the same children in the list of all processes. Needed for kernels without `CONFIG_PROC_CHILDREN`, and because
+/// a child may move between the threads of this process while the lists of the threads are read.
 pub(super) fn search() -> io::Result<Vec<Pid>> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
@@ -48,12 +48,12 @@ pub(super) fn search() -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// The parent of any process, as a number.
+/// Returns the parent of a process, as a number.
 pub(super) fn parent(of: Pid) -> Option<String> {
     field(of, 1)
 }
 
-/// When it was started: with its number, a name that is never given twice.
+/// Returns the time at which a process started. Together with the process id it names the process for ever.
 pub(super) fn birth(of: Pid) -> Option<String> {
     field(of, 19)
 }
@@ -61,7 +61,7 @@ pub(super) fn birth(of: Pid) -> Option<String> {
 /// Returns a field of the process's line in `/proc`, counted from its state on.
 fn field(of: Pid, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", of.as_raw_nonzero())).ok()?;
-    // The name, in brackets, may contain anything.
+    // The name, in brackets, may contain any characters.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(number).map(str::to_owned)
 }
@@ -70,7 +70,7 @@ fn pid(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
 }
 
-/// How `child` ended, if it has; it stays to be waited for.
+/// Returns how `child` ended, if it has. The child stays to be waited for.
 pub(super) fn ended(child: Pid) -> Option<Exit> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let status = waitid(WaitId::Pid(child), options).ok()??;
@@ -80,18 +80,18 @@ pub(super) fn ended(child: Pid) -> Option<Exit> {
         .or_else(|| status.terminating_signal().map(Exit::Signal))
 }
 
-/// Waits for `child` if it has ended: from then on its number may be another's. Whether it is gone.
+/// Waits for `child` if it has ended, and returns true if it is gone. From then on another process may get its id.
 pub(super) fn reap(child: Pid) -> bool {
-    // An error: it was not our child any more.
+    // An error means that the process is no longer our child.
     !matches!(waitpid(Some(child), WaitOptions::NOHANG), Ok(None))
 }
 
-/// One round: kills all of these children but those that are spared, and waits for those that have ended. Returns who is
-/// left.
+/// Runs one round: kills all of these children except the spared ones, waits for those that have ended, and returns the
+/// rest.
 pub(super) fn kill(mut left: Vec<Pid>, spared: impl Fn(Pid) -> bool) -> Vec<Pid> {
     left.retain(|child| !spared(*child));
     for child in &left {
-        // Denied for a child that has become another user; the caller sees that it stays.
+        // The kernel denies this for a child that runs as another user; the caller sees that the child stays.
         let _ = kill_process(*child, Signal::KILL);
     }
     left.retain(|child| !reap(*child));
@@ -107,7 +107,7 @@ pub(super) fn reap_ended(spared: impl Fn(Pid) -> bool) {
     }
 }
 
-/// Waits until one of these children has ended, for so long at most.
+/// Waits until one of these children has ended, but no longer than the limit.
 pub(super) fn await_any(children: &[Pid], limit: Duration) {
     let open = |child: &Pid| pidfd_open(*child, PidfdFlags::empty()).ok();
     let ends: Vec<_> = children.iter().take(64).filter_map(open).collect();
@@ -119,6 +119,6 @@ pub(super) fn await_any(children: &[Pid], limit: Duration) {
         tv_sec: 0,
         tv_nsec: limit.subsec_nanos().into(),
     };
-    // An interruption is as good as an end: the caller looks anyway.
+    // An interruption needs no handling: the caller checks the children in either case.
     let _ = poll(&mut fds, Some(&limit));
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// A point in time that never comes.
+/// A time that never comes.
 pub(super) const NEVER: u64 = u64::MAX;
 
 pub(super) fn nanos(duration: Duration) -> u64 {
@@ -13,7 +13,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
 #[cfg(target_os = "linux")]
 pub(super) use linux::{Alarm, now};
 
-/// Now, since the first use.
+/// Returns the time since the first call.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn now() -> u64 {
     use std::sync::LazyLock;
@@ -35,7 +35,7 @@ mod linux {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Now, since boot.
+    /// Returns the time since boot.
     pub(in super::super) fn now() -> u64 {
         let read = clock_gettime(ClockId::Boottime);
         let seconds = u64::try_from(read.tv_sec).unwrap_or_default();
@@ -43,7 +43,7 @@ mod linux {
         seconds.saturating_mul(SECOND).saturating_add(nanos)
     }
 
-    /// Becomes readable at a point in time, however long the machine slept before.
+    /// A descriptor that becomes readable at a point in time, even if the machine slept in between.
     pub(in super::super) struct Alarm(OwnedFd);
 
     impl Alarm {
@@ -54,7 +54,7 @@ mod linux {
 
         /// Sets the alarm to a new time, and forgets that an earlier one has passed.
         pub(in super::super) fn set(&self, at: u64) -> io::Result<()> {
-            // Zero would switch it off.
+            // A zero would disarm the timer.
             let at = at.max(1);
             let it_value = Timespec {
                 tv_sec: i64::try_from(at / SECOND).unwrap_or(i64::MAX),
@@ -80,7 +80,7 @@ mod linux {
     }
 }
 
-/// Waits without the help of the kernel's lists and descriptors, which have failed.
+/// Pauses without the kernel's lists and descriptors, for callers for which these have failed.
 #[allow(clippy::disallowed_methods)] // the keeper has one thread and no runtime
 pub(super) fn pause(duration: Duration) {
     std::thread::sleep(duration);

@@ -26,17 +26,17 @@ use super::watched::Watched;
 use super::wire::{Order, Report};
 use super::{KEEPER, children};
 
-/// How long a keeper may take to start itself, or the program.
+/// How long a keeper may take to start, or to start the program.
 const START: Duration = Duration::from_secs(10);
-/// How long a keeper may take to sweep after the program has ended, before the supervisor does it.
+/// How long a keeper may sweep after the program has ended, before the supervisor sweeps instead.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the supervisor tries, at least, to kill what is left.
+/// How long the supervisor tries, at least, to kill the remaining processes.
 const TRIES: Duration = Duration::from_secs(2);
-/// Between two rounds of that.
+/// The pause between two rounds of killing.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long the supervisor listens to a keeper that is late.
+/// How long the supervisor reads the reports of an overdue keeper.
 const LAST_WORD: Duration = Duration::from_millis(10);
-/// A keeper that waits for the order to start its program. Dropped, it ends.
+/// A keeper that waits for the order to start its program. Dropping the value ends the keeper.
 pub(crate) struct Keeper {
     spec: Arc<Spec>,
     child_registry: Arc<ChildRegistry>,
@@ -101,18 +101,18 @@ impl Keeper {
         Err(io::Error::other("the keeper of the program did not start"))
     }
 
-    /// The next report; `None`: the keeper is no more. Our own copy of the keeper's end is closed once it was heard.
+    /// Returns the next report, or `None` if the keeper has died. Closes our own copy of the keeper's end afterwards.
     async fn hear(&mut self, end: Option<OwnedFd>) -> Option<Report> {
         let heard = tokio::select! {
             line = self.reports.next_line() => line.ok().flatten(),
-            // While we have the keeper's end too, the pipe does not tell of its death.
+            // While we hold the keeper's end too, the pipe does not close when the keeper dies.
             _ = self.child.wait(), if end.is_some() => None,
         };
         heard?.parse().ok()
     }
 
-    /// Names itself, what is to become the program, and the program's cgroup to the guards of these sessions. The program
-    /// must not start before.
+    /// Names the keeper, the process that is to become the program, and the program's cgroup to the guards of these
+    /// sessions. The program must not start before.
     pub(crate) async fn name_to(&mut self, sessions: &[&Session]) -> io::Result<()> {
         let watched = timeout(START, self.watched()).await;
         let late = || io::Error::other("the program's process did not join its cgroup");
@@ -142,9 +142,9 @@ impl Keeper {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Starts the program, and stays with it until nothing of it is left, or nothing can be done about what is left.
+    /// Starts the program, and returns when none of its processes is left, or when the rest cannot be killed.
     ///
-    /// `limit`: until when something of it may be alive; asked again and again.
+    /// `limit` returns the time until which processes of the program may live; it is called repeatedly.
     pub(crate) async fn go(
         mut self,
         leader: Option<(i64, String)>,
@@ -160,7 +160,7 @@ impl Keeper {
         loop {
             let now = clock::now();
             let until = limit().nanos();
-            // The caller that wanted the program has gone, and does not wait for its end either.
+            // The caller has dropped its end of the commands, so nobody waits for the program any more.
             let stop = match *commands.stop.borrow_and_update() {
                 _ if abandoned => Stop::By(Duration::ZERO),
                 stop => stop,
@@ -178,10 +178,11 @@ impl Keeper {
             }
             let overdue = self.overdue(limits, started, begun, ended_at);
             let report = if now >= overdue {
-                // The keeper may have reported it while we were stopped.
+                // The keeper may have reported the end while this process was stopped.
                 timeout(LAST_WORD, self.reports.next_line()).await.ok()
             } else {
-                // The clock of such pauses may stand still while the machine sleeps; ours is read after each.
+                // This pause's clock may stand still while the machine sleeps, so our own clock is read after each
+                // pause.
                 let pause = Duration::from_nanos(overdue - now).min(self.spec.tick);
                 match self.listen(pause, &mut commands, &mut abandoned).await {
                     None => continue,
@@ -214,7 +215,7 @@ impl Keeper {
         }
     }
 
-    /// Writes the limits down, and has the keeper read them if something must end earlier than it knows.
+    /// Writes the limits to the shared memory, and orders the keeper to read them if a deadline has come nearer.
     fn share(&mut self, limits: Limits, shared: &mut Limits) -> io::Result<()> {
         if limits == *shared {
             return Ok(());
@@ -227,7 +228,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits for the next report, and passes a signal on. `None`: none came before the pause or a command was over.
+    /// Waits for the next report, and passes signals on. Returns `None` if the pause ends, a command changes or a
+    /// signal comes first.
     async fn listen(
         &mut self,
         pause: Duration,
@@ -244,7 +246,7 @@ impl Keeper {
         None
     }
 
-    /// When the supervisor no longer waits for the keeper.
+    /// Returns the time from which on the supervisor no longer waits for the keeper.
     fn overdue(&self, limits: Limits, started: bool, begun: u64, ended_at: Option<u64>) -> u64 {
         let killed = limits
             .kill_at
@@ -259,12 +261,12 @@ impl Keeper {
     }
 
     fn send_order(&mut self, order: &Order) {
-        // A keeper that does not read them has no room for more, which costs a signal; a dead one is noticed elsewhere.
+        // If the keeper's pipe is full, one signal is lost. The death of a keeper is noticed elsewhere.
         let _ = self.orders.write_all(order.to_string().as_bytes());
     }
 
-    /// Ends everything without the keeper: the program's group, the keeper, and then the processes that it leaves to this one.
-    /// The program has begun if it was reported as `started`, or ended `by_itself`.
+    /// Ends everything without the keeper: the program's group, the keeper, and then the orphans that this process
+    /// inherits. The program has begun if it was reported as `started`, or ended `by_itself`.
     async fn clear(mut self, started: bool, by_itself: bool, until: u64) -> Ending {
         let give_up = until.max(clock::now().saturating_add(clock::nanos(TRIES)));
         let mut exit = None;
@@ -311,18 +313,18 @@ impl Keeper {
     }
 }
 
-/// The program, as far as the supervisor knows it.
+/// The program, as the supervisor knows it.
 struct Program {
     pid: Pid,
     end: OwnedFd,
 }
 
 impl Program {
-    /// `None`: it has ended meanwhile.
+    /// Returns `None` if the program has ended meanwhile.
     fn of(pid: i32, keeper: Pid) -> Option<Self> {
         let pid = Pid::from_raw(pid)?;
         let end = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // Was it waited for before we opened it, the number may be another's.
+        // If its parent waited for it before we opened it, another process may have its id.
         let parent = children::parent(pid)?;
         let own = parent == keeper.as_raw_nonzero().to_string();
         own.then_some(Self { pid, end })
@@ -333,7 +335,7 @@ impl Program {
     }
 
     fn kill(&self) {
-        // Fails once it was waited for; until then nobody else has its number.
+        // Fails if the program was waited for; until then no other process has its id.
         if pidfd_send_signal(&self.end, Signal::KILL).is_ok() {
             let _ = kill_process_group(self.pid, Signal::KILL);
         }

@@ -24,9 +24,9 @@ use super::spec::{Exit, Limits};
 use super::wire::{Order, Report};
 use super::{children, shim};
 
-/// How often what the program's descendants leave behind is waited for.
+/// How often the keeper waits for orphans of the program that have ended.
 const ROUND: Duration = Duration::from_secs(1);
-/// How long the last sweep waits for a process to end before it looks again.
+/// How long the last sweep waits for a process to end before it checks again.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -64,13 +64,13 @@ impl Place {
         Some((place, program))
     }
 
-    /// Opens what the supervisor has open under that number.
+    /// Opens the file that the supervisor has open under that number.
     fn open(&self, number: i32, options: &OpenOptions) -> io::Result<File> {
         options.open(format!("/proc/{}/fd/{number}", self.supervisor))
     }
 }
 
-/// The keeper's whole life.
+/// Runs the keeper from its start to its exit.
 pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     let Some((place, program)) = Place::parse(arguments) else {
         return ExitCode::from(2);
@@ -87,26 +87,26 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
 struct Keeper {
     board: Board,
     orders: File,
-    /// Bytes of a line that has not ended.
+    /// The bytes of a line that is not complete yet.
     heard: Vec<u8>,
     reports: File,
     supervisor: OwnedFd,
     alarm: Alarm,
     cgroup: Option<Cgroup>,
     limits: Limits,
-    /// The supervisor has died, or let go of us.
+    /// True once the supervisor has died or has closed its pipe to us.
     alone: bool,
     program: Program,
 }
 
-/// The program, or what waits to become it.
+/// The program, or the shim that will become the program.
 struct Program {
-    /// Its process group as well.
+    /// The id of the process, and of its process group.
     pid: Pid,
     end: OwnedFd,
-    /// A pipe: what we write, it reads. That it reads nothing more tells it of our end.
+    /// A pipe from the keeper to the shim. End of file tells the shim that the keeper has died.
     gate: File,
-    /// Kept, for it may not have opened it yet.
+    /// Kept open, because the shim may not have opened it yet.
     _other_end: OwnedFd,
     began: bool,
     asked: bool,
@@ -124,7 +124,7 @@ impl Keeper {
         let board = Board::from_file(place.open(place.board, &read)?);
         let orders = place.open(place.orders, &read)?;
         let mut reports = place.open(place.reports, &write)?;
-        // Were it dead, these would be the files of another process of its number.
+        // If the supervisor were dead, these would be the files of another process with its id.
         if getppid() != Some(supervisor) {
             return Err(io::Error::other("the supervisor has gone"));
         }
@@ -162,7 +162,7 @@ impl Keeper {
                 }
                 if now >= self.limits.term_at && !program.asked {
                     program.asked = true;
-                    // Without a member it has ended, which the next look sees.
+                    // This fails if the group is empty; the next round then sees that the program has ended.
                     let _ = kill_process_group(program.pid, Signal::TERM);
                     let _ = kill_process_group(program.pid, Signal::CONT);
                 }
@@ -171,14 +171,15 @@ impl Keeper {
             } else if self.alone {
                 return self.finish();
             }
-            // The deadline is kept by looks at the clock, if it cannot be waited for: the program must not be left alone.
+            // If waiting fails, short pauses replace it, so that the deadline still holds: the program must not be left
+            // alone.
             if self.wait(now).is_err() {
                 pause(PAUSE);
             }
         }
     }
 
-    /// Takes orders, those that are there.
+    /// Reads the orders that have arrived, and carries them out.
     fn hear(&mut self) {
         let mut bytes = [0; 512];
         while !self.alone {
@@ -200,13 +201,14 @@ impl Keeper {
                         let _ = kill_process_group(self.program.pid, signal);
                     }
                 }
-                // To look at the memory, which comes next; other words do not come from our own supervisor.
+                // The memory is read next in any case. Unknown words do not come from our own supervisor.
                 Ok(Order::Look) | Err(_) => {}
             }
         }
     }
 
-    /// Reads the deadline. With the supervisor dead, it is a grace period away, or what it was if that is earlier.
+    /// Reads the deadline. After the supervisor's death the program gets one grace period, or less if the deadline is
+    /// earlier.
     fn read_limits(&mut self) {
         if let Some(limits) = self.board.read()
             && !self.alone
@@ -229,9 +231,9 @@ impl Keeper {
         limits.kill_at = limits.kill_at.min(now.saturating_add(limits.grace));
     }
 
-    /// Lets the program start, once.
+    /// Lets the program start; works only once.
     fn go(&mut self, order: &Order) {
-        // Its supervisor may have died, or the deadline passed, while this was on its way.
+        // The supervisor may have died, or the deadline passed, while the order was on its way.
         self.read_limits();
         let program = &mut self.program;
         if self.alone || program.began || clock::now() >= self.limits.term_at {
@@ -274,7 +276,7 @@ impl Keeper {
         }
     }
 
-    /// Kills until nothing is left, and tells how the program itself ended, if it began.
+    /// Kills until no process is left, and reports how the program itself ended, if it began.
     fn finish(mut self) {
         let program = &self.program;
         let asked = program.asked || children::ended(program.pid).is_none();
@@ -286,7 +288,7 @@ impl Keeper {
     }
 
     fn send_report(&mut self, report: Report) {
-        // Nobody may be there to hear it.
+        // The supervisor may have died.
         let _ = self.reports.write_all(report.to_string().as_bytes());
     }
 }
@@ -312,17 +314,18 @@ impl Program {
     }
 }
 
-/// Kills the program and all that it started. Until the end its process id is kept from others, and so is its group's.
+/// Kills the program and all processes that it started. Until the end, no other process gets the program's process id
+/// or group id.
 ///
-/// `list` names all children. While it fails, nobody outside of the group can be named: then it is asked again, because
-/// a process that is left alive here would go on beside the next leader.
+/// `list` returns all children. If it fails, only the program's group can be killed, so the sweep retries: a process
+/// that is left alive here would run beside the next leader.
 fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Vec<Pid>>) -> Exit {
     let mut wait = PAUSE;
     loop {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        // At once, however many they are and however fast they fork: none of a group escapes.
+        // One signal reaches the whole group at once, however fast its processes fork.
         let _ = kill_process_group(program, Signal::KILL);
         let Ok(all) = list() else {
             pause(wait);
@@ -363,7 +366,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that would go on for long, in a group of its own.
+    /// A process that would run for long, in a group of its own.
     #[allow(clippy::zombie_processes)] // the sweep under test waits for it
     fn lasting() -> Pid {
         let mut command = Command::new("sleep");
@@ -371,7 +374,7 @@ mod tests {
         Pid::from_raw(child.id().cast_signed()).unwrap()
     }
 
-    fn stands(pid: Pid) -> bool {
+    fn exists(pid: Pid) -> bool {
         std::fs::exists(format!("/proc/{}", pid.as_raw_nonzero())).unwrap()
     }
 
@@ -384,14 +387,14 @@ mod tests {
                 failures.set(failures.get() - 1);
                 return Err(io::Error::other("no /proc"));
             }
-            // Only these two: other tests have children as well.
+            // Only these two children are listed, because other tests have children as well.
             Ok([program, stray]
                 .into_iter()
-                .filter(|pid| stands(*pid))
+                .filter(|pid| exists(*pid))
                 .collect())
         };
         assert_eq!(sweep(program, None, list), Exit::Signal(9));
         assert_eq!(failures.get(), 0, "it was asked again");
-        assert!(!stands(program) && !stands(stray), "nobody is left");
+        assert!(!exists(program) && !exists(stray), "nobody is left");
     }
 }

@@ -8,7 +8,7 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod children;
 mod clock;
-// Compiled for tests too, lest it rots.
+// Compiled for tests on every platform, so that it does not rot.
 #[cfg(target_os = "linux")]
 mod child_registry;
 #[cfg(target_os = "linux")]
@@ -36,7 +36,8 @@ pub(crate) use spec::{Commands, Ending, Exit, Limit, Spec, Stop};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{ChildRegistry, Keeper};
 
-/// First arguments with which this program starts itself. No command of a person's looks like that.
+/// First arguments by which this program starts itself as keeper or shim. No command that a person types looks like
+/// them.
 #[cfg(target_os = "linux")]
 const KEEPER: &str = "__keeper";
 #[cfg(target_os = "linux")]
@@ -60,7 +61,7 @@ pub(crate) fn entry() -> Option<ExitCode> {
     None
 }
 
-/// The present point in time, of the clock that programs are [stopped](Stop) by.
+/// Returns the present time of the clock by which programs are [stopped](Stop).
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(clock::now())
 }

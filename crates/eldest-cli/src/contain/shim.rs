@@ -16,7 +16,7 @@ use super::cgroup::Cgroup;
 use super::wire::Order;
 use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
-/// As shells and `env` tell it.
+/// The exit code that shells use for it.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
@@ -30,17 +30,17 @@ pub(super) fn arguments(gate: RawFd, cgroup: Option<&Cgroup>) -> [OsString; 4] {
     ]
 }
 
-/// Waits at the gate, and becomes the program; returns only if that fails, or is not wanted any more.
+/// Waits for the order, and becomes the program. Returns only if that fails or the order never comes.
 pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     let [keeper, gate, cgroup, program, rest @ ..] = arguments else {
         return ExitCode::from(2);
     };
-    // The keeper is what ends the program. This is for the case that keeper and supervisor are killed at one time, and
-    // holds for the program alone, not for its children.
+    // The keeper ends the program. This signal covers the case that keeper and supervisor are killed together; it
+    // reaches the program alone, not its children.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if !cgroup.is_empty() {
-        // Now, for it takes the kernel 10 to 20 ms, in which nobody waits yet. Refused, the program is contained as it is
-        // where there are no cgroups.
+        // Joining takes the kernel 10 to 20 ms, so it happens now, while nobody waits yet. If it is refused, the
+        // program is contained as on systems without cgroups.
         let _ = std::fs::write(Path::new(cgroup), "0");
     }
     let Ok(leader) = pass(keeper, gate) else {
@@ -65,14 +65,14 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     })
 }
 
-/// Waits for the order to begin; it tells with which token and key, if any.
+/// Waits for the order to begin. The order carries the token and the key, if there are any.
 fn pass(keeper: &OsStr, gate: &OsStr) -> io::Result<Option<(i64, String)>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
     let number = |text: &OsStr| text.to_str()?.parse::<i32>().ok();
     let keeper = number(keeper).ok_or_else(invalid)?;
     let gate = number(gate).ok_or_else(invalid)?;
     let gate = File::open(format!("/proc/{keeper}/fd/{gate}"))?;
-    // Were it dead, this would be a file of another process of its number.
+    // If the keeper were dead, this would be a file of another process with its id.
     if getppid() != Pid::from_raw(keeper) {
         return Err(invalid());
     }

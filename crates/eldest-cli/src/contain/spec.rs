@@ -16,15 +16,15 @@ const PAST: u64 = 1;
 /// A program, and how it is contained.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
-    /// With its arguments.
+    /// The program and its arguments.
     pub(crate) program: Vec<OsString>,
     /// Variables that are added to the supervisor's environment; `None` removes one.
     pub(crate) environment: Vec<(&'static str, Option<OsString>)>,
-    /// Between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
-    /// Between SIGKILL and the last moment at which anything of it may be alive.
+    /// The time between SIGKILL and the last moment at which a process of the program may be alive.
     pub(crate) lead: Duration,
-    /// How often the deadline in memory is brought up to date.
+    /// How often the deadline in the shared memory is updated.
     pub(crate) tick: Duration,
     pub(crate) cgroup: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Spec {
 /// The order to stop a program, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Stop {
-    /// As long as the limit lets it.
+    /// Runs as long as the limit permits.
     #[default]
     Not,
     /// The program gets SIGTERM now, and SIGKILL at that time since boot, or at the limit if that is earlier.
@@ -42,13 +42,13 @@ pub(crate) enum Stop {
 /// The end of a program and of all that it started.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// Nothing is left.
+    /// No process is left.
     Gone {
         exit: Exit,
-        /// Nobody had asked it to end, or killed it.
+        /// True if the program was neither asked to end nor killed.
         by_itself: bool,
     },
-    /// The keeper did not start it; nothing is left.
+    /// The keeper did not start the program; no process is left.
     NotStarted(io::Error),
     /// Processes that could not be killed.
     Left(Vec<i32>),
@@ -57,9 +57,9 @@ pub(crate) enum Ending {
 /// The time until which any process of a program may live, as the library gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// By the library's clock. On Linux that is ours.
+    /// The time since boot by the library's clock, which on Linux is also our clock.
     pub(crate) since_boot: Duration,
-    /// The same from now on.
+    /// The same limit as a duration from now.
     pub(crate) left: Duration,
 }
 
@@ -75,7 +75,7 @@ impl Limit {
         left: Duration::ZERO,
     };
 
-    /// The same point in time whenever it is asked for.
+    /// Returns the limit in nanoseconds since boot; repeated calls return the same time.
     #[cfg(target_os = "linux")]
     pub(super) fn nanos(self) -> u64 {
         clock::nanos(self.since_boot)
@@ -85,23 +85,23 @@ impl Limit {
 /// The orders that start a program and end it.
 pub(crate) struct Commands {
     pub(crate) stop: watch::Receiver<Stop>,
-    /// Signals to pass on.
+    /// The signals to pass on to the program.
     pub(crate) signals: broadcast::Receiver<Passed>,
 }
 
-/// When the program's time is over, in nanoseconds since boot.
+/// The deadlines of a program, in nanoseconds since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// The time of SIGTERM.
+    /// The time at which the program gets SIGTERM.
     pub(super) term_at: u64,
     /// The time at which the program and all that it started get SIGKILL.
     pub(super) kill_at: u64,
-    /// How long there is between the two if the supervisor dies, in nanoseconds.
+    /// The time between the two signals if the supervisor dies, in nanoseconds.
     pub(super) grace: u64,
 }
 
 impl Limits {
-    /// No end is known.
+    /// Limits that never end the program.
     pub(super) const fn none(grace: u64) -> Self {
         Self {
             term_at: NEVER,
@@ -119,7 +119,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// As shells tell it.
+    /// Returns the exit code that a shell would report.
     pub(crate) fn code(self) -> u8 {
         let code = match self {
             Exit::Code(code) => code & 0xff,
@@ -139,7 +139,7 @@ impl fmt::Display for Exit {
 }
 
 impl Spec {
-    /// When to end a program that may be alive until that point in time.
+    /// Returns the deadlines of a program that may live until that point in time.
     pub(super) fn limits(&self, until: u64, stop: Stop) -> Limits {
         let grace = clock::nanos(self.grace);
         let last = match until {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_asked_and_killed_before_its_limit_and_sooner_on_request() {
+    fn program_gets_both_signals_before_its_limit_or_sooner_on_request() {
         let spec = Spec {
             program: Vec::new(),
             environment: Vec::new(),

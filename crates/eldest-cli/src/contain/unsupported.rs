@@ -21,7 +21,7 @@ use super::clock;
 use super::spec::{Commands, Ending, Exit, Limit, Spec, Stop};
 use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
-/// The children of this process, of which nothing is known here.
+/// The children of this process, which are not recorded on this platform.
 pub(crate) struct ChildRegistry;
 
 impl ChildRegistry {
@@ -36,7 +36,7 @@ impl ChildRegistry {
     pub(crate) fn reap(&self) {}
 }
 
-/// Nobody: the supervisor alone ends the program.
+/// Stands in for the keeper: on this platform the supervisor alone ends the program.
 pub(crate) struct Keeper(Arc<Spec>);
 
 impl Keeper {
@@ -52,7 +52,7 @@ impl Keeper {
         false
     }
 
-    /// Starts the program, and stays with it until it has ended.
+    /// Starts the program, and returns when it has ended.
     pub(crate) async fn go(
         self,
         leader: Option<(i64, String)>,
@@ -78,7 +78,7 @@ impl Keeper {
         };
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let signal = |signal| {
-            // Fails only when nobody is left in it.
+            // Fails only if the group has no process left.
             group.map(|group| kill_process_group(group, signal).is_ok())
         };
         let (mut asked, mut abandoned) = (false, false);
@@ -172,20 +172,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_ends_by_itself_tells_its_code() {
+    async fn program_that_ends_by_itself_reports_its_code() {
         let ending = ending("exit 3", Duration::ZERO).await;
         assert!(is(&ending, Exit::Code(3), true), "{ending:?}");
     }
 
     #[tokio::test]
-    async fn one_whose_time_is_over_is_killed() {
+    async fn program_whose_time_is_over_is_killed() {
         let script = "trap '' TERM; : > $0; while :; do sleep 0.01; done";
         let ending = ending(script, Duration::ZERO).await;
         assert!(is(&ending, Exit::Signal(9), false), "{ending:?}");
     }
 
     #[tokio::test]
-    async fn one_whose_time_is_nearly_over_is_asked_first() {
+    async fn program_whose_time_is_nearly_over_gets_sigterm_first() {
         let script = "trap 'exit 4' TERM; : > $0; while :; do sleep 0.01; done";
         let ending = ending(script, Duration::from_millis(105)).await;
         assert!(is(&ending, Exit::Code(4), false), "{ending:?}");

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::cgroup::Cgroup;
 use super::children;
 
-/// Descriptors of what lives when a program runs.
+/// Descriptors of the processes and the cgroup to watch while a program runs.
 pub(super) struct Watched {
     keeper: OwnedFd,
     /// The process that waits to become the program.
@@ -22,13 +22,14 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Opens them. `None`: the process that is to become the program has not joined its cgroup yet.
+    /// Opens the descriptors. Returns `None` if the process that is to become the program has not joined its cgroup
+    /// yet.
     ///
     /// The keeper must be a child that nobody has waited for.
     ///
     /// # Errors
     ///
-    /// The program has no cgroup, so nobody could know that nothing of it is left.
+    /// The program has no cgroup, so nothing shows whether one of its processes is left.
     pub(super) fn of(keeper: Pid) -> io::Result<Option<Self>> {
         let number = keeper.as_raw_nonzero().get();
         let none = || io::Error::other("the program has no cgroup");
@@ -44,7 +45,7 @@ impl Watched {
             return Ok(None);
         };
         let program = pidfd_open(pid, PidfdFlags::empty())?;
-        // Had it ended before it was opened, its number could be another's.
+        // If the process ended before it was opened, another process may have its id.
         let ours = children::parent(pid).is_some_and(|parent| parent == number.to_string());
         if !ours || first()? != Some(pid) {
             return Err(io::Error::other("the program's process has ended"));
@@ -57,7 +58,8 @@ impl Watched {
         }))
     }
 
-    /// Tells the session's guard. The keeper comes first: the guard kills the cgroup when every keeper it knows has ended.
+    /// Names them to the session's guard. The keeper comes first: the guard kills the cgroup when every keeper it knows
+    /// has ended.
     pub(super) fn name_to(&self, session: &Session) -> io::Result<()> {
         let copy = |file: &OwnedFd| file.as_fd().try_clone_to_owned();
         let lives = [

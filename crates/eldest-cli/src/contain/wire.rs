@@ -8,11 +8,11 @@ use super::spec::Exit;
 /// An order of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Start the program. If it leads: with this token and this key.
+    /// Starts the program. A leader's program gets this token and this key.
     Go(Option<(i64, String)>),
-    /// Pass a signal on to the program's process group.
+    /// Passes a signal on to the program's process group.
     Signal(i32),
-    /// Look at the memory: the deadline has come nearer.
+    /// Read the memory: a deadline has come nearer.
     Look,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Report {
     Ready(i32),
     /// The program runs.
     Started,
-    /// The program has ended, and nothing is left of what it started. Whether it had been asked to end, or killed.
+    /// The program has ended and no process that it started is left; true if it had been asked to end or was killed.
     Gone(Exit, bool),
     /// The program could not be started, for this reason of the system's.
     Failed(i32),
@@ -57,7 +57,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A line that neither of the two writes.
+/// A line that neither the supervisor nor the keeper writes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_what_is_heard() {
+    fn orders_and_reports_are_parsed_as_they_were_written() {
         let key = "eldest/jobs with a blank/1f".to_owned();
         for order in [
             Order::Go(Some((77, key))),

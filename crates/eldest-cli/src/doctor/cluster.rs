@@ -20,18 +20,18 @@ const MEMBERS: &str = "members";
 /// The check and subject of findings about keys without a lease.
 const BLOCKED: (&str, &str) = ("elections", "blocked");
 
-/// An etcd of which some members answer.
+/// A cluster of etcd of which some members answer.
 pub(crate) struct Patient<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) options: &'a SessionOptions,
     pub(crate) answering: &'a [(&'a Endpoint, Report)],
     pub(crate) below: &'a str,
-    /// The grace period, if it is given.
+    /// The grace period, if one is given.
     pub(crate) grace: Option<Duration>,
 }
 
 impl Patient<'_> {
-    /// One that answers reads as well, if there is one.
+    /// Returns an endpoint that answers reads as well, if there is one.
     pub(super) fn one(&self) -> &Endpoint {
         let mut good = self.answering.iter();
         let good = good.find(|(_, report)| {
@@ -52,7 +52,7 @@ impl Patient<'_> {
         reports.filter_map(|(_, report)| report.status.as_ref())
     }
 
-    /// Versions, and whether the endpoints are those of one cluster, and all of it.
+    /// Reports versions, and whether the endpoints belong to one cluster and cover it completely.
     pub(crate) async fn members(&self, findings: &mut Findings) {
         self.versions(findings);
         let clusters: BTreeSet<u64> = self.statuses().map(|status| status.cluster).collect();
@@ -109,7 +109,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Which endpoint a node here uses, why, and how far away all of them are.
+    /// Reports which endpoint a node here uses, why, and how far away all endpoints are.
     pub(super) fn nearest(&self, distances: &[Option<Distance>], findings: &mut Findings) {
         const ABOUT: (&str, &str) = (MEMBERS, "nearest");
         let listed = &self.connection.endpoints;
@@ -202,7 +202,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Checks that the user may do all that a node does.
+    /// Checks that the user may do everything that a node does.
     pub(crate) async fn permissions(&self, findings: &mut Findings, onlooker: bool) {
         const ABOUT: (&str, &str) = ("permissions", "permissions");
         let Some(place) = self.connection.place(self.below) else {
@@ -283,7 +283,7 @@ impl Patient<'_> {
                 .map_err(anyhow::Error::from),
             Err(error) => Err(error),
         };
-        // The reason why it cannot be read has been reported.
+        // The permission check has already reported why it cannot be read.
         let Ok(overview) = overview else {
             return;
         };
@@ -325,7 +325,7 @@ impl Patient<'_> {
     }
 }
 
-/// Tells of the keys of an election that never expire and are not first. Returns how many there are.
+/// Reports the keys of an election that never expire and are not first, and returns their number.
 fn will_block(queue: &Queue, findings: &mut Findings) -> usize {
     if queue.kind() != QueueKind::Election {
         return 0;

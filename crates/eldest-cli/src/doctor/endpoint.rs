@@ -9,7 +9,7 @@ use super::findings::Findings;
 use crate::distance::{Distance, SAMPLES};
 use eldest_http::contract::command::Level;
 
-/// Reads that are timed.
+/// The number of reads that are timed.
 const READS: usize = 20;
 
 /// The remedy for a learner.
@@ -18,29 +18,29 @@ const PROMOTE: &str = "promote it, or remove it from --endpoints";
 /// The answers of a member.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// Nothing if it tells that to root alone.
+    /// The status; `None` if the member reports it to root alone.
     pub(crate) status: Option<EtcdMemberStatus>,
-    /// The slowest of its reads, if all were answered.
+    /// The slowest read, if all were answered.
     pub(crate) slowest: Option<Duration>,
-    /// The round trips to it, if all were answered.
+    /// The round trips to the member, if all were answered.
     pub(crate) distance: Option<Distance>,
 }
 
 /// The result of asking an endpoint.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// How the member is.
+    /// The member's state.
     Report(Report),
-    /// No answer.
+    /// The member did not answer.
     Nothing,
-    /// A wrong answer: the member refuses the user or a certificate, speaks another protocol, or is a learner.
+    /// The member answered wrongly: it refuses the user or a certificate, speaks another protocol, or is a learner.
     Refusal,
-    /// The answer of etcd's gRPC proxy, which is no member.
+    /// etcd's gRPC proxy answered, which is not a member.
     Proxy,
 }
 
 impl Said {
-    /// How far away the member is, if it answers.
+    /// Returns how far away the member is, if it answers.
     pub(crate) fn distance(&self) -> Option<Distance> {
         match self {
             Said::Report(report) => report.distance,
@@ -49,7 +49,7 @@ impl Said {
     }
 }
 
-/// How the member is; nothing but the findings if it does not answer.
+/// Returns the findings about a member, and what it answered.
 pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
     let mut findings = Findings::default();
     let about = endpoint.url();
@@ -88,7 +88,7 @@ pub(crate) async fn examine(endpoint: &Endpoint) -> (Findings, Said) {
         let message = "its version and state are unknown: etcd 3.4 reports them only to root";
         findings.note(about, "version", message);
     }
-    // A learner answers no reads, as was reported.
+    // A learner answers no reads; that was already reported.
     let slowest = if status.as_ref().is_some_and(|status| status.learner) {
         None
     } else {
@@ -155,7 +155,7 @@ fn state(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
         );
     }
     for complaint in &status.errors {
-        // "no leader" has been reported.
+        // "no leader" has already been reported.
         if complaint.contains("NOSPACE") {
             findings.bad(
                 Level::Fail,
@@ -191,13 +191,13 @@ fn room(status: &EtcdMemberStatus, about: &str, findings: &mut Findings) {
 
 async fn latency(endpoint: &Endpoint, findings: &mut Findings) -> Option<Duration> {
     let about = endpoint.url();
-    // Connects, so it is not counted.
+    // The first read also connects, so it is not counted.
     let mut times = Vec::with_capacity(READS);
     for attempt in 0..=READS {
         match endpoint.read_time().await {
             Ok(_) if attempt == 0 => {}
             Ok(time) => times.push(time),
-            // Reported with the permissions.
+            // The permission check reports this error.
             Err(error)
                 if matches!(
                     error.kind(),

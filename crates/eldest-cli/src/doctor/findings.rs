@@ -15,7 +15,7 @@ const fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// All of them, in the order in which they were found.
+/// All findings, in the order in which they were found.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Vec<Finding>);
 
@@ -28,7 +28,7 @@ impl Findings {
         self.push(about, check, Level::Note, message.into(), None);
     }
 
-    /// A warning, or worse, with its remedy.
+    /// Adds a warning or an error, with its remedy.
     pub(crate) fn bad(
         &mut self,
         level: Level,
@@ -73,7 +73,7 @@ impl Findings {
             .count()
     }
 
-    /// For programs.
+    /// Returns the findings for programs.
     pub(crate) fn examination(self) -> Examination {
         Examination {
             worst: self.worst(),
@@ -81,7 +81,7 @@ impl Findings {
         }
     }
 
-    /// For people: one block for each thing that findings are about.
+    /// Returns the findings for people: one block for each subject.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let mut about = None;

@@ -10,7 +10,7 @@ use crate::agent::{Unreached, ask, summary};
 
 const ABOUT: (&str, &str) = ("guard", "guard");
 
-/// Says what the agent does that `--guard` names. Only an agent that is named by its path must be there.
+/// Reports the state of the agent that `--guard` names. Only an agent that is named by its path must exist.
 pub(super) async fn examine(findings: &mut Findings, guard: &str) {
     let (socket, named) = match guard {
         "off" => return,

@@ -6,8 +6,8 @@ use super::cluster::Patient;
 use super::findings::Findings;
 
 const ABOUT: (&str, &str) = ("limits", "limits");
-/// Operations in one transaction that a session cannot do without, and what it does by them: a candidate puts its key and reads
-/// its queue, and a member also compares the key of a partition.
+/// The numbers of operations in one transaction that a session needs, and their purpose: a candidate puts its key and
+/// reads its queue, and a member also compares the key of a partition.
 const OPERATIONS: [(usize, &str); 2] = [(2, "become a candidate"), (3, "take a partition")];
 
 impl Patient<'_> {

@@ -1,8 +1,9 @@
-//! Finds out whether a member cuts connections for the pings that sessions send.
+//! Finds out whether a member closes connections because of the pings that sessions send.
 //!
-//! etcd counts a ping as a strike if it comes sooner after the one before than --grpc-keepalive-min-time, and cuts the connection
-//! at the third strike. Two pings at once are two strikes, whatever the limit is. So one more ping, after the pause between a
-//! session's pings, tells whether that pause is too short; a session would learn it only after four of its pauses.
+//! etcd counts a ping as a strike if it comes sooner after the one before than --grpc-keepalive-min-time, and closes
+//! the connection at the third strike. Two pings at once are two strikes, whatever the limit is. One more ping, after
+//! the pause between a session's pings, then shows whether that pause is too short. A session would notice it only
+//! after four of its pauses.
 
 use std::time::Duration;
 
@@ -23,15 +24,15 @@ use super::findings::Findings;
 use crate::connection::Connection;
 
 const ABOUT: (&str, &str) = ("limits", "pings");
-/// A stream that etcd leaves open without a word. Pings on a connection without a stream have another limit.
+/// A method that etcd leaves open without an answer. Connections without a stream have another limit for pings.
 const STREAM: &str = "/etcdserverpb.Watch/Watch";
 /// etcd writes its refusal right after the answer to the ping.
 const SOON: Duration = Duration::from_millis(300);
 
-/// The probe of each endpoint, under way.
+/// The running probe of each endpoint.
 pub(super) struct Pings(Vec<(String, JoinHandle<Result<bool>>)>);
 
-/// Begins to probe all endpoints.
+/// Starts to probe all endpoints.
 pub(super) fn begin(connection: &Connection) -> Result<Pings> {
     let limit = PING_EVERY * 2;
     let mut probes = Vec::new();
@@ -50,7 +51,7 @@ pub(super) fn begin(connection: &Connection) -> Result<Pings> {
 }
 
 impl Pings {
-    /// Reports what the probes found, once they have ended. Other findings report the endpoints that do not answer.
+    /// Reports the results when all probes have ended. Other findings report the endpoints that do not answer.
     pub(super) async fn report(self, findings: &mut Findings) {
         let (mut answered, mut punished) = (false, Vec::new());
         for (url, probe) in self.0 {
@@ -91,7 +92,7 @@ async fn probe(url: Uri, connector: Option<TlsConnector>) -> Result<bool> {
     }
 }
 
-/// Returns `true` if the server goes away because of the pings.
+/// Returns `true` if the server closes the connection because of the pings.
 async fn is_punished(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     url: &Uri,

@@ -16,7 +16,7 @@ const TTL: (&str, &str) = ("ttl", "ttl");
 struct Needed<'a> {
     url: &'a str,
     round_trip: Duration,
-    /// Beside the round trips: for a lost packet, or because the member is slow.
+    /// Time beside the round trips, for a lost packet or a slow member.
     rest: Duration,
 }
 
@@ -88,8 +88,8 @@ impl Patient<'_> {
     fn needed(&self) -> Needed<'_> {
         let each = self.answering.iter().map(|(endpoint, report)| {
             let round_trip = report.distance.map_or(Duration::ZERO, |it| it.median);
-            // To the member, from there to etcd's leader, and from there to a majority. A bad day is slower than these few
-            // moments.
+            // From here to the member, from there to etcd's leader, and from there to a majority. The factor allows for
+            // slower times than these few moments show.
             let slow = report.slowest.unwrap_or_default();
             let slow = slow.saturating_sub(round_trip * 3) * 4;
             Needed {
@@ -102,7 +102,7 @@ impl Patient<'_> {
             .unwrap_or_else(|| unreachable!("one endpoint answers"))
     }
 
-    /// Returns the options with which the times fit, if there are any.
+    /// Returns the options with which the times fit, if any do.
     fn advice(&self, needed: &Needed, election: Duration, shortest: Duration) -> Option<String> {
         let answer = needed.timeout();
         let floor = ttl_floor(self.options, answer, election);

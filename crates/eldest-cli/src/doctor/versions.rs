@@ -15,13 +15,13 @@ impl Version {
     }
 }
 
-/// Something that was wrong, and the release of each series that mended it.
+/// A flaw of etcd, and the release of each series that mended it.
 struct Flaw {
     /// True if the flaw concerns only clusters with users.
     users_only: bool,
     level: Level,
     what: &'static str,
-    /// The first of each series without it; older series have it to their end, newer ones never had it.
+    /// The first release of each series without the flaw. Older series keep it to their end; newer ones never had it.
     mended: &'static [Version],
 }
 
@@ -122,14 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_of_each_series_is_free_of_all() {
+    fn newest_release_of_each_series_has_no_known_flaw() {
         for version in ["3.5.33", "3.6.14", "3.7.1", "3.7.2", "3.8.0"] {
             assert!(flaws(version, true).is_empty(), "{version}");
         }
     }
 
     #[test]
-    fn a_flaw_is_there_until_the_release_that_mends_it() {
+    fn flaw_is_reported_until_the_release_that_mends_it() {
         let stale = |version| {
             let flaws = flaws(version, false);
             flaws
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_users_alone_is_reported_where_there_are_users() {
+    fn flaws_of_users_are_reported_only_where_there_are_users() {
         let advisories = |version, users| {
             flaws(version, users)
                 .iter()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn debians_etcd_must_be_replaced_and_an_unknown_one_is_not_passed_over() {
+    fn debians_etcd_must_be_replaced_and_an_unknown_version_is_reported() {
         assert!(
             flaws("3.4.23", false)
                 .iter()

@@ -16,15 +16,15 @@ use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::Queue;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// How long a change is shown as one.
+/// How long a change is highlighted.
 const FRESH: Duration = Duration::from_secs(5);
-/// So many orders are shown; the candidates need room as well.
+/// The maximum number of orders shown; the candidates need room as well.
 const MOST_ORDERS: usize = 4;
 /// The widths of the columns for an election's name, and for the number of its candidates.
 const NAME: (usize, usize) = (8, 60);
 const COUNT: usize = 8;
 
-/// One line of the screen, and how it stands out.
+/// One line of the screen, and how it is highlighted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     text: String,
@@ -55,10 +55,10 @@ pub(super) struct Screen {
     revision: i64,
     queues: Vec<Queue>,
     evacuations: Vec<Evacuation>,
-    /// When etcd last answered, and why it has not since.
+    /// The time of etcd's last answer.
     seen: Option<Instant>,
     error: Option<String>,
-    /// By title: how it stood, and when that changed.
+    /// The last summary of each title, and the time of its last change.
     changed: HashMap<String, (String, Option<Instant>)>,
     selected: usize,
 }
@@ -91,7 +91,7 @@ impl Screen {
             queues,
             evacuations,
         } = seen;
-        // The line that is selected may move; what it is about stays selected.
+        // The selected queue may move to another line; it stays selected.
         let selected = self.queues.get(self.selected).map(view::title);
         let mut titles = queues.iter().map(view::title);
         let found = selected.and_then(|title| titles.position(|other| other == title));
@@ -120,7 +120,7 @@ impl Screen {
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
-    /// Returns the lines of a terminal of that size: columns and rows.
+    /// Returns the lines for a terminal of that size: columns and rows.
     pub(super) fn lines(&self, (columns, rows): (u16, u16), now: Instant) -> Vec<Shown> {
         let rows = usize::from(rows);
         let mut lines = vec![self.title(now)];
@@ -222,7 +222,7 @@ fn styled(text: String, attribute: Attribute) -> Shown {
     }
 }
 
-/// Cuts text to that many columns, and leaves out what would move the cursor.
+/// Cuts text to that many columns, and removes characters that would move the cursor.
 fn cut(text: &str, columns: usize) -> String {
     let mut used = 0;
     let fits = |c: &char| {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected_stays_selected_though_others_come_and_go() {
+    fn selected_election_stays_selected_while_others_come_and_go() {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
         screen.show(seen(1, vec![vacant("a"), vacant("c")]), now);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_said_to_be_old() {
+    fn old_view_says_that_it_is_old() {
         let now = Instant::now();
         let mut screen = Screen::new(String::new());
         screen.show(seen(1, vec![election("a", &["x"])]), now);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_to_evacuate_stands_below_the_title_until_it_is_lifted() {
+    fn order_to_evacuate_is_shown_below_the_title_until_lifted() {
         let now = Instant::now();
         let mut screen = Screen::new("eldest/".to_owned());
         let order = |number: usize| Evacuation {

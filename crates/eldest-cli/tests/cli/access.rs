@@ -1,4 +1,4 @@
-//! Users and passwords, certificates too: what they may do, and that a password is never shown.
+//! Tests what users with passwords and certificates may do, and that no password is ever shown.
 
 use eldest_testing::Etcd;
 use etcd_client::{
@@ -8,11 +8,11 @@ use tempfile::TempDir;
 
 use crate::common::{DENIED, DONE, Ended, Result, SICK, USAGE, at, run};
 
-/// Found nowhere else.
+/// A password that occurs nowhere else, so that a leak is found.
 const PASSWORD: &str = "canary-9b1f0c";
 const WRONG: &str = "canary-000000";
 
-/// An etcd with a user who may write, one who may read, and one who may do something else.
+/// An etcd with three users: one may write, one may read, and one has other permissions only.
 struct Guarded {
     etcd: Etcd,
     root: Client,
@@ -46,7 +46,7 @@ impl Guarded {
         Ok(Self { etcd, root, folder })
     }
 
-    /// Runs it as that user; whatever it says, it does not say the password.
+    /// Runs the command as that user, and asserts that its output does not contain the password.
     async fn run(&self, user: &str, password: &str, args: &[&str]) -> Result<Ended> {
         let mut command = at(&self.etcd, args);
         command
@@ -66,7 +66,7 @@ impl Guarded {
     }
 }
 
-/// Its line, among those of the log.
+/// Returns the line of the error, among those of the log.
 fn error(ended: &Ended) -> &str {
     let mut lines = ended.stderr.lines();
     let is_error = |line: &&str| line.starts_with("error: ") || line.starts_with("{\"error\"");
@@ -74,7 +74,7 @@ fn error(ended: &Ended) -> &str {
 }
 
 #[tokio::test]
-async fn a_password_comes_from_the_variable_or_from_a_file_and_is_never_shown() -> Result {
+async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result {
     let guarded = Guarded::start().await?;
     let shown = guarded.run("onlooker", PASSWORD, &["status"]).await?;
     assert_eq!(
@@ -109,7 +109,7 @@ async fn a_password_comes_from_the_variable_or_from_a_file_and_is_never_shown() 
 }
 
 #[tokio::test]
-async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Result {
+async fn user_with_too_few_rights_gets_an_exit_code_of_its_own() -> Result {
     let guarded = Guarded::start().await?;
     for command in [vec!["status"], vec!["watch", "jobs"]] {
         let refused = guarded.run("stranger", PASSWORD, &command).await?;
@@ -133,7 +133,7 @@ async fn a_user_with_too_few_rights_is_refused_with_a_code_of_its_own() -> Resul
     Ok(())
 }
 
-/// User, password, further arguments of the doctor, its exit code, and what its report says.
+/// The user, the password and further arguments of the doctor, its exit code, and a part of its report.
 type Found = (
     &'static str,
     &'static str,
@@ -185,7 +185,7 @@ const FOUND: [Found; 6] = [
 ];
 
 #[tokio::test]
-async fn the_doctor_tells_what_a_user_may_do_without_doing_it() -> Result {
+async fn doctor_reports_permissions_without_using_them() -> Result {
     let guarded = Guarded::start().await?;
     let mut client = guarded.root.clone();
     let value = "a key that must not go";
@@ -211,7 +211,7 @@ async fn the_doctor_tells_what_a_user_may_do_without_doing_it() -> Result {
 }
 
 #[tokio::test]
-async fn half_of_the_credentials_is_refused_with_what_is_missing() -> Result {
+async fn half_of_the_credentials_is_refused_with_the_missing_half() -> Result {
     let guarded = Guarded::start().await?;
     let file = guarded.password_file();
     let refused = run(at(&guarded.etcd, &["status", "--user", "node"])).await?;

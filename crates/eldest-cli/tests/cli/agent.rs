@@ -1,4 +1,4 @@
-//! `eldest agent` and `eldest agent status`: a session of this process, guarded by the command.
+//! Tests `eldest agent` and `eldest agent status`: the agent guards a session of this process.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    DONE, Ended, Result, Running, SICK, SOON, UNAVAILABLE, USAGE, at, eldest, keys, leases, run,
-    stand,
+    DONE, Ended, Result, Running, SICK, SOON, UNAVAILABLE, USAGE, at, eldest, join, keys, leases,
+    run,
 };
 
 /// An etcd, and a folder for the agent's socket.
@@ -38,7 +38,7 @@ impl Stage {
         self.socket().display().to_string()
     }
 
-    /// An agent that listens.
+    /// Starts an agent, and waits until it listens.
     async fn agent(&self, more: &[&str]) -> Result<Running> {
         let mut command = at(&self.etcd, &["agent", "--socket", &self.path()]);
         let mut agent = Running::start({
@@ -67,7 +67,7 @@ impl Stage {
         run(command).await
     }
 
-    /// Returns the agent's status as JSON, as soon as that holds.
+    /// Returns the agent's status as JSON, as soon as the condition holds.
     async fn status_when(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
         Ok(eventually(SOON, what.to_owned(), async || {
             let status = self.status(&["--output", "json"]).await.ok()?;
@@ -87,12 +87,12 @@ async fn guarded_lease(session: &Session) -> Result<i64> {
     }
 }
 
-/// The body of an answer, and its status.
+/// Returns the status and the body of an answer.
 async fn get(address: &str, path: &str) -> Result<(u16, String)> {
     get_as(address, path, address).await
 }
 
-/// The same for a request that calls the agent by that name.
+/// Does the same with a request that calls the agent by that name.
 async fn get_as(address: &str, path: &str, host: &str) -> Result<(u16, String)> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await?;
@@ -105,7 +105,7 @@ async fn get_as(address: &str, path: &str, host: &str) -> Result<(u16, String)> 
     Ok((status, body.to_owned()))
 }
 
-/// The address of the agent's second line.
+/// Returns the address in the agent's second line.
 async fn http(agent: &mut Running) -> Result<String> {
     let line = agent.line().await?;
     let address = line.strip_prefix("listening at http://");
@@ -122,7 +122,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     assert_eq!(nothing["guarded_sessions"], Value::Array(Vec::new()));
     assert_eq!(nothing["socket"], stage.path());
     let session = stage.guarded("node-a").await?;
-    let candidate = stand(&session, "jobs").await?;
+    let candidate = join(&session, "jobs").await?;
     let lease = guarded_lease(&session).await?;
     let status = stage.status(&["--output", "json"]).await?;
     let status = status.done().json();
@@ -150,7 +150,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     assert_eq!(words[2], std::process::id().to_string());
     assert_eq!(words[5..], [&format!("{lease:x}"), "yes", "1.5s", "-"]);
     assert_eq!(lines.len(), 3);
-    // The agent has none of its own. The session has a candidate and a proof.
+    // The agent needs no lease of its own. The session has one for its candidate and one for its proof.
     let mut client = stage.etcd.client().await;
     leases(&mut client, 1).await?;
     let keys = keys(&mut client).await?;
@@ -168,13 +168,13 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     Ok(())
 }
 
-/// The agent looks for leases that are gone only every 30 s: it must hear the goodbye.
+/// The agent searches for vanished leases only every 30 s, so it must read the session's farewell.
 #[tokio::test]
-async fn a_session_whose_last_handle_is_dropped_says_goodbye() -> Result {
+async fn session_whose_last_handle_is_dropped_says_farewell_to_its_agent() -> Result {
     let stage = Stage::new().await?;
     let _agent = stage.agent(&[]).await?;
     let session = stage.guarded("node-a").await?;
-    let candidate = stand(&session, "jobs").await?;
+    let candidate = join(&session, "jobs").await?;
     guarded_lease(&session).await?;
     drop((candidate, session));
     let forgotten = stage.status_when("nothing is guarded", |status| status["session_count"] == 0);
@@ -188,7 +188,7 @@ async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
     for signal in [Signal::TERM, Signal::INT] {
         let agent = stage.agent(&[]).await?;
         let session = stage.guarded("node-a").await?;
-        let mut candidate = stand(&session, "jobs").await?;
+        let mut candidate = join(&session, "jobs").await?;
         let leadership = candidate.elected().await?;
         agent.signal(signal)?;
         assert_eq!(agent.end().await?, (DONE, String::new()));
@@ -218,7 +218,7 @@ async fn a_killed_agent_that_starts_again_guards_the_same_sessions() -> Result {
     let stage = Stage::new().await?;
     let mut agent = stage.agent(&[]).await?;
     let session = stage.guarded("node-a").await?;
-    let mut candidate = stand(&session, "jobs").await?;
+    let mut candidate = join(&session, "jobs").await?;
     let leadership = candidate.elected().await?;
     let lease = guarded_lease(&session).await?;
     agent.child.kill().await?;
@@ -263,7 +263,7 @@ async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
 }
 
 #[tokio::test]
-async fn what_an_agent_cannot_use_is_refused_with_its_value_and_the_rule() -> Result {
+async fn unusable_agent_options_are_refused_with_value_and_rule() -> Result {
     let stage = Stage::new().await?;
     let missing = stage.folder.path().join("missing").display().to_string();
     let below = format!("{missing}/agent.sock");
@@ -299,19 +299,19 @@ async fn what_an_agent_cannot_use_is_refused_with_its_value_and_the_rule() -> Re
 }
 
 #[tokio::test]
-async fn a_second_agent_is_refused_and_the_first_one_goes_on() -> Result {
+async fn second_agent_is_refused_and_the_first_continues() -> Result {
     let stage = Stage::new().await?;
     let _agent = stage.agent(&[]).await?;
     let second = run(at(&stage.etcd, &["agent", "--socket", &stage.path()])).await?;
     second.failed(USAGE, &["another agent listens at", &stage.path()]);
     let session = stage.guarded("node-a").await?;
-    let _candidate = stand(&session, "jobs").await?;
+    let _candidate = join(&session, "jobs").await?;
     guarded_lease(&session).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn an_agent_whose_socket_was_replaced_ends_with_an_error_and_leaves_the_other_one() -> Result
+async fn agent_ends_with_an_error_when_its_socket_was_replaced() -> Result
 {
     let stage = Stage::new().await?;
     let agent = stage.agent(&[]).await?;
@@ -381,7 +381,7 @@ async fn an_agent_answers_only_to_its_own_names() -> Result {
     Ok(())
 }
 
-/// Every metric of docs/metrics.md that an agent has.
+/// Returns every metric of docs/metrics.md that an agent has.
 fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     let page = std::fs::read_to_string(page).expect("docs/metrics.md");
@@ -400,7 +400,7 @@ async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
     assert!(wanted.len() >= 4, "{wanted:?}");
     let (_, before) = get(&address, "/metrics").await?;
     assert!(before.contains("\neldest_agent_sessions 0\n"), "{before}");
-    // This process once more, in a test that is run for that only.
+    // The subject is this test binary once more, which runs only the test named here.
     let mut subject = tokio::process::Command::new(std::env::current_exe()?);
     subject.args(["--exact", "agent::a_process_that_is_killed", "--ignored"]);
     subject
@@ -460,7 +460,7 @@ async fn a_process_that_is_killed() -> Result {
         .guard(Guard::agent_at(socket));
     let endpoint = std::env::var("SUBJECT_ENDPOINT")?;
     let session = Session::connect([endpoint], options).await?;
-    let _candidate = stand(&session, "jobs").await?;
+    let _candidate = join(&session, "jobs").await?;
     std::future::pending().await
 }
 
@@ -512,7 +512,7 @@ async fn the_doctor_says_whether_the_agent_is_there_and_reaches_etcd() -> Result
     );
     agent.signal(Signal::TERM)?;
     agent.end().await?;
-    // The last endpoint that is given counts.
+    // The last endpoint option takes effect.
     let _lost = stage.agent(&["--endpoints", "http://127.0.0.1:1"]).await?;
     let (found, code) = examined(&stage, &stage.path()).await?;
     let (level, detail) = found.ok_or("no finding")?;

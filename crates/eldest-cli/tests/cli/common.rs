@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Deadline of whatever must happen.
+/// The deadline of every event that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// The exit codes; `--help` explains them.
@@ -23,7 +23,7 @@ pub(crate) const DENIED: i32 = 4;
 pub(crate) const NOT_DONE: i32 = 5;
 pub(crate) const SICK: i32 = 6;
 
-/// The program with these arguments, apart from this process's variables that it would read.
+/// Returns the command with these arguments, without the variables of this process that it would read.
 pub(crate) fn eldest(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
     for (name, _) in std::env::vars_os() {
@@ -39,14 +39,14 @@ pub(crate) fn eldest(args: &[&str]) -> Command {
     command
 }
 
-/// The program against that etcd.
+/// Returns the command with that etcd as its endpoint.
 pub(crate) fn at(etcd: &Etcd, args: &[&str]) -> Command {
     let mut command = eldest(args);
     command.env("ELDEST_ENDPOINTS", etcd.endpoint());
     command
 }
 
-/// How it ended.
+/// The exit code and the output of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -55,7 +55,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Its one object.
+    /// Returns the one object that the command wrote.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         crate::schema::line(&self.stdout)
@@ -74,7 +74,7 @@ impl Ended {
         }
     }
 
-    /// clap refused an argument.
+    /// Asserts that clap refused an argument.
     #[track_caller]
     pub(crate) fn failed_usage(&self, code: i32, part: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
@@ -89,7 +89,7 @@ impl Ended {
     }
 }
 
-/// Runs it to its end.
+/// Runs a command to its end.
 pub(crate) async fn run(mut command: Command) -> Result<Ended> {
     let output = tokio::time::timeout(SOON, command.output());
     let output = output.await.map_err(|_| "it does not end")??;
@@ -116,7 +116,7 @@ impl Running {
         })
     }
 
-    /// The next line that it prints.
+    /// Returns the next line that the command prints.
     pub(crate) async fn line(&mut self) -> Result<String> {
         let line = tokio::time::timeout(SOON, self.lines.next_line());
         let line = line.await.map_err(|_| "it prints no line")??;
@@ -133,12 +133,12 @@ impl Running {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// Nobody reads its output any more.
+    /// Closes our end of the command's output.
     pub(crate) fn close(self) -> Child {
         self.child
     }
 
-    /// Its exit code, and what it wrote to stderr.
+    /// Waits for the end, and returns the exit code and the text on stderr.
     pub(crate) async fn end(mut self) -> Result<(i32, String)> {
         let status = tokio::time::timeout(SOON, self.child.wait());
         let status = status.await.map_err(|_| "it does not end")??;
@@ -156,7 +156,7 @@ pub(crate) async fn node(etcd: &Etcd, name: &str) -> Result<Session> {
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
-/// One that says how to reach it.
+/// Connects a session whose announcement has an address.
 pub(crate) async fn placed(etcd: &Etcd, name: &str) -> Result<Session> {
     let announcement = Announcement::new(name)
         .with_address(format!("{name}:80"))
@@ -168,18 +168,18 @@ pub(crate) async fn placed(etcd: &Etcd, name: &str) -> Result<Session> {
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
-/// Stands in an election; the key stands on return.
-pub(crate) async fn stand(session: &Session, election: &str) -> Result<Candidate> {
+/// Joins an election; the candidate's key exists on return.
+pub(crate) async fn join(session: &Session, election: &str) -> Result<Candidate> {
     Ok(session.election(election)?.campaign().await?)
 }
 
-/// A key of nobody's, without a lease.
+/// Puts a key without a lease, which belongs to no session.
 pub(crate) async fn put(client: &mut Client, key: &str, value: &str) -> Result {
     client.put(key, value, None::<PutOptions>).await?;
     Ok(())
 }
 
-/// All keys that stand.
+/// Returns all keys that exist.
 pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
     let all = etcd_client::GetOptions::new()
         .with_all_keys()
@@ -191,7 +191,7 @@ pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Waits until no lease is left of what a command needed.
+/// Waits until only the wanted number of leases is left, so none of a command's own.
 pub(crate) async fn leases(client: &mut Client, wanted: usize) -> Result {
     Ok(eventually(SOON, format!("{wanted} leases"), async || {
         let leases = client.leases().await.ok()?;

@@ -1,4 +1,4 @@
-//! The unit of docs/deploy.md: its command is understood, its times fit, and systemd accepts it.
+//! Tests the unit of docs/deploy.md: its command is understood, its times fit, and systemd accepts it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn value(key: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn the_unit_starts_a_command_that_is_understood_and_has_the_time_to_stop() -> Result {
+async fn unit_starts_a_valid_command_and_allows_time_to_stop() -> Result {
     let start = value("ExecStart");
     let (ours, program) = start.split_once(" -- ").ok_or("a program")?;
     let mut args: Vec<&str> = ours.split_whitespace().skip(1).collect();
@@ -45,7 +45,7 @@ fn systemd_accepts_the_unit() -> Result {
     }
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("billing-scheduler.service");
-    // The programs that it names need to exist.
+    // systemd checks that the programs in the unit exist.
     let here = env!("CARGO_BIN_EXE_eldest");
     std::fs::write(&file, unit().replace("/usr/bin/eldest", here))?;
     let verified = Command::new("systemd-analyze")

@@ -1,4 +1,4 @@
-//! `eldest doctor`.
+//! Tests `eldest doctor`.
 
 use eldest_testing::{Etcd, Proxy};
 use etcd_client::{AlarmAction, AlarmType, Client};
@@ -8,10 +8,10 @@ use eldest_fixtures::grpc_proxy::GrpcProxy;
 use eldest_fixtures::tls::TlsEtcd;
 
 use crate::common::{
-    DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, eldest, keys, leases, node, put, run, stand,
+    DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, eldest, join, keys, leases, node, put, run,
 };
 
-/// The findings of one check, as (level, message, remedy).
+/// Returns the findings of one check, as (level, message, remedy).
 fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
     let report = ended.json();
     let findings = report["findings"].as_array().expect("findings").iter();
@@ -35,12 +35,12 @@ pub(crate) fn finds(ended: &Ended, check: &str, level: &str, message: &str, reme
     );
 }
 
-/// Without the comparison of the clocks and the pings, which take seconds.
+/// Runs the doctor without the comparison of the clocks and the pings, which take seconds.
 pub(crate) async fn examine(command: tokio::process::Command) -> Result<Ended> {
     examine_with(command, &["--clock", "0s"]).await
 }
 
-/// With options that no other command has.
+/// Runs the doctor with options that no other command has.
 async fn examine_with(mut command: tokio::process::Command, more: &[&str]) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
     command.args(more);
@@ -57,7 +57,7 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     let before = (keys(&mut client).await?, revision(&mut client).await?);
     let mut command = eldest(&[
         "--endpoints",
@@ -215,7 +215,7 @@ async fn a_member_without_a_quorum_and_a_full_database_are_reported() -> Result 
 }
 
 #[tokio::test]
-async fn a_ttl_that_this_etcd_does_not_bear_is_reported_with_one_that_it_does() -> Result {
+async fn unsuitable_ttl_is_reported_with_a_suitable_one() -> Result {
     let slow = Etcd::builder();
     let slow = slow.heartbeat(std::time::Duration::from_millis(500));
     let slow = slow
@@ -246,7 +246,7 @@ async fn a_ttl_that_this_etcd_does_not_bear_is_reported_with_one_that_it_does() 
             .any(|(level, ..)| level == "fail"),
         "{report:?}"
     );
-    // Its answers vary; what they add is a request timeout that grows with the TTL.
+    // The measured times vary from run to run; the remedy adds a request timeout that grows with the TTL.
     let longer = format!("{}s", floor.trim_end_matches('s').parse::<u64>()? * 2);
     let report = examine(at(&slow, &["--ttl", &longer])).await?;
     finds(&report, "ttl", "ok", &format!("{longer};"), "");
@@ -254,7 +254,7 @@ async fn a_ttl_that_this_etcd_does_not_bear_is_reported_with_one_that_it_does() 
 }
 
 #[tokio::test]
-async fn slow_answers_are_reported_with_what_they_need() -> Result {
+async fn slow_answers_are_reported_with_the_timeout_that_they_need() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     proxy.delay(std::time::Duration::from_millis(150));
@@ -281,7 +281,7 @@ async fn slow_answers_are_reported_with_what_they_need() -> Result {
     );
     let both = "instead of --request-timeout and --ttl: a request timeout of 2.";
     finds(&report, "ttl", "warn", "", both);
-    // Its answers take no longer for that; what is advised holds for all that were measured then.
+    // The measured times do not grow with the timeout, and the advice covers all that were measured.
     let longer = format!("{}ms", advice.trim_end_matches("ms").parse::<u32>()? + 50);
     let report = examine(eldest(&[
         "--endpoints",
@@ -307,7 +307,7 @@ fn advised(report: &Ended) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_reported_with_one_that_does() -> Result
+async fn too_long_grace_period_is_reported_with_a_suitable_one() -> Result
 {
     let etcd = Etcd::start().await?;
     let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
@@ -322,7 +322,7 @@ async fn a_grace_period_that_leaves_no_time_for_a_renewal_is_reported_with_one_t
     let (.., remedy) = found(&report, "ttl").remove(0);
     let shorter = remedy.split("--grace ").nth(1).ok_or("a grace period")?;
     let shorter = shorter.split(' ').next().ok_or("a grace period")?;
-    // Its answers vary from run to run.
+    // The measured times vary from run to run.
     let shorter = shorter.trim_end_matches("ms").parse::<u64>()? - 500;
     let grace = format!("{shorter}ms");
     let report = examine_with(at(&etcd, &[]), &[&args[..], &[&grace]].concat()).await?;
@@ -414,13 +414,13 @@ async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
 }
 
 #[tokio::test]
-async fn an_etcd_that_cuts_connections_for_a_sessions_pings_is_reported_with_the_remedy() -> Result
+async fn etcd_that_closes_connections_because_of_pings_is_reported_with_the_remedy() -> Result
 {
     let strict = Etcd::builder().arg("--grpc-keepalive-min-time=7s");
     let strict = strict.start().await?;
     // etcd does not count pings where it serves gRPC and HTTP at one address behind TLS.
     let sealed = TlsEtcd::start_open(&["--grpc-keepalive-min-time=7s"]).await?;
-    // A ping comes just as often as this.
+    // The limit is just below the pause between a session's pings.
     let lenient = Etcd::builder().arg("--grpc-keepalive-min-time=5900ms");
     let lenient = lenient.start().await?;
     let ca = sealed.file("ca.pem").display().to_string();

@@ -1,25 +1,25 @@
-//! `eldest evacuate`.
+//! Tests `eldest evacuate`.
 
 use eldest::{Announcement, Candidate, LostReason, Session, SessionOptions};
 use eldest_testing::Etcd;
 
 use crate::common::{DONE, Result, SOON, USAGE, at, keys, run};
 
-/// Stands in the election "jobs", in that data center.
-async fn stands(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Session, Candidate)> {
+/// Joins the election "jobs" from that data center.
+async fn join_from(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Session, Candidate)> {
     let here = Announcement::default().with_data_center(data_center);
     let options = SessionOptions::new(identity).announcement(here);
     let session = Session::connect([etcd.endpoint()], options).await?;
-    let candidate = crate::common::stand(&session, "jobs").await?;
+    let candidate = crate::common::join(&session, "jobs").await?;
     Ok((session, candidate))
 }
 
 #[tokio::test]
-async fn the_leader_of_an_evacuated_data_center_gives_way_and_the_order_is_shown_until_lifted()
+async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed()
 -> Result {
     let etcd = Etcd::start().await?;
-    let (_a, mut a) = stands(&etcd, "a", "dc1").await?;
-    let (_b, mut b) = stands(&etcd, "b", "dc2").await?;
+    let (_a, mut a) = join_from(&etcd, "a", "dc1").await?;
+    let (_b, mut b) = join_from(&etcd, "b", "dc2").await?;
     let first = a.elected().await?;
     let order = [
         "evacuate",
@@ -65,7 +65,7 @@ async fn the_leader_of_an_evacuated_data_center_gives_way_and_the_order_is_shown
 }
 
 #[tokio::test]
-async fn as_json_each_form_writes_the_orders_that_stand() -> Result {
+async fn each_form_writes_the_orders_in_force_as_json() -> Result {
     let etcd = Etcd::start().await?;
     let json = async |args: &[&str]| {
         let args = [&["evacuate"], args, &["--output", "json"]].concat();
@@ -126,7 +126,7 @@ async fn an_order_concerns_the_namespace_that_is_named_and_no_other() -> Result 
 }
 
 #[tokio::test]
-async fn a_data_center_that_nobody_announces_is_reported_and_control_characters_are_not_written()
+async fn unannounced_data_center_is_reported_without_its_control_characters()
 -> Result {
     let etcd = Etcd::start().await?;
     let ended = run(at(
@@ -148,7 +148,7 @@ async fn a_data_center_that_nobody_announces_is_reported_and_control_characters_
 }
 
 #[tokio::test]
-async fn what_cannot_be_ordered_is_refused_and_nothing_is_written() -> Result {
+async fn invalid_order_is_refused_and_nothing_is_written() -> Result {
     let etcd = Etcd::start().await?;
     for (args, part) in [
         (

@@ -1,9 +1,9 @@
-//! `eldest evict`.
+//! Tests `eldest evict`.
 
 use eldest::{LostReason, Session};
 use eldest_testing::{Etcd, eventually};
 
-use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, at, keys, node, put, run, stand};
+use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, at, join, keys, node, put, run};
 
 async fn leader(session: &Session) -> Result<Option<String>> {
     let leader = session.election("jobs")?.leader().await?;
@@ -11,12 +11,12 @@ async fn leader(session: &Session) -> Result<Option<String>> {
 }
 
 #[tokio::test]
-async fn the_named_one_is_out_and_hears_of_it_and_the_next_one_leads() -> Result {
+async fn evicted_candidate_learns_of_it_and_the_next_one_leads() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let mut first = stand(&a, "jobs").await?;
+    let mut first = join(&a, "jobs").await?;
     let leadership = first.elected().await?;
-    let _second = stand(&b, "jobs").await?;
+    let _second = join(&b, "jobs").await?;
     let done = run(at(&etcd, &["evict", "jobs", "--id", "a", "--yes"])).await?;
     let output = &done.done().stdout;
     assert!(
@@ -36,13 +36,13 @@ async fn the_named_one_is_out_and_hears_of_it_and_the_next_one_leads() -> Result
 }
 
 #[tokio::test]
-async fn one_of_several_of_a_name_is_chosen_by_its_key_and_by_nothing_less() -> Result {
+async fn candidate_among_namesakes_is_selected_only_by_its_key() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let twins = (node(&etcd, "twin").await?, node(&etcd, "twin").await?);
     let _candidates = (
-        stand(&twins.0, "jobs").await?,
-        stand(&twins.1, "jobs").await?,
+        join(&twins.0, "jobs").await?,
+        join(&twins.1, "jobs").await?,
     );
     let before = keys(&mut client).await?;
     let refused = run(at(&etcd, &["evict", "jobs", "--id", "twin", "--yes"])).await?;
@@ -71,7 +71,7 @@ async fn one_of_several_of_a_name_is_chosen_by_its_key_and_by_nothing_less() -> 
     ))
     .await?;
     other.failed(NOT_DONE, &["no candidate of that name with that key"]);
-    // The last level is enough, and says the same.
+    // The last level of the key selects the same candidate.
     let last = key.rsplit('/').next().ok_or("a last level")?;
     let args = [
         "evict",
@@ -92,12 +92,12 @@ async fn one_of_several_of_a_name_is_chosen_by_its_key_and_by_nothing_less() -> 
 }
 
 #[tokio::test]
-async fn what_blocks_an_election_is_taken_away_by_its_key() -> Result {
+async fn blocking_key_is_deleted_by_its_name() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     put(&mut client, "eldest/jobs/immortal", "old").await?;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     assert_eq!(leader(&a).await?, None);
     let args = ["evict", "jobs", "--candidate", "immortal", "--yes"];
     run(at(&etcd, &args)).await?.done();
@@ -106,22 +106,22 @@ async fn what_blocks_an_election_is_taken_away_by_its_key() -> Result {
 }
 
 #[tokio::test]
-async fn without_a_terminal_it_asks_for_yes_and_does_nothing() -> Result {
+async fn without_a_terminal_evict_requires_yes_and_deletes_nothing() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     let refused = run(at(&etcd, &["evict", "jobs", "--id", "a"])).await?;
     refused.failed(USAGE, &["--yes"]);
     assert_eq!(leader(&a).await?.as_deref(), Some("a"));
     Ok(())
 }
 
-/// `script` gives it a terminal, and passes on what we type.
+/// `script` gives the command a terminal, and passes on the answer that the test types.
 #[tokio::test]
-async fn on_a_terminal_it_says_whom_and_asks() -> Result {
+async fn on_a_terminal_evict_names_the_candidate_and_asks_for_confirmation() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     for (typed, code) in [("n\n", NOT_DONE), ("\n", NOT_DONE), ("yes\n", DONE)] {
         let before = leader(&a).await?;
         assert_eq!(before.as_deref(), Some("a"));
@@ -135,7 +135,7 @@ async fn on_a_terminal_it_says_whom_and_asks() -> Result {
 }
 
 #[tokio::test]
-async fn whom_it_cannot_find_it_names_with_those_who_are_there() -> Result {
+async fn missing_candidate_is_named_with_the_present_ones() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let missing = run(at(&etcd, &["evict", "jobs", "--id", "c", "--yes"])).await?;
@@ -143,7 +143,7 @@ async fn whom_it_cannot_find_it_names_with_those_who_are_there() -> Result {
         NOT_DONE,
         &["no candidate called \"c\"; there are no candidates"],
     );
-    let _candidates = (stand(&a, "jobs").await?, stand(&b, "jobs").await?);
+    let _candidates = (join(&a, "jobs").await?, join(&b, "jobs").await?);
     let missing = run(at(&etcd, &["evict", "jobs", "--id", "c", "--yes"])).await?;
     missing.failed(NOT_DONE, &["there are a, b"]);
     let nobody = run(at(&etcd, &["evict", "jobs", "--yes"])).await?;

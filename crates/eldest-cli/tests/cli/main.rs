@@ -1,4 +1,4 @@
-//! The command `eldest`, driven from outside: its lines and objects, its exit codes, and what it leaves in etcd.
+//! Tests the command `eldest` from outside: its lines and objects, its exit codes, and the keys that it leaves in etcd.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 

@@ -1,5 +1,5 @@
-//! The nested commands of docs/migrate.md: a node of the old version, one that holds both elections and one of the new version
-//! run their program one after the other, never together.
+//! Tests the nested commands of docs/migrate.md. A node of the old version, a node that holds both elections and a node
+//! of the new version run their program one after the other, never together.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::common::{Result, Running, SOON, at, keys};
 
 const PAGE: &str = include_str!("../../../../docs/migrate.md");
 
-/// Writes to a diary when it begins and ends; ends on SIGTERM, or when it finds a file.
+/// A program that writes to a diary when it begins and ends. It ends on SIGTERM, or when it finds a file.
 const PROGRAM: &str = r#"
     trap 'echo "$0 ends" >> diary' EXIT
     trap 'exit 0' TERM
@@ -22,7 +22,7 @@ const PROGRAM: &str = r#"
     while [ ! -e "$0.stop" ]; do sleep 0.05; done
 "#;
 
-/// The page's command that holds both elections.
+/// Returns the page's command that holds both elections.
 fn documented() -> Vec<&'static str> {
     let mut lines = PAGE.lines().filter(|line| line.starts_with("eldest run "));
     let line = lines
@@ -31,7 +31,7 @@ fn documented() -> Vec<&'static str> {
     line.split_whitespace().skip(1).collect()
 }
 
-/// With `PROGRAM` for the page's program, under that name, and etcdctl where it is.
+/// Replaces the page's program by `PROGRAM` with that name, and `etcdctl` by its path.
 fn with_program<'a>(args: &[&'a str], name: &'a str, etcdctl: &'a str) -> Vec<&'a str> {
     let replaced = args.iter().flat_map(|arg| match *arg {
         "./scheduler" => vec!["sh", "-c", PROGRAM, name],

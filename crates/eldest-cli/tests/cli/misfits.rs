@@ -3,14 +3,14 @@
 use eldest_fixtures::tls::TlsEtcd;
 use eldest_testing::Etcd;
 
-use crate::common::{DONE, Result, SICK, UNAVAILABLE, at, eldest, node, put, stand};
+use crate::common::{DONE, Result, SICK, UNAVAILABLE, at, eldest, join, node, put};
 use crate::doctor::{examine, finds};
 
 #[tokio::test]
-async fn a_key_without_a_lease_that_waits_in_a_queue_is_reported_before_it_blocks() -> Result {
+async fn key_without_a_lease_is_reported_before_it_blocks_its_queue() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     put(&mut etcd.client().await, "eldest/jobs/immortal", "x").await?;
     let report = examine(at(&etcd, &[])).await?;
     assert_eq!(report.code, DONE, "a warning: {report:?}");
@@ -65,7 +65,7 @@ async fn a_user_where_authentication_is_disabled_is_reported() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_answers_otherwise_than_a_member_has_a_remedy_of_its_own() -> Result {
+async fn endpoint_that_is_no_member_has_a_remedy_of_its_own() -> Result {
     let sealed = TlsEtcd::start_open(&[]).await?;
     let mut cluster = Etcd::builder().start_cluster(1).await?;
     let learner = cluster.add_learner().await?;
@@ -113,7 +113,7 @@ async fn an_endpoint_that_answers_otherwise_than_a_member_has_a_remedy_of_its_ow
     Ok(())
 }
 
-/// Where nobody listens now.
+/// Returns an address at which no process listens now.
 fn free_address() -> Result<std::net::SocketAddr> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,9 +1,9 @@
-//! Arguments and variables: what is understood, what is refused and how, and the help.
+//! Tests arguments and variables: which are understood, which are refused and how, and the help.
 
 use crate::common::{DONE, Result, USAGE, eldest, run};
 
 #[tokio::test]
-async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
+async fn each_wrong_argument_is_named_with_its_rule() -> Result {
     for (args, parts) in [
         (
             &["status", "--ttl", "10"][..],
@@ -28,7 +28,7 @@ async fn whatever_is_wrong_is_named_with_its_rule() -> Result {
     Ok(())
 }
 
-/// Arguments that the library refuses, and what the error names.
+/// Arguments that the library refuses, and the words that the error contains.
 const REFUSED: [(&[&str], &[&str]); 21] = [
     (
         &["status", "--ttl", "1s"],
@@ -126,7 +126,7 @@ const REFUSED: [(&[&str], &[&str]); 21] = [
 ];
 
 #[tokio::test]
-async fn what_the_library_refuses_is_an_error_on_one_line() -> Result {
+async fn refusal_of_the_library_is_an_error_on_one_line() -> Result {
     for (args, parts) in REFUSED {
         let ended = run(eldest(args)).await?;
         ended.failed(USAGE, parts);
@@ -209,7 +209,7 @@ async fn arguments_outweigh_variables() -> Result {
     Ok(())
 }
 
-/// The rule, option by option, is a test beside the command line's definition; here it is seen from outside.
+/// A unit test beside the command line's definition checks the rule option by option. This test checks it from outside.
 #[tokio::test]
 async fn each_variable_is_shown_beside_its_option_and_taken_for_it() -> Result {
     let help = run(eldest(&["serve", "--help"])).await?;
@@ -246,7 +246,7 @@ async fn each_variable_is_shown_beside_its_option_and_taken_for_it() -> Result {
 }
 
 #[tokio::test]
-async fn help_tells_the_codes_the_variables_and_how_passwords_are_given() -> Result {
+async fn help_lists_codes_variables_and_the_ways_to_give_passwords() -> Result {
     let help = run(eldest(&["--help"])).await?;
     let help = &help.done().stdout;
     let commands = [
@@ -345,7 +345,7 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     Ok(())
 }
 
-/// The pages that show how to use the command.
+/// The pages that contain commands to type.
 const PAGES: [&str; 8] = [
     include_str!("../../../../README.md"),
     include_str!("../../../../docs/cli.md"),
@@ -357,9 +357,9 @@ const PAGES: [&str; 8] = [
     include_str!("../../../../docs/sidecar.md"),
 ];
 
-/// Its options are understood, that is; what they do is tested elsewhere.
+/// This test only parses the commands; other tests run them.
 #[tokio::test]
-async fn what_the_pages_type_is_understood() -> Result {
+async fn commands_in_the_pages_are_understood() -> Result {
     let mut typed = Vec::new();
     for page in PAGES {
         let block = page.split("```sh\n").skip(1);
@@ -376,7 +376,7 @@ async fn what_the_pages_type_is_understood() -> Result {
         let (ours, program) = line.split_once(" -- ").unwrap_or((line, ""));
         let own = std::process::id().to_string();
         let words = ours.split_whitespace().skip(1);
-        // The shell puts the number of a process there.
+        // A shell would insert the number of a process here.
         let words = words.map(|word| if word == "\"$!\"" { &own } else { word });
         let mut args: Vec<&str> = words.collect();
         args.push("--help");
@@ -389,7 +389,7 @@ async fn what_the_pages_type_is_understood() -> Result {
 }
 
 #[tokio::test]
-async fn a_data_center_that_no_program_can_have_is_refused_with_its_rule() -> Result {
+async fn invalid_data_center_is_refused_with_its_rule() -> Result {
     let long = "x".repeat(257);
     for (name, part) in [("", "0 bytes"), (&*long, "257 bytes"), ("e\nu", "control")] {
         let endpoints = format!("{name}=a:1");

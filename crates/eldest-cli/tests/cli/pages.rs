@@ -12,17 +12,17 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, node, put, run, stand};
+use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, join, node, put, run};
 use crate::terminal::Terminal;
 use eldest_fixtures::tools::etcdctl;
 
 const SECURITY: &str = include_str!("../../../../docs/security.md");
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
 
-/// A TTL with which nothing expires while a test runs, and answers may take long.
+/// A TTL so long that nothing expires while a test runs, even if answers take long.
 const TTL: &str = "60s";
 
-/// The `sh` blocks of a page from that heading on, up to the next of its kind.
+/// Returns the `sh` blocks of a page from that heading up to the next one of the same level.
 fn blocks(page: &str, heading: &str) -> Vec<String> {
     let level = heading.split(' ').next().unwrap_or_default();
     let (_, rest) = page.split_once(heading).expect("the page has that heading");
@@ -39,7 +39,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// `None`: there is to be no etcdctl.
+    /// Returns `None` if the tests are to run without etcdctl.
     fn new(etcd: &Etcd) -> Result<Option<Self>> {
         let Some(etcdctl) = etcdctl() else {
             return Ok(None);
@@ -57,7 +57,7 @@ impl Shell {
         self.folder.path().join(name)
     }
 
-    /// Types a block; any command that fails ends it.
+    /// Runs a block; the first command that fails ends it.
     async fn types(&self, block: &str) -> Result<(i32, String)> {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", self.path("bin").display());
@@ -79,9 +79,10 @@ impl Shell {
     }
 }
 
-/// An etcd as the commands of docs/security.md leave it: with a node's user, an onlooker's, and root.
+/// Starts an etcd and runs the commands of docs/security.md on it: afterwards there are a node's user, an observer's,
+/// and root.
 async fn guarded() -> Result<Option<(Etcd, Shell)>> {
-    // The cheapest hash: it is not what is tested.
+    // The cheapest hash is enough, because hashing is not under test.
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let Some(shell) = Shell::new(&etcd)? else {
         return Ok(None);
@@ -97,7 +98,7 @@ async fn guarded() -> Result<Option<(Etcd, Shell)>> {
     Ok(Some((etcd, shell)))
 }
 
-/// The command as that user.
+/// Returns the command as that user.
 fn as_user(etcd: &Etcd, shell: &Shell, user: &str, args: &[&str]) -> Command {
     let mut command = at(etcd, args);
     let file = shell.path(&format!("{user}.password"));
@@ -116,7 +117,7 @@ async fn session(etcd: &Etcd, user: &str) -> Result<Session> {
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
-/// `eldest serve`, or one that only looks on, says that it is ready; then it is asked to end.
+/// Starts `eldest serve`, waits until it says that it is ready, and ends it.
 async fn serves(command: Command) -> Result {
     let mut serve = Running::start(command)?;
     let line = serve.line().await?;
@@ -141,7 +142,7 @@ async fn serves(command: Command) -> Result {
     Ok(())
 }
 
-/// Leads "jobs" and announces itself, and takes and gives back one of everything else.
+/// Leads "jobs" with an announcement, and takes and releases one of each other resource.
 async fn leads_and_holds(me: &Session) -> Result<(Candidate, Leadership)> {
     let election = me.election("jobs")?;
     let mut observer = election.observe().await?;
@@ -209,12 +210,12 @@ async fn the_documented_role_for_nodes_suffices_for_every_feature() -> Result {
 }
 
 #[tokio::test]
-async fn the_documented_role_for_onlookers_looks_on_and_changes_nothing() -> Result {
+async fn documented_role_for_observers_observes_and_changes_nothing() -> Result {
     let Some((etcd, shell)) = guarded().await? else {
         return Ok(());
     };
     let me = session(&etcd, "billing").await?;
-    let mut candidate = stand(&me, "jobs").await?;
+    let mut candidate = join(&me, "jobs").await?;
     let leadership = timeout(SOON, candidate.elected()).await??;
     let dashboard = |args: &[&str]| as_user(&etcd, &shell, "dashboard", args);
 
@@ -285,7 +286,7 @@ async fn leads_under_an_agent(
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn the_documented_role_for_nodes_suffices_for_an_agent_and_less_does_not() -> Result {
+async fn documented_role_for_nodes_is_the_least_that_suffices_for_an_agent() -> Result {
     let Some((etcd, shell)) = guarded().await? else {
         return Ok(());
     };
@@ -297,7 +298,7 @@ async fn the_documented_role_for_nodes_suffices_for_an_agent_and_less_does_not()
     Ok(())
 }
 
-/// In the order of the page, on an etcd with a leader and with a key that nobody owns.
+/// Runs the page's commands in their order, on an etcd with a leader and with a key that no session owns.
 #[tokio::test]
 async fn the_runbooks_commands_work() -> Result {
     let etcd = Etcd::start().await?;
@@ -309,7 +310,7 @@ async fn the_runbooks_commands_work() -> Result {
     let mut agent = Running::start(guard)?;
     agent.line().await?;
     let a = node(&etcd, "node-a").await?;
-    let mut candidate = stand(&a, "billing/scheduler").await?;
+    let mut candidate = join(&a, "billing/scheduler").await?;
     let leadership = timeout(SOON, candidate.elected()).await??;
     let commands = blocks(OPERATIONS, "# Operating");
     assert!(commands.len() > 7, "{commands:?}");
@@ -319,9 +320,9 @@ async fn the_runbooks_commands_work() -> Result {
             put(&mut client, "eldest/billing/scheduler/immortal", "old").await?;
         }
         let (code, said) = shell.types(block).await?;
-        // The doctor has his opinion about a cluster of one member on a busy machine.
+        // The doctor may complain about a cluster of one member on a busy machine.
         let fine = code == 0 || (block.starts_with("eldest doctor") && code == SICK);
-        // etcdctl says how it is used, and nothing else, of what it does not know.
+        // etcdctl prints its usage, and nothing else, for a command that it does not know.
         let fine = fine && !said.contains("USAGE");
         assert!(fine, "{block} ended with {code}: {said}");
         if block.contains("--id node-a") {

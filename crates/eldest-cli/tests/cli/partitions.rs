@@ -1,4 +1,4 @@
-//! `eldest partitions`.
+//! Tests `eldest partitions`.
 
 use eldest_testing::{Etcd, eventually};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::common::{Result, SOON, USAGE, at, placed, run};
 
 #[tokio::test]
-async fn the_owner_of_each_partition_is_a_table_and_of_a_key_one_line_of_it() -> Result {
+async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
     let etcd = Etcd::start().await?;
     let a = placed(&etcd, "node-a").await?;
     let shards = a.partitions("billing", 4)?;

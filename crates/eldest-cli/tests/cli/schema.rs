@@ -1,4 +1,4 @@
-//! Holds every object that the commands write against command.schema.json.
+//! Checks every object that the commands write against command.schema.json.
 
 use std::sync::LazyLock;
 
@@ -14,12 +14,12 @@ fn published() -> Value {
     serde_json::from_str(FILE).expect("command.schema.json")
 }
 
-/// The published schema, which here refuses every field that it does not name.
+/// The published schema, changed so that it refuses every field that it does not name.
 static STRICT: LazyLock<Value> = LazyLock::new(|| {
     let mut schema = published();
     let parts = schema["$defs"].as_object_mut().expect("parts");
     for (name, part) in parts {
-        // A `Member` is never written but as a part of a `Candidate`.
+        // A `Member` is written only as a part of a `Candidate`.
         let whole = part.get("properties").is_some() || part.get("allOf").is_some();
         if whole && name != "Member" {
             part["unevaluatedProperties"] = json!(false);
@@ -28,7 +28,7 @@ static STRICT: LazyLock<Value> = LazyLock::new(|| {
     schema
 });
 
-/// By a member that no other object has.
+/// Returns the part of the schema for an object, recognized by a field that no other object has.
 fn part(value: &Value) -> &'static str {
     let parts = [
         ("queues", "Status"),
@@ -46,7 +46,7 @@ fn part(value: &Value) -> &'static str {
     known.unwrap_or_else(|| panic!("no command's: {value}")).1
 }
 
-/// Why the value is not as that part of the schema says, if so.
+/// Returns why the value does not match that part of the schema, or `None` if it does.
 fn fault(schema: &Value, part: &str, value: &Value) -> Option<String> {
     const WHOLE: &str = "command.schema.json";
     let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
@@ -58,7 +58,7 @@ fn fault(schema: &Value, part: &str, value: &Value) -> Option<String> {
     Some(format!("{fault:#}"))
 }
 
-/// Reads a line that a command wrote, which is as the schema says.
+/// Parses a line that a command wrote, and asserts that it matches the schema.
 #[track_caller]
 pub(crate) fn line(text: &str) -> Value {
     let value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
@@ -69,7 +69,7 @@ pub(crate) fn line(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_first_line_of_a_node_and_an_error_are_as_the_schema_says() -> Result {
+async fn first_line_of_a_node_and_an_error_match_the_schema() -> Result {
     let etcd = Etcd::start().await?;
     let args = [
         "serve",
@@ -95,9 +95,9 @@ async fn the_first_line_of_a_node_and_an_error_are_as_the_schema_says() -> Resul
     Ok(())
 }
 
-/// As docs/cli.md says: fields may be added, and none goes.
+/// docs/cli.md promises that fields may be added and none is removed.
 #[tokio::test]
-async fn the_schema_accepts_what_is_added_and_misses_what_is_gone() -> Result {
+async fn schema_accepts_added_fields_and_refuses_missing_ones() -> Result {
     let whole = json!({ "error": { "exit_code": 2, "code": "usage", "detail": "..." } });
     let schema = published();
     assert_eq!(fault(&schema, "Failed", &whole), None);

@@ -1,4 +1,5 @@
-//! Tests which signals the command heeds: those that it was started to ignore it does not, and Ctrl-Z stops its program too.
+//! Tests which signals the command handles: it ignores those that it was started to ignore, and Ctrl-Z stops its
+//! program too.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,7 @@ use tokio::process::Command;
 use crate::common::{Result, SOON, at, eldest};
 use crate::terminal::Terminal;
 
-/// A line of the process's status.
+/// Returns a line of the process's status.
 fn status(process: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let mut lines = status.lines();
@@ -31,7 +32,7 @@ fn is_stopped(process: u32) -> bool {
     status(process, "State").starts_with('T')
 }
 
-/// The command, started by a program that ignores and blocks these signals.
+/// Runs the command from a program that ignores and blocks these signals.
 fn started_with(ignored: &str, blocked: &str, command: &Command) -> Command {
     let command = command.as_std();
     let mut env = eldest(&[]);
@@ -50,7 +51,7 @@ fn started_with(ignored: &str, blocked: &str, command: &Command) -> Command {
 }
 
 #[tokio::test]
-async fn what_was_ignored_at_the_start_stays_ignored_and_what_was_blocked_does_not() -> Result {
+async fn signals_ignored_at_the_start_stay_ignored_and_blocked_ones_do_not() -> Result {
     let etcd = Etcd::start().await?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("agent.sock");
@@ -83,13 +84,14 @@ async fn written(file: &Path) -> Result<u32> {
     Ok(eventually(SOON, "the program runs", read).await?)
 }
 
-/// Once the supervisor is stopped, nobody stops the program.
+/// Once the supervisor is stopped, it cannot notify the program.
 #[tokio::test]
 async fn the_program_is_notified_of_ctrl_z_before_its_supervisor_stops() -> Result {
     let etcd = Etcd::start().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("process");
-    // Not a loop in the shell: stopped between the fork of a child and its start, a shell waits for the child and is not stopped.
+    // A loop in the shell would not do: stopped between the fork of a child and its start, a shell waits for the child
+    // and does not stop.
     let script = format!("echo $$ > {}; exec sleep 600", file.display());
     let mut child = at(&etcd, &["run", "jobs", "--", "/bin/sh", "-c", &script]).spawn()?;
     let (process, program) = (child.id().ok_or("it runs")?, written(&file).await?);
@@ -112,12 +114,12 @@ async fn the_program_is_notified_of_ctrl_z_before_its_supervisor_stops() -> Resu
 }
 
 #[tokio::test]
-async fn ctrl_z_and_fg_in_a_shell_stop_the_program_and_let_it_go_on() -> Result {
+async fn ctrl_z_and_fg_in_a_shell_stop_and_continue_the_program() -> Result {
     let etcd = Etcd::start().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("process");
     let mut shell = Command::new("setsid");
-    // The shell of this terminal: it has job control, and the keys of the terminal send signals.
+    // The shell of this terminal has job control, and the terminal's keys send signals.
     shell.args(["--ctty", "--wait", "/bin/sh", "-i"]);
     shell
         .env("ELDEST_ENDPOINTS", etcd.endpoint())

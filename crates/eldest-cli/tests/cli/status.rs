@@ -1,4 +1,4 @@
-//! `eldest status`.
+//! Tests `eldest status`.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use eldest::{Session, SessionOptions};
 use eldest_testing::{Etcd, Proxy, eventually};
 use serde_json::json;
 
-use crate::common::{Result, SOON, UNAVAILABLE, at, eldest, node, placed, put, run, stand};
+use crate::common::{Result, SOON, UNAVAILABLE, at, eldest, join, node, placed, put, run};
 
 #[tokio::test]
-async fn the_roster_is_a_table_in_order_of_age_with_the_leader_marked() -> Result {
+async fn roster_is_a_table_by_age_with_the_leader_marked() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (placed(&etcd, "node-a").await?, node(&etcd, "node-b").await?);
-    let _first = stand(&a, "billing/scheduler").await?;
-    let _second = stand(&b, "billing/scheduler").await?;
+    let _first = join(&a, "billing/scheduler").await?;
+    let _second = join(&b, "billing/scheduler").await?;
     let token = {
         let leader = a.election("billing/scheduler")?.leader().await?;
         leader.ok_or("a leader")?.create_revision()
@@ -46,13 +46,13 @@ async fn the_roster_is_a_table_in_order_of_age_with_the_leader_marked() -> Resul
     Ok(())
 }
 
-/// Somebody stands, holds or blocks in each way that there is; until what is returned is dropped.
+/// Creates a candidate, a holder or a blocking key of each kind, which exist until the returned value is dropped.
 async fn one_of_each(etcd: &Etcd) -> Result<impl Sized + use<>> {
     let (a, b) = (placed(etcd, "node-a").await?, node(etcd, "node-b").await?);
     let elections = (
-        stand(&a, "billing/scheduler").await?,
-        stand(&a, "billinghouse").await?,
-        stand(&b, "other").await?,
+        join(&a, "billing/scheduler").await?,
+        join(&a, "billinghouse").await?,
+        join(&b, "other").await?,
     );
     let guard = b.lock("billing/run")?.acquire().await?;
     let permit = b.semaphore("billing/mail", 2)?.acquire().await?;
@@ -68,7 +68,7 @@ async fn one_of_each(etcd: &Etcd) -> Result<impl Sized + use<>> {
 }
 
 #[tokio::test]
-async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
+async fn everything_below_a_prefix_is_one_object_with_the_kind_of_each_queue() -> Result {
     let etcd = Etcd::start().await?;
     let _held = one_of_each(&etcd).await?;
     let shown = run(at(&etcd, &["status", "billing", "--output", "json"])).await?;
@@ -122,7 +122,7 @@ async fn everything_below_a_prefix_is_one_object_with_what_each_is() -> Result {
 }
 
 #[tokio::test]
-async fn since_when_each_candidate_of_ours_stands_is_always_shown() -> Result {
+async fn time_of_joining_is_shown_for_each_candidate_of_the_library() -> Result {
     let etcd = Etcd::start().await?;
     let _held = one_of_each(&etcd).await?;
     let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
@@ -138,13 +138,13 @@ async fn since_when_each_candidate_of_ours_stands_is_always_shown() -> Result {
     Ok(())
 }
 
-/// The command came later than the term began.
+/// The command starts after the term began, so the time comes from the leader's announcement.
 #[tokio::test]
-async fn how_long_the_leader_leads_is_shown_by_its_first_renewal_in_the_term() -> Result {
+async fn time_since_the_election_is_shown_from_the_first_renewal_of_the_term() -> Result {
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(3));
     let session = Session::connect([etcd.endpoint()], options).await?;
-    let _led = stand(&session, "billing").await?;
+    let _led = join(&session, "billing").await?;
     for args in [&["status", "billing"][..], &["status", "--summary"]] {
         let shown = eventually(SOON, "how long it leads", async || {
             let shown = run(at(&etcd, args)).await.ok()?.done().stdout.clone();
@@ -201,7 +201,7 @@ async fn an_empty_namespace_shows_whole_keys_but_never_the_whole_store() -> Resu
 }
 
 #[tokio::test]
-async fn nobody_anywhere_is_no_failure() -> Result {
+async fn empty_namespace_is_no_failure() -> Result {
     let etcd = Etcd::start().await?;
     let shown = run(at(&etcd, &["status"])).await?;
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
@@ -212,12 +212,12 @@ async fn nobody_anywhere_is_no_failure() -> Result {
     Ok(())
 }
 
-/// A candidate may call itself what it wants.
+/// A candidate may choose any name, even one with control characters.
 #[tokio::test]
-async fn what_candidates_write_does_not_reach_the_terminal_as_it_is() -> Result {
+async fn text_of_candidates_is_escaped_for_the_terminal() -> Result {
     let etcd = Etcd::start().await?;
     let evil = node(&etcd, "evil\u{1b}[2J\nfake: root leads").await?;
-    let _candidate = stand(&evil, "jobs").await?;
+    let _candidate = join(&evil, "jobs").await?;
     let shown = run(at(&etcd, &["status"])).await?;
     assert_eq!(shown.done().stdout.lines().count(), 3, "{shown:?}");
     assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
@@ -231,7 +231,7 @@ async fn what_candidates_write_does_not_reach_the_terminal_as_it_is() -> Result 
 }
 
 #[tokio::test]
-async fn without_etcd_the_error_names_the_endpoint_and_the_code_says_try_again() -> Result {
+async fn without_etcd_the_error_names_the_endpoint_and_has_the_code_unavailable() -> Result {
     let mut etcd = Etcd::start().await?;
     etcd.kill();
     let args = ["status", "--connect-timeout", "200ms"];
@@ -250,7 +250,7 @@ async fn without_etcd_the_error_names_the_endpoint_and_the_code_says_try_again()
     Ok(())
 }
 
-/// The endpoint that answers is found, whichever it is.
+/// The endpoint that answers is found in any position.
 #[tokio::test]
 async fn a_dead_endpoint_is_passed_over() -> Result {
     let (mut dead, alive) = (Etcd::start().await?, Etcd::start().await?);
@@ -275,7 +275,7 @@ async fn with_endpoints(more: &[&str]) -> Result<serde_json::Value> {
 }
 
 #[tokio::test]
-async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_shown_with_the_reason()
+async fn measured_endpoints_are_shown_with_the_preferred_one_and_the_reason()
 -> Result {
     let etcd = Etcd::start().await?;
     let (near, far) = (
@@ -326,7 +326,7 @@ async fn the_endpoints_are_measured_and_the_one_that_a_node_here_uses_is_shown_w
 }
 
 #[tokio::test]
-async fn people_get_a_table_of_the_endpoints_with_the_one_that_is_used() -> Result {
+async fn endpoints_are_a_table_for_people_with_the_preferred_one_marked() -> Result {
     let etcd = Etcd::start().await?;
     let endpoints = format!("eu={},us=http://127.0.0.1:1", etcd.endpoint());
     let args = ["status", "--etcd", "--endpoints", &endpoints];
@@ -358,9 +358,9 @@ async fn people_get_a_table_of_the_endpoints_with_the_one_that_is_used() -> Resu
     Ok(())
 }
 
-/// An operator's machine is in none of them.
+/// An operator's machine may be in none of the named data centers.
 #[tokio::test]
-async fn commands_that_only_look_accept_named_endpoints_without_a_data_center_of_their_own()
+async fn observing_commands_accept_named_endpoints_without_an_own_data_center()
 -> Result {
     let etcd = Etcd::start().await?;
     let mut command = eldest(&["status"]);

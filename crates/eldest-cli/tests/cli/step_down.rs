@@ -1,9 +1,9 @@
-//! `eldest step-down`.
+//! Tests `eldest step-down`.
 
 use eldest::{LostReason, Session};
 use eldest_testing::{Etcd, eventually};
 
-use crate::common::{NOT_DONE, Result, SOON, USAGE, at, keys, node, run, stand};
+use crate::common::{NOT_DONE, Result, SOON, USAGE, at, join, keys, node, run};
 
 async fn leader(session: &Session) -> Result<Option<String>> {
     let leader = session.election("jobs")?.leader().await?;
@@ -11,10 +11,10 @@ async fn leader(session: &Session) -> Result<Option<String>> {
 }
 
 #[tokio::test]
-async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() -> Result {
+async fn leader_steps_down_after_its_work_and_the_next_one_leads() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let (mut first, _second) = (stand(&a, "jobs").await?, stand(&b, "jobs").await?);
+    let (mut first, _second) = (join(&a, "jobs").await?, join(&b, "jobs").await?);
     let leadership = first.elected().await?;
     let order = ["step-down", "jobs", "--node", "a", "--output", "json"];
     let (ended, ()) = tokio::join!(run(at(&etcd, &order)), async {
@@ -29,7 +29,7 @@ async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() 
     let roster = b.election("jobs")?.roster().await?;
     assert_eq!(roster.leader().map(eldest::Member::identity), Some("b"));
 
-    // The order stands for so long as the command waits.
+    // The order lasts as long as the command waits.
     let ended = run(at(&etcd, &["step-down", "jobs", "--wait", "1s"])).await?;
     ended.failed(
         NOT_DONE,
@@ -47,10 +47,10 @@ async fn the_leader_steps_down_when_its_work_has_ended_and_the_next_one_leads() 
 }
 
 #[tokio::test]
-async fn a_leader_that_is_not_meant_leads_on_and_the_message_says_who_leads() -> Result {
+async fn other_leader_keeps_leading_and_the_message_names_it() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let mut first = stand(&a, "jobs").await?;
+    let mut first = join(&a, "jobs").await?;
     let leadership = first.elected().await?;
     let refused = async |args: &[&str], code: i32, part: &str| {
         let args = [&["step-down", "jobs"], args].concat();
@@ -58,7 +58,7 @@ async fn a_leader_that_is_not_meant_leads_on_and_the_message_says_who_leads() ->
         Result::Ok(())
     };
     refused(&[], NOT_DONE, "no other candidate stands").await?;
-    let _second = stand(&b, "jobs").await?;
+    let _second = join(&b, "jobs").await?;
     refused(
         &["--node", "b"],
         NOT_DONE,

@@ -16,12 +16,12 @@ use tokio::process::{Child, Command};
 
 use crate::common::{Result, SOON, at};
 
-/// The program in a terminal of its own.
+/// A program in a terminal of its own.
 pub(crate) struct Terminal {
     keyboard: File,
     screen: Arc<Mutex<vt100::Parser>>,
     pub(crate) child: Child,
-    /// Puts on the screen what the program writes, until nobody has the terminal open any more.
+    /// Draws the program's output on the screen, until every process has closed the terminal.
     reader: JoinHandle<()>,
 }
 
@@ -32,7 +32,7 @@ impl Terminal {
         unlockpt(&master)?;
         let name = ptsname(&master, Vec::new())?;
         let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
-        // Nobody's controlling terminal, though the tests may be the head of a session.
+        // The terminal must not become our controlling terminal, though the tests may lead a session.
         let not_ours = OFlags::NOCTTY.bits().cast_signed();
         let mut slave = OpenOptions::new();
         slave.read(true).write(true).custom_flags(not_ours);
@@ -46,7 +46,7 @@ impl Terminal {
             .stderr(slave)
             .env("TERM", "xterm-256color");
         let child = command.spawn()?;
-        // The command holds the terminal's other end, which must not outlive the program.
+        // The command holds the other end of the terminal, which must not outlive the program.
         drop(command);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(
             rows.try_into()?,
@@ -56,7 +56,7 @@ impl Terminal {
         let (shown, mut output) = (Arc::clone(&screen), keyboard.try_clone()?);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error is how a terminal ends that nobody has open any more.
+            // Reading fails once every process has closed the terminal.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
                 shown.process(&bytes[..count]);
@@ -87,13 +87,13 @@ impl Terminal {
         screen.screen().contents()
     }
 
-    /// Returns true if full-screen programs have given the ordinary screen back.
+    /// Returns true if the terminal shows the ordinary screen, not that of a full-screen program.
     pub(crate) fn is_ordinary(&self) -> bool {
         let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
     }
 
-    /// Waits until it shows something like that.
+    /// Waits until the screen satisfies the condition.
     pub(crate) async fn shows(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
         let shown = eventually(SOON, what, async || Some(self.screen()).filter(|s| is(s))).await;
         shown.map_err(|error| format!("{error}; the screen shows\n{}", self.screen()).into())
@@ -104,7 +104,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Its exit code, once all that it wrote is on the screen.
+    /// Waits for the program's end, and returns its exit code when all its output is on the screen.
     pub(crate) async fn end(&mut self) -> Result<i32> {
         let status = tokio::time::timeout(SOON, self.child.wait());
         let status = status
@@ -116,7 +116,7 @@ impl Terminal {
     }
 }
 
-/// Runs it, types the answer to its question, and gives what it showed and its exit code.
+/// Runs a command, types the answer to its question, and returns its output and its exit code.
 pub(crate) async fn typed(etcd: &Etcd, args: &[&str], answer: &str) -> Result<(String, i32)> {
     let mut terminal = Terminal::start(at(etcd, args), 24, 120)?;
     terminal

@@ -1,4 +1,4 @@
-//! An etcd that shows a certificate and wants to see one.
+//! Tests an etcd that has a certificate and demands one of its clients.
 
 use eldest_testing::eventually;
 
@@ -27,7 +27,7 @@ async fn certificates_are_shown_and_asked_for() -> Result {
     })
     .await?;
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
-    // One without ours, and one that trusts this machine's authorities only: reading those takes a while.
+    // One status without our authority, and one with this machine's authorities, whose loading takes a while.
     let unknown = status("3s", &["--cacert", &ca]).await?;
     unknown.failed(DENIED, &[&etcd.endpoint]);
     let untrusted = status("3s", &["--cert", &cert, "--key", &key]).await?;

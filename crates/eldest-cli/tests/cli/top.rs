@@ -1,10 +1,10 @@
-//! `eldest top`, in a terminal.
+//! Tests `eldest top`, in a terminal.
 
 use eldest::Evacuate;
 use eldest_testing::{Etcd, Proxy};
 use rustix::process::Signal;
 
-use crate::common::{DONE, Result, USAGE, at, eldest, node, run, stand};
+use crate::common::{DONE, Result, USAGE, at, eldest, join, node, run};
 use crate::terminal::Terminal;
 
 fn top(etcd: &Etcd, more: &[&str]) -> Result<Terminal> {
@@ -13,12 +13,12 @@ fn top(etcd: &Etcd, more: &[&str]) -> Result<Terminal> {
 }
 
 #[tokio::test]
-async fn it_shows_all_elections_as_they_change_and_gives_the_terminal_back() -> Result {
+async fn top_shows_all_elections_live_and_restores_the_terminal() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let mut first = stand(&a, "billing/run").await?;
-    let _second = stand(&b, "billing/run").await?;
-    let _other = stand(&b, "other").await?;
+    let mut first = join(&a, "billing/run").await?;
+    let _second = join(&b, "billing/run").await?;
+    let _other = join(&b, "other").await?;
     let mut terminal = top(&etcd, &["billing"])?;
     let shown = terminal
         .shows("the leader", |s| s.contains("a leads with token"))
@@ -55,12 +55,12 @@ async fn it_shows_all_elections_as_they_change_and_gives_the_terminal_back() -> 
 }
 
 #[tokio::test]
-async fn keys_select_and_end_it_and_so_do_signals() -> Result {
+async fn keys_and_signals_control_top() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
-    let _candidates = (stand(&a, "jobs").await?, stand(&a, "mail").await?);
+    let _candidates = (join(&a, "jobs").await?, join(&a, "mail").await?);
     let detail = |screen: &str, name: &str| {
-        // The last line that begins with the name is the lower part's heading, and has nothing else.
+        // The last line that begins with the name is the heading of the lower part, and contains nothing else.
         screen.lines().any(|line| line.trim_end() == name)
     };
     for end in ["\u{3}", "\u{1b}"] {
@@ -95,7 +95,7 @@ async fn an_outage_is_shown_and_waited_out() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = node(&etcd, "a").await?;
-    let _candidate = stand(&a, "jobs").await?;
+    let _candidate = join(&a, "jobs").await?;
     let mut command = at(
         &etcd,
         &[
@@ -131,7 +131,7 @@ async fn an_outage_is_shown_and_waited_out() -> Result {
 }
 
 #[tokio::test]
-async fn without_a_terminal_it_names_what_needs_none() -> Result {
+async fn top_without_a_terminal_names_the_command_that_needs_none() -> Result {
     run(eldest(&["top"]))
         .await?
         .failed(USAGE, &["top needs a terminal", "`watch`"]);

@@ -1,17 +1,17 @@
-//! The messages of `eldest run` and `eldest lock` on a terminal while they wait.
+//! Tests the messages of `eldest run` and `eldest lock` on a terminal while they wait.
 
 use eldest_testing::Etcd;
 
-use crate::common::{DONE, Result, at, node, run, stand};
+use crate::common::{DONE, Result, at, join, node, run};
 use crate::terminal::Terminal;
 
 #[tokio::test]
-async fn on_a_terminal_a_waiting_node_says_its_rank_and_who_is_first() -> Result {
+async fn on_a_terminal_a_waiting_node_prints_its_rank_and_the_first_candidate() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let mut first = stand(&a, "jobs").await?;
+    let mut first = join(&a, "jobs").await?;
     let leads = first.elected().await?;
-    let mut second = stand(&b, "jobs").await?;
+    let mut second = join(&b, "jobs").await?;
     let held = a.lock("backup")?.acquire().await?;
     let mut run_one = Terminal::start(at(&etcd, &["run", "jobs", "--", "true"]), 24, 120)?;
     let mut lock_one = Terminal::start(at(&etcd, &["lock", "backup", "--", "true"]), 24, 120)?;
@@ -35,7 +35,7 @@ async fn on_a_terminal_a_waiting_node_says_its_rank_and_who_is_first() -> Result
     held.release().await?;
     assert_eq!((run_one.end().await?, lock_one.end().await?), (DONE, DONE));
 
-    // Elsewhere nothing is written: the logs say it.
+    // Without a terminal nothing is written, because the logs contain it.
     let _held = a.lock("backup")?.acquire().await?;
     let ended = run(at(
         &etcd,

@@ -1,4 +1,4 @@
-//! `eldest watch`.
+//! Tests `eldest watch`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use eldest_testing::{Etcd, Proxy, eventually};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{DONE, Result, Running, SOON, at, node, placed, put, stand};
+use crate::common::{DONE, Result, Running, SOON, at, join, node, placed, put};
 
 async fn events(watch: &mut Running, count: usize) -> Result<Vec<Value>> {
     let mut events = Vec::new();
@@ -26,7 +26,7 @@ fn summaries(events: &[Value]) -> Vec<Value> {
 async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (placed(&etcd, "a").await?, node(&etcd, "b").await?);
-    let mut first = stand(&a, "jobs").await?;
+    let mut first = join(&a, "jobs").await?;
     let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
     let now = events(&mut watch, 2).await?;
     assert_eq!(
@@ -37,7 +37,7 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     assert_eq!(now[1]["candidate"]["address"], "a:80");
     assert!(now[1]["vacant_for_ms"].is_null(), "{now:?}");
 
-    let mut second = stand(&b, "jobs").await?;
+    let mut second = join(&b, "jobs").await?;
     assert_eq!(
         summaries(&events(&mut watch, 1).await?),
         [json!(["joined", "b"])]
@@ -70,7 +70,7 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
         [json!(["left", "b, but better"]), json!(["vacant", null])]
     );
     let empty = std::time::Instant::now();
-    let _again = stand(&a, "jobs").await?;
+    let _again = join(&a, "jobs").await?;
     let back = events(&mut watch, 2).await?;
     assert_eq!(
         summaries(&back),
@@ -86,7 +86,7 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
 }
 
 #[tokio::test]
-async fn people_get_a_line_for_each_and_a_vacant_or_blocked_seat_is_said_aloud() -> Result {
+async fn each_change_vacancy_and_block_is_a_line_for_people() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
@@ -103,7 +103,7 @@ async fn people_get_a_line_for_each_and_a_vacant_or_blocked_seat_is_said_aloud()
         "  blocked    by the key eldest/jobs/immortal, which has no lease",
     );
     let a = node(&etcd, "a").await?;
-    let candidate = stand(&a, "jobs").await?;
+    let candidate = join(&a, "jobs").await?;
     ends(&watch.line().await?, "  joined     a at rank 2");
     client.delete("eldest/jobs/immortal", None).await?;
     ends(&watch.line().await?, "  left       gone long ago");
@@ -127,9 +127,9 @@ async fn people_get_a_line_for_each_and_a_vacant_or_blocked_seat_is_said_aloud()
     Ok(())
 }
 
-/// As with `| head -1`: nothing changes any more, so nothing is written that could fail.
+/// As with `| head -1`: nothing changes any more, so no write can fail.
 #[tokio::test]
-async fn it_ends_when_nobody_reads_it_though_nothing_changes() -> Result {
+async fn watch_ends_when_its_reader_is_gone_though_nothing_changes() -> Result {
     let etcd = Etcd::start().await?;
     let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
     watch.line().await?;
@@ -140,11 +140,11 @@ async fn it_ends_when_nobody_reads_it_though_nothing_changes() -> Result {
 }
 
 #[tokio::test]
-async fn an_outage_is_waited_out_and_what_was_missed_is_reported() -> Result {
+async fn watch_survives_an_outage_and_reports_missed_changes() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let a = node(&etcd, "a").await?;
-    let mut first = stand(&a, "jobs").await?;
+    let mut first = join(&a, "jobs").await?;
     let mut command = at(
         &etcd,
         &["watch", "jobs", "--output", "json", "--log", "off"],
@@ -155,7 +155,7 @@ async fn an_outage_is_waited_out_and_what_was_missed_is_reported() -> Result {
     proxy.cut();
     first.leave().await?;
     let b = node(&etcd, "b").await?;
-    let _second = stand(&b, "jobs").await?;
+    let _second = join(&b, "jobs").await?;
     proxy.heal();
     let missed = events(&mut watch, 3).await?;
     let missed = summaries(&missed);
@@ -170,22 +170,22 @@ async fn an_outage_is_waited_out_and_what_was_missed_is_reported() -> Result {
     Ok(())
 }
 
-/// Half a second of silence is no proof, but a line more would be one against it.
+/// Half a second of silence is no proof, but one more line would be a counter-example.
 #[tokio::test]
-async fn other_elections_are_none_of_its_business() -> Result {
+async fn watch_ignores_other_elections() -> Result {
     let etcd = Etcd::start().await?;
     let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
     watch.line().await?;
     let a = node(&etcd, "a").await?;
-    let _others = (stand(&a, "jobs2").await?, stand(&a, "other").await?);
+    let _others = (join(&a, "jobs2").await?, join(&a, "other").await?);
     let more = tokio::time::timeout(Duration::from_millis(500), watch.line()).await;
     assert!(more.is_err(), "{more:?}");
     Ok(())
 }
 
-/// A leader adds to its value when its term began, a third of the TTL later.
+/// A leader announces when its term began a third of the TTL later.
 #[tokio::test]
-async fn a_leader_that_tells_when_its_term_began_has_announced_nothing_new() -> Result {
+async fn leaders_own_time_of_election_is_no_announcement() -> Result {
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(15));
     let a = Session::connect([etcd.endpoint()], options).await?;

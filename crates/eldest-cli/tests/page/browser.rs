@@ -20,11 +20,11 @@ use tokio::sync::oneshot;
 use crate::stage::{Result, SOON};
 use eldest_fixtures::tools::tool;
 
-/// Chromium reads its commands at descriptor 3 and answers at 4; what it prints is for its log.
+/// Chromium reads its commands at descriptor 3 and answers at 4; its other output goes to its log.
 const PIPES: &str = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#;
 
-/// Chromium runs as root only with `--no-sandbox`; the rest keeps it from what is not the page: the network, the profile of
-/// the user who runs this, a graphics card.
+/// Chromium runs as root only with `--no-sandbox`. The other options keep out everything but the page: the network, the
+/// user's profile, a graphics card.
 const OPTIONS: [&str; 7] = [
     "--headless",
     "--no-sandbox",
@@ -35,9 +35,9 @@ const OPTIONS: [&str; 7] = [
     "--remote-debugging-pipe",
 ];
 
-/// Chromium cuts requests, to this machine too, when a network comes or goes: tests with containers make some.
+/// Chromium cancels requests, to this machine too, when a network appears or goes: tests with containers create some.
 const NETWORK_CHANGED: &str = "ERR_NETWORK_CHANGED";
-/// The console's, exceptions, those of the browser itself, and breaches of the policy.
+/// The events that count as complaints: of the console, exceptions, the browser's own, and breaches of the policy.
 const COMPLAINTS: [&str; 4] = [
     "Runtime.consoleAPICalled",
     "Runtime.exceptionThrown",
@@ -63,7 +63,7 @@ pub(crate) struct Browser {
     _profile: TempDir,
 }
 
-/// The system's fonts, and those that were unpacked together with the browser.
+/// Returns a configuration with the system's fonts and those that were unpacked together with the browser.
 fn fonts_of(program: &Path) -> String {
     let own = program
         .ancestors()
@@ -81,7 +81,7 @@ fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
 }
 
 impl Browser {
-    /// `None`: tests with it are not wanted.
+    /// Returns `None` if tests with a browser are not wanted.
     pub(crate) async fn start() -> Result<Option<Self>> {
         let Some(chromium) = tool("chromium", "chromium") else {
             return Ok(None);
@@ -135,12 +135,12 @@ impl Browser {
                 break;
             }
         }
-        // Gone as soon as the page is loaded again.
+        // The mark disappears when the page is loaded again.
         self.evaluate("window.stillTheSame = true").await?;
         Ok(())
     }
 
-    /// One command of the protocol, of the page if there is one.
+    /// Sends one command of the protocol, to the page if there is one.
     pub(crate) async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.last += 1;
         let id = self.last;
@@ -174,7 +174,7 @@ impl Browser {
         }
     }
 
-    /// The text of all elements that a selector finds, in their order.
+    /// Returns the text of all elements that match a selector, in their order.
     pub(crate) async fn texts(&mut self, selector: &str) -> Result<Vec<String>> {
         let found =
             format!("[...document.querySelectorAll({selector:?})].map(one => one.textContent)");
@@ -186,7 +186,7 @@ impl Browser {
         self.until_unless(expression, |_| false).await.map(drop)
     }
 
-    /// Waits until an expression is true in the page. `false`: the other condition came true before.
+    /// Waits until an expression is true in the page. Returns `false` if the other condition came true first.
     async fn until_unless(
         &mut self,
         expression: &str,
@@ -208,7 +208,7 @@ impl Browser {
         Ok(done?)
     }
 
-    /// Waits until a selector finds that many elements.
+    /// Waits until a selector matches that many elements.
     pub(crate) async fn until_count(&mut self, selector: &str, count: usize) -> Result {
         self.until(&format!(
             "document.querySelectorAll({selector:?}).length === {count}"
@@ -216,7 +216,7 @@ impl Browser {
         .await
     }
 
-    /// Waits until who leads is said to be that one.
+    /// Waits until the page names that node as the leader.
     pub(crate) async fn until_leads(&mut self, election: &str, who: &str) -> Result {
         let place = format!("section[data-election={election:?}] .leader");
         let wanted = format!("{who} leads");
@@ -231,15 +231,15 @@ impl Browser {
         Ok(self.evaluate("window.stillTheSame === true").await? == true)
     }
 
-    /// All that was written to the console, thrown, reported against the policy, or otherwise found to be wrong, without
-    /// requests that a change of this machine's networks cut.
+    /// Returns all console messages, exceptions, breaches of the policy and other faults, except requests that were
+    /// cancelled by a change of this machine's networks.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let mut all = self.all_complaints();
         all.retain(|complaint| !complaint.contains(NETWORK_CHANGED));
         all
     }
 
-    /// How many requests a change of this machine's networks cut.
+    /// Returns how many requests were cancelled by a change of this machine's networks.
     fn network_changes(&self) -> usize {
         let all = self.all_complaints().into_iter();
         all.filter(|complaint| complaint.contains(NETWORK_CHANGED))
@@ -266,7 +266,7 @@ impl Browser {
             .collect()
     }
 
-    /// A window of that size; a picture of it has `scale` pixels for each of its own.
+    /// Resizes the window; a picture of it has `scale` pixels for each pixel of the page.
     pub(crate) async fn resize(&mut self, width: u32, height: u32, scale: f64) -> Result {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", metrics)
@@ -274,14 +274,14 @@ impl Browser {
         Ok(())
     }
 
-    /// As for somebody who likes it "dark" or "light".
+    /// Emulates a user who prefers the scheme "dark" or "light".
     pub(crate) async fn scheme(&mut self, scheme: &str) -> Result {
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.call("Emulation.setEmulatedMedia", media).await?;
         Ok(())
     }
 
-    /// Presses a key and lets it go.
+    /// Presses and releases a key.
     pub(crate) async fn press(&mut self, key: &str, code: u32, text: &str) -> Result {
         for kind in ["keyDown", "keyUp"] {
             let mut event =
@@ -294,7 +294,7 @@ impl Browser {
         Ok(())
     }
 
-    /// All of the page as PNG.
+    /// Returns a picture of the whole page as PNG.
     pub(crate) async fn picture(&mut self) -> Result<Vec<u8>> {
         let params = json!({ "format": "png", "captureBeyondViewport": true });
         let taken = self.call("Page.captureScreenshot", params).await?;
@@ -302,7 +302,8 @@ impl Browser {
     }
 }
 
-/// Messages end with a zero. At the end of the pipe all senders are dropped, which ends every wait for an answer.
+/// Reads messages, each of which ends with a zero. At the end of the pipe all senders are dropped, which ends every
+/// wait for an answer.
 async fn read(answers: ChildStdout, said: Arc<Mutex<Said>>) {
     let mut answers = BufReader::new(answers);
     let mut bytes = Vec::new();

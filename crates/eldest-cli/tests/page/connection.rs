@@ -14,7 +14,7 @@ const LOST: &str = "document.body.dataset.connection === 'lost' && \
 const LIVE: &str = "document.body.dataset.connection === 'live' && \
     document.querySelector('#connection').textContent === 'live'";
 
-/// At that port, again after it died.
+/// Starts a node at that port, for example again after it died.
 async fn serve(stage: &Stage, at: &str, name: &str, elections: &[&str]) -> Result<Node> {
     let mut args = vec!["serve"];
     args.extend(elections);
@@ -23,7 +23,7 @@ async fn serve(stage: &Stage, at: &str, name: &str, elections: &[&str]) -> Resul
 }
 
 #[tokio::test]
-async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> Result {
+async fn page_reports_a_dead_node_and_continues_with_the_next() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -54,7 +54,7 @@ async fn a_page_whose_node_dies_says_so_and_goes_on_when_another_is_there() -> R
 }
 
 #[tokio::test]
-async fn a_page_whose_node_is_stopped_says_so_though_the_connection_stays_open() -> Result {
+async fn page_reports_a_stopped_node_despite_the_open_connection() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -101,14 +101,14 @@ async fn a_page_that_is_refused_tries_again_until_there_is_room() -> Result {
 }
 
 #[tokio::test]
-async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
+async fn page_of_a_node_that_lost_etcd_warns_of_old_data() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
     let stage = Stage::new().await?;
     let leader = stage.node("3s", "a", &[]).await?;
     answers(leader.at, "/leader", 200).await?;
-    // The node waits on, whatever its session does, so it shows no notice.
+    // The node keeps waiting even if its session ends, so the page shows no notice.
     let node = stage.node("3s", "b", &[]).await?;
     browser.open(node.at).await?;
     let notice = async |browser: &mut Browser| browser.texts(".notice:not([hidden])").await;
@@ -137,7 +137,7 @@ async fn a_page_whose_node_has_lost_etcd_says_that_it_may_be_old() -> Result {
 }
 
 #[tokio::test]
-async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result {
+async fn page_of_an_observing_node_shows_the_time_of_etcds_last_confirmation() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -177,7 +177,7 @@ async fn page_of_an_observing_node_says_when_it_last_heard_from_etcd() -> Result
 
 /// The page contradicts neither `/leader` nor the log of its node, and afterwards the terms show the time without a leader.
 #[tokio::test]
-async fn page_of_a_node_whose_own_clock_ended_its_term_calls_it_the_last_known_leader() -> Result {
+async fn page_shows_a_node_with_an_expired_term_as_last_known_leader() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };

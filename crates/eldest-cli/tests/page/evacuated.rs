@@ -19,7 +19,7 @@ async fn send(at: SocketAddr, method: &str, body: &str) -> Result {
 }
 
 #[tokio::test]
-async fn an_order_and_the_nodes_that_it_concerns_are_shown_until_it_is_lifted() -> Result {
+async fn order_and_its_nodes_are_shown_until_it_is_lifted() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };

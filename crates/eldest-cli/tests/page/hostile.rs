@@ -10,11 +10,11 @@ use etcd_client::PutOptions;
 use crate::browser::Browser;
 use crate::stage::{ELECTION, Result, Stage};
 
-/// Would say so if it ran.
+/// A script that would leave a mark if it ran.
 const RUNS: &str = "document.body.dataset.ran=1";
 
-/// Stands under that name, and announces markup in every field.
-async fn stand(stage: &Stage, name: &str) -> Result<(Session, Candidate)> {
+/// Joins under that name, and announces markup in every field.
+async fn join(stage: &Stage, name: &str) -> Result<(Session, Candidate)> {
     let iframe = format!("</td></table><iframe srcdoc=\"<script>{RUNS}</script>\">");
     let about = Announcement::new(name)
         .with_address(format!("javascript:{RUNS}"))
@@ -37,7 +37,7 @@ async fn nothing_ran(browser: &mut Browser) -> Result {
 }
 
 #[tokio::test]
-async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
+async fn announcements_are_shown_as_text_and_run_nothing() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -52,7 +52,7 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     ];
     let mut standing = Vec::new();
     for name in &names {
-        standing.push(stand(&stage, name).await?);
+        standing.push(join(&stage, name).await?);
     }
     let leadership = standing[0].1.elected().await?;
     let looking = async |id: &str, election: &str| {
@@ -72,7 +72,7 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
         ["team/e", "<img src=x>"]
     );
 
-    // A key in the way, whose name is text as well.
+    // A key without a lease blocks the election; its name is text as well.
     let path = format!("eldest/{ELECTION}2/<img src=x onerror={RUNS}>");
     let mut client = stage.etcd.client().await;
     client.put(path, "<script>", None).await?;
@@ -85,7 +85,7 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     browser.open(node.at).await?;
     browser.until_count(".roster tbody tr", 5).await?;
     nothing_ran(&mut browser).await?;
-    // A name is kept to itself: what follows it stands where it stood, and the longest one does not fill the screen.
+    // Each name is isolated: the text after it keeps its place, and the longest name does not fill the screen.
     let turned = "[...document.querySelectorAll('.roster .name')].every(one => getComputedStyle(one).unicodeBidi === 'isolate')";
     assert_eq!(browser.evaluate(turned).await?, true);
     let tallest =
@@ -103,11 +103,11 @@ async fn whatever_is_announced_is_shown_as_text_and_runs_nothing() -> Result {
     blocked.stop().await
 }
 
-/// Rows, and how many of them say that they cannot be shown.
+/// The number of rows, and how many of them say that they cannot be shown.
 const ROWS: &str = "[...document.querySelectorAll('.roster tbody tr')].map(row => row.textContent.includes('cannot be shown'))";
 
 #[tokio::test]
-async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
+async fn every_candidate_has_a_row_despite_odd_announcements() -> Result {
     const CANDIDATES: usize = 200;
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
@@ -151,7 +151,7 @@ async fn every_candidate_has_a_row_whatever_it_announces() -> Result {
     browser
         .until("document.getElementById('connection').textContent === 'live'")
         .await?;
-    // A value that cannot be shown hides nothing else.
+    // A value that cannot be shown does not hide the rest.
     let late = "{ leader: null, own: {}, evacuations: [] }, 0";
     let rows = format!(
         "each([8640000000000001, 1], 'tr', (since) => row({{ identity: 'x', rank: 1, metadata: {{}}, since_unix_ms: since }}, {late}))"

@@ -16,7 +16,7 @@ async fn roster(browser: &mut Browser) -> Result<Vec<[String; 3]>> {
     Ok(serde_json::from_value(browser.evaluate(rows).await?)?)
 }
 
-/// Returns the same as the node answers it to programs.
+/// Returns the roster as the node's API answers it to programs.
 async fn answered_roster(node: &Node) -> Result<Vec<[String; 3]>> {
     let answer = get(node.at, "/v1/elections/team%2Fe").await?.json();
     let members = answer["roster"].as_array().ok_or("a roster")?;
@@ -31,14 +31,14 @@ async fn answered_roster(node: &Node) -> Result<Vec<[String; 3]>> {
     Ok(each.collect())
 }
 
-/// The text of all elements within the section of "team/e" that a selector finds.
+/// Returns the text of all elements within the section of "team/e" that match a selector.
 async fn texts(browser: &mut Browser, selector: &str) -> Result<Vec<String>> {
     let within = format!("[data-election='team/e'] {selector}");
     browser.texts(&within).await
 }
 
 #[tokio::test]
-async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_again() -> Result {
+async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -71,7 +71,7 @@ async fn the_page_shows_who_stands_and_leads_and_keeps_up_without_being_loaded_a
     assert_eq!(roster(browser).await?, answered_roster(&onlooker).await?);
     draws_the_terms(browser).await?;
 
-    // Nobody is there for a while.
+    // No candidate is there for a while.
     a.stop().await?;
     c.stop().await?;
     let vacant = "document.querySelector('[data-election=\"team/e\"].vacant .leader')?.textContent.trim() === 'nobody leads'";
@@ -111,7 +111,7 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     assert_eq!(texts(browser, "tr.leads .badge.lead").await?, ["leads"]);
     let said = texts(browser, ".roster tr.leads .said bdi").await?;
     assert_eq!(said, ["dc1", "10.0.0.1:80"]);
-    // Its term began before the onlooker came.
+    // The leader's term began before the observer started.
     let since = "/^for \\d+ s, since .* by the leader's clock$/.test(document.querySelector('[data-election=\"team/e\"] .since').textContent)";
     browser.until(since).await?;
     let token = texts(browser, ".token").await?;
@@ -124,7 +124,7 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     let endpoint = answer["endpoints"][0]["endpoint"]
         .as_str()
         .ok_or("an endpoint")?;
-    // Once for both elections, which have one session.
+    // Both elections have one session, so there is one row.
     let row = browser.texts(".endpoints tbody td").await?;
     let used = "renewals, requests, observers: the only endpoint";
     assert_eq!(
@@ -135,7 +135,7 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     Ok(())
 }
 
-/// The timeline of "team/e": a lane for each, one after the other, and one term still goes on.
+/// Checks the timeline of "team/e": a lane for each leader, one term after the other, and one that has not ended.
 async fn draws_the_terms(browser: &mut Browser) -> Result {
     assert_eq!(texts(browser, ".lane bdi").await?, ["c", "a", "b"]);
     let drawn = "[...document.querySelectorAll(\"[data-election='team/e'] .lane\")].map(lane => \
@@ -147,7 +147,7 @@ async fn draws_the_terms(browser: &mut Browser) -> Result {
     assert_eq!([&c[0], &a[0], &b[0]], ["now", "", ""], "{drawn}");
     let begin = |bar: &Value| bar[1].as_i64();
     let end = |bar: &Value| Some(begin(bar)? + bar[2].as_i64()?);
-    // Pixels are whole.
+    // The tolerance is for whole pixels.
     let most = |at: Option<i64>| at.map(|at| at + 3);
     assert!(end(a) <= most(begin(b)), "{drawn}");
     assert!(end(b) < most(begin(c)), "{drawn}");

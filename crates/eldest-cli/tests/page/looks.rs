@@ -6,7 +6,7 @@ use crate::browser::Browser;
 use crate::caller::post;
 use crate::stage::{Node, Result, Stage, answers};
 
-/// For each text that can be seen the ratio of its lightness to that of what is behind it (WCAG 2), the worst first.
+/// Returns, for each visible text, the contrast to its background (WCAG 2), the lowest first.
 pub(crate) const CONTRASTS: &str = r"(() => {
     const parse = (colour) => colour.match(/[\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
@@ -28,7 +28,7 @@ pub(crate) const CONTRASTS: &str = r"(() => {
     }).sort(([a], [b]) => a - b);
 })()";
 
-/// How many changes there are within the live regions while the time of the leader's term changes twice.
+/// Counts the changes within the live regions while the time of the leader's term changes twice.
 const CHANGES: &str = "new Promise(done => { let changes = 0; \
     const eye = new MutationObserver(all => { changes += all.length; }); \
     document.querySelectorAll('[aria-live], [role=status], [role=alert]').forEach(one => \
@@ -78,7 +78,7 @@ async fn the_page_fits_narrow_windows_and_can_be_read_in_both_schemes() -> Resul
     let mut backs = Vec::new();
     for scheme in ["light", "dark"] {
         browser.scheme(scheme).await?;
-        // As it is, and when something is wrong.
+        // The page is checked in its normal state and in a failed one.
         for state in ["live", "lost"] {
             let set = format!(
                 "document.body.dataset.connection = {state:?}; document.querySelector('.notice').hidden = false"
@@ -100,7 +100,7 @@ async fn the_page_fits_narrow_windows_and_can_be_read_in_both_schemes() -> Resul
     b.stop().await
 }
 
-/// Everything that a screen reader is given: role, name and text beneath.
+/// Returns everything that a screen reader receives: role, name and text below.
 async fn read_aloud(browser: &mut Browser) -> Result<Vec<(String, String, Value)>> {
     browser.call("Accessibility.enable", json!({})).await?;
     let tree = browser
@@ -121,7 +121,7 @@ async fn read_aloud(browser: &mut Browser) -> Result<Vec<(String, String, Value)
 }
 
 #[tokio::test]
-async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
+async fn page_works_with_a_screen_reader_and_without_a_mouse() -> Result {
     let Some(mut browser) = Browser::start().await? else {
         return Ok(());
     };
@@ -136,7 +136,7 @@ async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
         .until("!document.querySelector('.more').hidden && document.querySelector('.more').textContent === 'show all 8 terms'")
         .await?;
     is_heard(&mut browser).await?;
-    // Changes of time alone are not read out: the live regions stay the same until the leader changes.
+    // Changes of time alone are not announced: the live regions stay the same until the leader changes.
     assert_eq!(browser.evaluate(CHANGES).await?, 0);
     is_used_by_keys(&mut browser).await?;
     assert_eq!(browser.complaints(), [""; 0]);
@@ -146,7 +146,7 @@ async fn the_page_can_be_heard_and_used_without_a_mouse() -> Result {
     Ok(())
 }
 
-/// A screen reader finds headings, tables and regions, and is notified of changes.
+/// Checks that a screen reader finds headings, tables and regions, and is notified of changes.
 async fn is_heard(browser: &mut Browser) -> Result {
     let heard = read_aloud(browser).await?;
     let of = |role: &str| -> Vec<&str> {
@@ -185,7 +185,7 @@ async fn is_heard(browser: &mut Browser) -> Result {
     Ok(())
 }
 
-/// The button that shows all terms is reached and pressed by keys, and keeps the focus.
+/// Checks that keys reach and press the button that shows all terms, and that it keeps the focus.
 async fn is_used_by_keys(browser: &mut Browser) -> Result {
     let active = "document.activeElement.className";
     assert_eq!(browser.texts(".terms tbody tr").await?.len(), 6);

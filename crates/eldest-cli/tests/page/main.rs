@@ -1,4 +1,4 @@
-//! The page of status in a real Chromium: what people see there, on any screen, and what no announcement can make of it.
+//! Tests the status page in a real Chromium: its content on any screen, and that no announcement can change what it is.
 #![cfg(unix)] // processes are stopped by signals
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 

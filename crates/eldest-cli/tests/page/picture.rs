@@ -11,7 +11,7 @@ use crate::stage::{Node, Result, Stage, answers};
 
 const ELECTION: &str = "billing/scheduler";
 const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
-/// Names the folder to write to. Then the test takes a minute, so that the terms have lengths that can be seen.
+/// Names the folder to write to. If it is set, the test takes a minute, so that the terms have visible lengths.
 /// `cargo xtask pictures` sets it.
 const FOLDER: &str = "ELDEST_PICTURES";
 const USUAL: &str = "status-page.png";
@@ -53,7 +53,7 @@ async fn picture(browser: &mut Browser) -> Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn pictures_of_three_nodes_and_their_terms_are_small_enough_for_the_guide() -> Result {
+async fn pictures_for_the_guide_are_small_enough() -> Result {
     let folder = std::env::var_os(FOLDER).map(PathBuf::from);
     let Some(mut browser) = Browser::start().await? else {
         if folder.is_some() {
@@ -61,7 +61,7 @@ async fn pictures_of_three_nodes_and_their_terms_are_small_enough_for_the_guide(
         }
         return Ok(());
     };
-    // The one place where a length is wanted, and no condition.
+    // The only place that needs a length of time instead of a condition.
     let lasts = async |seconds: u64| {
         if folder.is_some() {
             tokio::time::sleep(Duration::from_secs(seconds)).await;

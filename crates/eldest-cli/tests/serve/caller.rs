@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::stage::{Result, SOON};
 use eldest_fixtures::hang::{closed, idle};
 
-/// The answer, read until the connection was closed.
+/// The answer, read until the node closed the connection.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -19,7 +19,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// The stable code of a refusal.
+    /// Returns the stable code of a refusal.
     pub(crate) fn problem(&self) -> String {
         let code = &self.json()["code"];
         code.as_str()
@@ -28,7 +28,7 @@ impl Answer {
     }
 }
 
-/// Sends exactly that and expects an answer.
+/// Sends exactly these bytes and expects an answer.
 pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
     let text = closed(idle(at, request).await?, SOON).await?;
     let (head, body) = text
@@ -41,7 +41,7 @@ pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
     })
 }
 
-/// A request of HTTP/1.1 with these headers and what follows them.
+/// Sends a request of HTTP/1.1 with these headers and the text that follows them.
 pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) -> Result<Answer> {
     let begin = format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n");
     exactly(at, &format!("{begin}{rest}\r\n")).await

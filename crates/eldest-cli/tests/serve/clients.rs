@@ -1,4 +1,4 @@
-//! Tests the clients in other languages, as they are in `examples/clients`.
+//! Tests the clients in other languages, as published in `examples/clients`.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use crate::caller::get;
 use crate::stage::{Node, Result, SOON, Stage};
 
-/// A client that waits for the lock "a/b" and then runs that, for a shell.
+/// Returns a client that waits for the lock "a/b" and then runs that program in a shell.
 fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../examples/clients")
@@ -40,7 +40,7 @@ fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
     command
 }
 
-/// A node that wants the token which the clients have.
+/// Starts a node that requires the token which the clients have.
 async fn guarded(stage: &Stage, name: &str) -> Result<Node> {
     let file = stage.folder.path().join("token");
     std::fs::write(&file, "canary")?;
@@ -60,7 +60,7 @@ fn said(output: &Output) -> String {
 async fn takes_and_gives_back(kind: &str) -> Result {
     let stage = Stage::new().await?;
     let node = guarded(&stage, "a").await?;
-    // Held for as long as the first one's program runs, which is until the file is gone.
+    // The lock is held while the first client's program runs, which is until the file is gone.
     let flag = stage.folder.path().join("flag");
     std::fs::write(&flag, "")?;
     let program = format!(
@@ -103,7 +103,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     );
     let locks = held().await.ok_or("locks")?;
     assert!(locks.is_empty(), "given back: {locks:?}");
-    // A node that is no more keeps nothing.
+    // After its node has died, the client has lost its lock.
     let program = format!("echo > {}; exec sleep 1000", flag.display());
     let third = client(kind, &node, 0, &program).spawn()?;
     eventually(SOON, "the program runs", async || {
@@ -116,7 +116,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     gets_nothing(kind, &node, 69).await
 }
 
-/// A client that does not wait ends with that code, and without its program.
+/// Asserts that a client that does not wait ends with that code, without running its program.
 async fn gets_nothing(kind: &str, node: &Node, code: i32) -> Result {
     let refused = ended(client(kind, node, 0, "echo never").spawn()?).await?;
     let outcome = (refused.status.code(), &*said(&refused));
@@ -124,13 +124,13 @@ async fn gets_nothing(kind: &str, node: &Node, code: i32) -> Result {
     Ok(())
 }
 
-/// The node stands still, so that nobody tells the client anything; another node's caller has the lock when the lease has
-/// expired. The program must be dead by then.
+/// The stopped node cannot notify its client. Another node's caller has the lock when the lease has expired, so the
+/// client's program must be dead by then.
 async fn kills_its_program_in_time(kind: &str) -> Result {
     let stage = Stage::new().await?;
     let (a, b) = (guarded(&stage, "a").await?, guarded(&stage, "b").await?);
     let beats = stage.folder.path().join("beats");
-    // Each line is whole; one that was cut short is not read.
+    // Only whole lines are read, not one that was cut short.
     let program = format!(
         "while :; do echo at $(cut -d' ' -f1 /proc/uptime) end >> {}; sleep 0.02; done",
         beats.display()

@@ -10,10 +10,10 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use crate::caller::get;
 use crate::stage::{Node, Result, SOON, Stage, answers};
 
-/// Breaks the socket at which a process listens, from outside: `accept` fails from then on.
+/// Breaks the listening socket of a process from outside: `accept` fails from then on.
 fn break_listener(process: Pid, at: SocketAddr) -> Result {
     let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp"))?;
-    // As the kernel writes it: address and port, the other's, the state; the tenth column is the inode.
+    // The kernel's format: own address and port, the peer's, the state; the tenth column is the inode.
     let port = format!(":{:04X}", at.port());
     let inode = sockets.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -34,8 +34,8 @@ fn break_listener(process: Pid, at: SocketAddr) -> Result {
     Ok(shutdown(socket, Shutdown::Both)?)
 }
 
-/// The first leads until it is deaf; then the second does, long before a lease is over, and the first has ended with an
-/// error.
+/// Asserts that the second node takes over, long before a lease expires, when the first cannot accept connections, and
+/// that the first ends with an error.
 async fn another_leads(mut first: Node, second: &Node) -> Result {
     answers(first.at, "/leader", 200).await?;
     assert_eq!(get(second.at, "/leader").await?.status, 503);
@@ -51,7 +51,7 @@ async fn another_leads(mut first: Node, second: &Node) -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_nobody_can_ask_any_more_ends() -> Result {
+async fn node_whose_listener_breaks_ends() -> Result {
     let stage = Stage::new().await?;
     let first = stage.node("60s", "a", &[]).await?;
     let second = stage.node("60s", "b", &[]).await?;
@@ -59,7 +59,7 @@ async fn a_node_that_nobody_can_ask_any_more_ends() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_nobody_can_ask_any_more_ends_its_program_and_gives_its_place_up() -> Result {
+async fn node_whose_listener_breaks_ends_its_program_and_resigns() -> Result {
     let stage = Stage::new().await?;
     let mut nodes = Vec::new();
     for name in ["a", "b"] {

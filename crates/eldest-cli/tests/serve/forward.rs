@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest, free_port};
 
-/// A program that says its name and the headers of its requests.
+/// Starts a program that answers with its name and the headers of its requests.
 async fn program(name: &'static str) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;
@@ -29,16 +29,16 @@ async fn program(name: &'static str) -> Result<String> {
     Ok(format!("http://{at}"))
 }
 
-/// A node with a program beside it, and where it passes requests on.
+/// Starts a node with a program beside it; returns the node and the address at which it passes requests on.
 async fn node(stage: &Stage, name: &'static str) -> Result<(Node, SocketAddr)> {
     let program = program(name).await?;
     let (node, at) = beside(stage, name, "60s", &program, &[]).await?;
-    // The node holds the request until somebody leads.
+    // The node holds the request until there is a leader.
     answers(at, "/", 200).await?;
     Ok((node, at))
 }
 
-/// A node beside that program, and where it passes requests on.
+/// Starts a node beside that program; returns the node and the address at which it passes requests on.
 async fn beside(
     stage: &Stage,
     name: &str,
@@ -104,7 +104,7 @@ async fn encrypted(to: SocketAddr, authority: &Authority) -> Result<(String, Arc
 }
 
 #[tokio::test]
-async fn a_leader_at_an_https_address_is_reached_if_its_authority_is_trusted_and_sent_nothing_otherwise()
+async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_trusted()
 -> Result {
     let stage = Stage::new().await?;
     let authority = Authority::new()?;
@@ -134,7 +134,7 @@ async fn a_leader_at_an_https_address_is_reached_if_its_authority_is_trusted_and
     answers(leader_at, "/", 200).await?;
     assert!(to_program.load(Ordering::SeqCst) > 0, "the program has TLS");
 
-    // The leader may have sent itself the request that waited for it.
+    // The request that waited for a leader may have reached the leader over its own announced address, which counts.
     let before = arrived.load(Ordering::SeqCst);
     // The node waits for one TTL and 5 seconds before it refuses.
     let stranger = file("stranger.pem");
@@ -187,7 +187,7 @@ async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
 }
 
 #[test]
-fn what_cannot_be_passed_on_is_refused_with_the_rule() -> Result {
+fn invalid_options_of_forwarding_are_refused_with_the_rule() -> Result {
     for wrong in ["8080", "ftp://127.0.0.1:1", "http://127.0.0.1:1/path"] {
         let output = eldest(&["serve", "e", "--forward", wrong]).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -20,7 +20,7 @@ use crate::caller::{Answer, get, post};
 use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
 use eldest_fixtures::tools::tool;
 
-/// Short, for nobody is to lead for a while.
+/// A short lease, because the test needs times without a leader.
 const TTL: &str = "3s";
 
 struct Haproxy(Child);
@@ -44,7 +44,7 @@ impl Drop for Haproxy {
     }
 }
 
-/// An application as the guide tells to write it: it asks the sidecar before it answers, and says who it is.
+/// Starts an application written as the guide says: it asks the sidecar before it answers, and answers with its name.
 async fn application(
     name: &'static str,
     sidecar: SocketAddr,
@@ -71,7 +71,7 @@ async fn application(
     Ok((at, task))
 }
 
-/// Three nodes by their names, and the addresses of their applications and sidecars.
+/// Starts three nodes; returns them by their names, with the addresses of their applications and sidecars.
 async fn nodes(
     stage: &Stage,
     asked_in_vain: &Arc<AtomicUsize>,
@@ -86,10 +86,10 @@ async fn nodes(
     Ok((nodes, servers))
 }
 
-/// The documented configuration, at our addresses.
+/// Returns the documented configuration with our addresses.
 fn configuration([front, stats]: [SocketAddr; 2], servers: &[[SocketAddr; 2]]) -> String {
     let text = include_str!("../../../../deploy/haproxy.cfg");
-    // Two descriptors for each connection: more than the user who runs the tests may have.
+    // Each connection needs two descriptors, which may exceed the limit of the user who runs the tests.
     let mut text = text.replace("maxconn 2000", "maxconn 100");
     let mut replace = |documented: &str, ours: &str| {
         assert_eq!(text.matches(documented).count(), 1, "{documented}");
@@ -114,7 +114,7 @@ fn configuration([front, stats]: [SocketAddr; 2], servers: &[[SocketAddr; 2]]) -
 /// The answers to a caller of the front, one request after the other.
 #[derive(Debug, Default)]
 struct Diary {
-    /// When, by whom and under which token.
+    /// The time of each answer, the node that gave it, and its token.
     answered: Vec<(Instant, String, i64)>,
 }
 
@@ -133,14 +133,14 @@ impl Diary {
         Some((name.clone(), *token))
     }
 
-    /// Prints the longest time without an answer from that number of answers on.
+    /// Prints the longest time without an answer, counted from the answer of that number.
     fn say_gap(&self, what: &str, from: usize) {
         let pairs = self.answered[from.saturating_sub(1)..].windows(2);
         let gap = pairs.map(|pair| pair[1].0 - pair[0].0).max();
         println!("{what} (TTL {TTL}): {gap:?} without an answer");
     }
 
-    /// One node answered under each token, and under no token after a later one.
+    /// Asserts that one node answered under each token, and that no token came after a later one.
     fn judge(&self) {
         let mut leaders: BTreeMap<i64, &str> = BTreeMap::new();
         for (_, name, token) in &self.answered {
@@ -150,7 +150,7 @@ impl Diary {
         let answered = &self.answered;
         let rising = answered.is_sorted_by_key(|(_, _, token)| *token);
         assert!(rising, "an earlier leader answered later: {answered:?}");
-        // On a machine that is too busy for a lease of that length there are more.
+        // There are more if the machine is too busy for a lease of that length.
         assert!(leaders.len() >= 4, "{leaders:?}");
     }
 }
@@ -180,7 +180,8 @@ async fn through_the_front_only_the_leader_answers() -> Result {
     let diary = Arc::new(Mutex::new(Diary::default()));
     let calling = call(front, Arc::clone(&diary));
     let read = || diary.lock().expect("a diary");
-    // When nothing happens, the front asks the leader and no other. It may take a check or two until it knows.
+    // While nothing happens, the load balancer sends requests to the leader alone. It may need a check or two until it
+    // knows the leader.
     let steadily = async |what: &str| {
         let now = || (read().answered.len(), asked_in_vain.load(Ordering::Relaxed));
         let since = Cell::new(now());

@@ -13,14 +13,14 @@ use crate::caller::ask;
 use crate::programs::{Program, curl};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
 
-/// So long that nothing here waits for the end of a lease: a test gives up after a third of it.
+/// So long that no test here waits for the end of a lease: each fails after a third of it.
 const TTL: &str = "60s";
 /// Longer than a test waits: a place that is free sooner was not kept for that long.
 const LONG: &str = "25s";
-/// The time promised to a caller, if a test waits for its end.
+/// The time promised to a caller, for tests that wait for its end.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// An agent, and a node that it guards in front of one that waits.
+/// An agent, a guarded node that leads, and a node that waits behind it.
 struct Guarded {
     stage: Stage,
     agent: Node,
@@ -62,7 +62,7 @@ impl Guarded {
         Ok(guarded)
     }
 
-    /// Asks a, which leads.
+    /// Sends a request to a, which leads.
     async fn ask(&self, path: &str, body: Option<Value>) -> Result<Value> {
         let (status, answer) = curl(&self.socket, path, body).await?;
         assert!((200..300).contains(&status), "{path}: {answer}");
@@ -75,7 +75,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Has the agent notice all that it could take for a reason to free a's place.
+    /// Lets the agent see another process die, so that it would notice any reason to free a's place.
     async fn another_dies(&self) -> Result {
         let socket = self.stage.folder.path().join("c.sock");
         let files = [&self.guard, &socket];
@@ -127,13 +127,13 @@ async fn guarded(guard: &Path, name: &str) -> Result {
     .await?)
 }
 
-/// Milliseconds since the machine started.
+/// Returns the milliseconds since the machine started.
 fn since_boot() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
 }
 
-/// Takes a lock at b, and waits for it.
+/// Waits for a lock at b until it has it.
 async fn takes(b: &Node, name: &str) -> Result {
     let body = r#"{"owner":"b","wait_ms":20000}"#;
     let length = body.len();
@@ -146,7 +146,7 @@ async fn takes(b: &Node, name: &str) -> Result {
 #[tokio::test]
 async fn a_killed_node_that_promised_nothing_is_succeeded_at_once() -> Result {
     let mut guarded = Guarded::new(LONG, &[]).await?;
-    // Nobody acts on these.
+    // Answers to these requests promise nothing.
     for path in ["/ready", "/live", "/v1/locks"] {
         guarded.ask(path, None).await?;
     }
@@ -155,7 +155,7 @@ async fn a_killed_node_that_promised_nothing_is_succeeded_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn a_killed_node_is_succeeded_when_its_callers_may_act_no_longer() -> Result {
+async fn killed_node_is_succeeded_when_its_callers_time_is_over() -> Result {
     let paths = ["/leader", "/v1/elections", "/v1/elections/team%2Fe"];
     for path in paths {
         let grace = format!("{SHORT:?}");
@@ -172,7 +172,7 @@ async fn a_killed_node_is_succeeded_when_its_callers_may_act_no_longer() -> Resu
 }
 
 #[tokio::test]
-async fn a_lock_of_a_killed_node_is_free_when_its_owner_may_act_no_longer() -> Result {
+async fn lock_of_a_killed_node_is_free_when_its_owners_time_is_over() -> Result {
     let mut guarded = Guarded::new("400ms", &[]).await?;
     let body = json!({ "owner": "caller", "ttl_ms": SHORT.as_millis() });
     let answer = guarded.ask("/v1/locks/printer", Some(body)).await?;
@@ -185,7 +185,7 @@ async fn a_lock_of_a_killed_node_is_free_when_its_owner_may_act_no_longer() -> R
 }
 
 #[tokio::test]
-async fn a_node_and_its_programs_that_are_killed_together_are_succeeded_at_once() -> Result {
+async fn node_killed_with_its_programs_is_succeeded_at_once() -> Result {
     let mut program = Program::start("exec sleep 600")?;
     let mut guarded = Guarded::new(LONG, &[]).await?;
     let body = json!({ "holder_pid": program.number() });
@@ -200,7 +200,7 @@ async fn a_node_and_its_programs_that_are_killed_together_are_succeeded_at_once(
 }
 
 #[tokio::test]
-async fn a_node_and_the_program_of_guard_pid_that_are_killed_together_are_succeeded_at_once()
+async fn node_killed_with_the_program_of_guard_pid_is_succeeded_at_once()
 -> Result {
     let mut program = Program::start("exec sleep 600")?;
     let mut guarded = Guarded::new(LONG, &["--guard-pid", &program.pid()]).await?;
@@ -225,7 +225,7 @@ async fn a_killed_node_keeps_its_place_while_its_program_lives() -> Result {
 }
 
 #[tokio::test]
-async fn a_killed_node_keeps_a_lock_while_the_process_lives_to_which_it_is_bound() -> Result {
+async fn killed_node_keeps_a_lock_while_its_bound_process_lives() -> Result {
     let mut program = Program::start("exec sleep 600")?;
     let mut guarded = Guarded::new("400ms", &[]).await?;
     let body = json!({ "owner": "x", "ttl_ms": 1000, "holder_pid": program.number() });

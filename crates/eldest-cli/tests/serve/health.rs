@@ -8,7 +8,7 @@ use eldest_testing::eventually;
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 
-/// `eldest serve` at a free port, which need not be ready.
+/// Starts `eldest serve` at a free port; it need not become ready.
 async fn beside(stage: &Stage, name: &str, more: &[&str]) -> Result<Node> {
     let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
     let mut command = stage.command("60s", &args);
@@ -16,7 +16,7 @@ async fn beside(stage: &Stage, name: &str, more: &[&str]) -> Result<Node> {
     stage.announced(name, "http", command).await
 }
 
-/// Waits until the node is not ready, and says so.
+/// Waits until the node answers that it is not ready, for that reason.
 async fn is_unready(node: &Node, reason: &str) -> Result {
     Ok(eventually(SOON, format!("not ready: {reason}"), async || {
         let answer = get(node.at, "/ready").await.ok()?;
@@ -26,7 +26,7 @@ async fn is_unready(node: &Node, reason: &str) -> Result {
 }
 
 #[tokio::test]
-async fn a_hung_program_loses_the_lead_and_gets_no_turn_before_it_is_well() -> Result {
+async fn hung_program_loses_the_lead_until_it_is_healthy_again() -> Result {
     let stage = Stage::new().await?;
     let well = stage.folder.path().join("well");
     let check = format!("test -e {}", well.display());
@@ -45,7 +45,7 @@ async fn a_hung_program_loses_the_lead_and_gets_no_turn_before_it_is_well() -> R
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    // One condition alone is not enough.
+    // All conditions must hold, not just one.
     is_unready(&a, "the health command failed").await?;
     std::fs::write(&well, "")?;
     answers(a.at, "/leader", 200).await?;
@@ -68,7 +68,7 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
     std::fs::write(file("node.key"), signed.key)?;
     std::fs::write(file("ca.pem"), authority.pem())?;
     std::fs::write(file("stranger.pem"), Authority::new()?.pem())?;
-    // A node answers by TLS, as a program would.
+    // A node answers over TLS, in place of a program.
     let program = ["serve", "other", "--observe", "--listen", "127.0.0.1:0"];
     let mut command = stage.command("60s", &program);
     command.args([
@@ -101,7 +101,7 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
 }
 
 #[test]
-fn health_options_that_cannot_be_meant_are_refused() -> Result {
+fn contradictory_health_options_are_refused() -> Result {
     let folder = tempfile::tempdir()?;
     let empty = folder.path().join("empty").display().to_string();
     std::fs::write(&empty, "")?;

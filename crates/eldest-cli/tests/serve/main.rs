@@ -1,5 +1,5 @@
-//! The command's HTTP, as processes: who leads, how it ends, and what stands around it: a load balancer, clients in other
-//! languages, what watches the metrics.
+//! Tests the HTTP of the command with real processes: who leads and how a node ends, and also a load balancer, clients
+//! in other languages, and monitoring.
 #![cfg(unix)] // processes are stopped by signals
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 

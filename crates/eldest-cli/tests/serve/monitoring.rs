@@ -1,4 +1,4 @@
-//! Tests the dashboard and the alert rules: they use metrics that a node has, and Prometheus accepts the rules.
+//! Tests the dashboard and the alert rules: they use existing metrics, and Prometheus accepts the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Every metric of the table in docs/metrics.md, which the tests of the library hold to be complete, with its labels.
+/// Returns every metric of the table in docs/metrics.md with its labels. Tests of the library check that the table is
+/// complete.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let table =
         std::fs::read_to_string(repository().join("docs/metrics.md")).expect("docs/metrics.md");
@@ -30,21 +31,21 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     .collect()
 }
 
-/// The name of the metric that a series belongs to.
+/// Returns the name of the metric that a series belongs to.
 fn metric(series: &str) -> &str {
     let parts = ["_bucket", "_count", "_sum"];
     let found = parts.iter().find_map(|part| series.strip_suffix(part));
     found.unwrap_or(series)
 }
 
-/// All names of metrics in a text.
+/// Returns all names of metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let names = words.filter(|word| word.starts_with("eldest_"));
     names.map(|name| metric(name).to_owned()).collect()
 }
 
-/// Each matcher is of a label that the metric has.
+/// Checks that each matcher uses a label that the metric has.
 fn check_matchers(text: &str) {
     let documented = documented();
     for (before, rest) in text.match_indices('{').map(|(at, _)| text.split_at(at)) {
@@ -73,7 +74,7 @@ fn expressions(dashboard: &Value) -> Result<Vec<&str>> {
 }
 
 #[test]
-fn the_dashboard_and_the_rules_name_what_is_measured_and_leave_nothing_out() -> Result {
+fn dashboard_and_rules_name_every_metric_and_no_other() -> Result {
     let measured: BTreeSet<String> = documented().into_keys().collect();
     let rules = std::fs::read_to_string(repository().join("deploy/monitoring/alerts.yml"))?;
     let dashboard = std::fs::read_to_string(repository().join("deploy/monitoring/dashboard.json"))?;
@@ -88,7 +89,7 @@ fn the_dashboard_and_the_rules_name_what_is_measured_and_leave_nothing_out() -> 
 }
 
 #[tokio::test]
-async fn a_node_shows_by_these_names_what_it_measures() -> Result {
+async fn node_exports_metrics_under_these_names() -> Result {
     let stage = Stage::new().await?;
     let node = stage.node("2s", "a", &[]).await?;
     answers(node.at, "/leader", 200).await?;
@@ -128,7 +129,7 @@ async fn a_node_shows_by_these_names_what_it_measures() -> Result {
     node.stop().await
 }
 
-/// As Prometheus asks a target that is a DNS name.
+/// Prometheus names a target this way if it is a DNS name.
 #[tokio::test]
 async fn prometheus_may_call_a_node_by_each_name_that_it_was_given() -> Result {
     let stage = Stage::new().await?;
@@ -169,13 +170,13 @@ fn prometheus_understands_the_rules() -> Result {
 }
 
 #[test]
-fn prometheus_understands_what_the_dashboard_asks_for() -> Result {
+fn prometheus_understands_the_queries_of_the_dashboard() -> Result {
     let Some(mut promtool) = tool("promtool", "prometheus") else {
         return Ok(());
     };
     let dashboard = std::fs::read_to_string(repository().join("deploy/monitoring/dashboard.json"))?;
     let dashboard: Value = serde_json::from_str(&dashboard)?;
-    // As Grafana would fill them in.
+    // The values that Grafana would fill in.
     let mut variables = vec![("$__rate_interval".to_owned(), "1m".to_owned())];
     for variable in dashboard["templating"]["list"]
         .as_array()

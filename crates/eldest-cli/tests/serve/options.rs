@@ -23,7 +23,7 @@ fn refused(output: &Output, code: i32, parts: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_the_option_and_the_rule() -> Result {
+fn contradictory_options_are_refused_with_option_and_rule() -> Result {
     let folder = tempfile::tempdir()?;
     let file = |name: &str, text: &str| -> Result<String> {
         let path = folder.path().join(name);
@@ -88,7 +88,7 @@ fn what_cannot_be_meant_is_refused_with_the_option_and_the_rule() -> Result {
 }
 
 #[test]
-fn what_etcd_or_a_rule_refuses_ends_it_with_the_code_for_that() -> Result {
+fn refusal_by_etcd_or_a_rule_ends_serve_with_its_exit_code() -> Result {
     let args = [
         "serve",
         "e",
@@ -108,7 +108,7 @@ fn what_etcd_or_a_rule_refuses_ends_it_with_the_code_for_that() -> Result {
     Ok(())
 }
 
-/// The address of this machine that others would see, or all there are. Nothing is sent.
+/// Returns the address of this machine that others would use, or the wildcard address. No packet is sent.
 fn outer_address() -> IpAddr {
     let seen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
@@ -184,7 +184,7 @@ async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Res
 }
 
 #[tokio::test]
-async fn a_node_announces_its_data_center_and_takes_its_times_from_the_round_trip() -> Result {
+async fn node_announces_its_data_center_and_derives_times_from_the_round_trip() -> Result {
     let stage = Stage::new().await?;
     let endpoints = format!("eu={}", stage.etcd.endpoint());
     let mut command = eldest(&["serve", ELECTION, "--id", "a", "--listen", "127.0.0.1:0"]);
@@ -201,14 +201,14 @@ async fn a_node_announces_its_data_center_and_takes_its_times_from_the_round_tri
     assert_eq!(shown["roster"][0]["data_center"], "eu", "{shown}");
     assert_eq!(shown["endpoints"][0]["data_center"], "eu", "{shown}");
     assert_eq!(shown["endpoints"][0]["lease"], "only", "{shown}");
-    // With the usual TTL of 10 s, it is never more than 9.5 s.
+    // With the default TTL of 10 s it is never more than 9.5 s.
     let valid = shown["own"]["valid_for_ms"].as_u64();
     assert!(valid > Some(9_500) && valid < Some(15_000), "{shown}");
     node.stop().await?;
     Ok(())
 }
 
-/// Follows the events of the election on a connection of its own.
+/// Opens a connection that follows the events of the election.
 async fn events(at: SocketAddr) -> Result<TcpStream> {
     let request = format!("GET {EVENTS} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let mut stream = idle(at, &request).await?;
@@ -226,7 +226,7 @@ async fn a_caller_has_at_most_as_many_connections_as_the_option_says() -> Result
     let node = stage.node("60s", "a", &option).await?;
     let mut streams = Vec::new();
     for _ in 0..limit {
-        // The connection of the probe before may not be gone yet.
+        // The node may not have noticed yet that the connection of the probe before is closed.
         let stream = eventually(SOON, "a stream", async || events(node.at).await.ok());
         streams.push(stream.await?);
     }

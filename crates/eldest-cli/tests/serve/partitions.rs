@@ -7,7 +7,7 @@ use crate::caller::get;
 use crate::stage::{Node, Result, SOON, Stage, eldest};
 
 #[tokio::test]
-async fn a_node_tells_the_owner_of_a_key_in_each_set_that_is_named() -> Result {
+async fn node_returns_the_owner_of_a_key_in_each_named_set() -> Result {
     let stage = Stage::new().await?;
     let me = Announcement::new("worker").with_address("10.0.0.1:80");
     let options = SessionOptions::new("worker").announcement(me);
@@ -45,7 +45,7 @@ fn partitions_without_a_count_are_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_owns_partitions_for_its_program_and_frees_them_when_it_is_stopped() -> Result {
+async fn node_owns_partitions_for_its_program_until_it_is_stopped() -> Result {
     let stage = Stage::new().await?;
     let started = async |name: &str| {
         let args = ["serve", "--own", "billing=4,mail/eu=8", "--id", name];

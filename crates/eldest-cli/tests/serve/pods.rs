@@ -19,7 +19,7 @@ use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 
 const LABEL: &str = "eldest.dev/role";
 
-/// The pods of an API server, and what it answers.
+/// The pods of an API server, and its answers.
 #[derive(Default)]
 struct Pods {
     /// The label of each pod that was ever patched.
@@ -123,7 +123,7 @@ impl<'a> Kubernetes<'a> {
 }
 
 #[tokio::test]
-async fn the_label_follows_the_leader_and_is_taken_off_the_pod_of_a_dead_one() -> Result {
+async fn label_follows_the_leader_and_leaves_the_pod_of_a_dead_one() -> Result {
     let stage = Stage::new().await?;
     let kubernetes = Kubernetes::start(&stage).await?;
     let a = kubernetes.node("a").await?;

@@ -9,7 +9,7 @@ use eldest_fixtures::hang::{closed, idle};
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
 #[tokio::test]
-async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
+async fn second_node_leads_when_the_first_resigns() -> Result {
     let stage = Stage::new().await?;
     let a = stage
         .node("60s", "a", &["--announce", "address=10.0.0.1:80"])
@@ -41,7 +41,7 @@ async fn of_two_nodes_one_leads_and_when_it_resigns_the_other() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_is_asked_to_end_says_so_before_it_leaves_and_answers_until_it_has_left()
+async fn stopping_node_reports_its_end_first_and_answers_until_it_has_left()
 -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("60s", "a", &["--grace", "2s"]).await?;
@@ -51,7 +51,7 @@ async fn a_node_that_is_asked_to_end_says_so_before_it_leaves_and_answers_until_
     answers(a.at, "/leader", 503).await?;
     let winding_up = get(a.at, "/leader").await?.json();
     assert_eq!(winding_up["role"], "ending", "{winding_up}");
-    // A caller with an earlier positive answer may still act.
+    // A caller with an earlier positive answer may still act, so no node leads.
     assert_eq!(get(b.at, "/leader").await?.status, 503);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
@@ -61,7 +61,7 @@ async fn a_node_that_is_asked_to_end_says_so_before_it_leaves_and_answers_until_
         Some(1),
         "{roster}"
     );
-    // In a hurry nobody is waited for.
+    // A second signal makes the node stop without waiting for callers.
     let begun = std::time::Instant::now();
     b.signal(Signal::TERM)?;
     answers(b.at, "/leader", 503).await?;
@@ -75,7 +75,7 @@ async fn a_node_that_is_asked_to_end_says_so_before_it_leaves_and_answers_until_
 }
 
 #[tokio::test]
-async fn a_node_in_a_hurry_does_not_wait_for_an_etcd_that_says_nothing() -> Result {
+async fn second_signal_does_not_wait_for_a_silent_etcd() -> Result {
     let stage = Stage::new().await?;
     // The node would wait for etcd as long as its lease lasts.
     let mut node = stage.node("60s", "a", &[]).await?;
@@ -91,14 +91,14 @@ async fn a_node_in_a_hurry_does_not_wait_for_an_etcd_that_says_nothing() -> Resu
 }
 
 #[tokio::test]
-async fn a_process_that_was_stopped_beyond_its_deadline_says_first_that_it_does_not_lead() -> Result
+async fn process_stopped_beyond_its_deadline_first_answers_that_it_does_not_lead() -> Result
 {
     let stage = Stage::new().await?;
     let a = stage.node("2s", "a", &[]).await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("2s", "b", &[]).await?;
     a.freeze()?;
-    // The kernel takes them all the same, and they are answered as soon as the process goes on.
+    // The kernel accepts the requests all the same; they are answered as soon as the process continues.
     let request = "GET /leader HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut asked = Vec::new();
     for _ in 0..20 {
@@ -138,7 +138,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
     assert_eq!(ask(a.at, "POST", STEP_DOWN, token).await?.status, 200);
     answers(b.at, "/leader", 200).await?;
     assert_eq!(get(a.at, "/leader").await?.status, 503);
-    // The node is a candidate again, behind the others.
+    // The node is a candidate again, at the back of the queue.
     answers(a.at, "/ready", 200).await?;
     let page = get(a.at, "/metrics").await?.body;
     assert!(page.contains("eldest_leading{"), "{page}");
@@ -154,7 +154,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_offers_only_locks_of_the_names_that_it_was_given_and_none_of_an_election() -> Result
+async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result
 {
     let stage = Stage::new().await?;
     let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;
@@ -169,7 +169,7 @@ async fn a_node_offers_only_locks_of_the_names_that_it_was_given_and_none_of_an_
     for (name, status) in [("jobs/1", 201), ("other", 403), (ELECTION, 409)] {
         assert_eq!(asked_for(name).await?.status, status, "{name}");
     }
-    // Another node's election.
+    // This node leads another election.
     let other = stage.command(
         "60s",
         &[

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 
-/// The time promised to a caller: longer than a test may take, so that a node that leaves earlier has kept no promise.
+/// The time promised to a caller. It is longer than a test may take, so a node that leaves within a test has kept no
+/// such promise.
 const GRACE: &str = "25s";
 
-/// A program that a node leads for. It is killed with the test.
+/// A program on whose behalf a node leads. It is killed with the test.
 pub(crate) struct Program(Child);
 
 impl Program {
@@ -46,7 +47,7 @@ impl Drop for Program {
     }
 }
 
-/// Asks over the Unix socket by curl, whose process ends with the answer: the status, and the body.
+/// Sends a request over the Unix socket by curl, whose process ends with the answer. Returns the status and the body.
 pub(crate) async fn curl(socket: &Path, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
     let mut command = tokio::process::Command::new("curl");
     command.args(["-sS", "-w", "\n%{http_code}", "--unix-socket"]);
@@ -72,7 +73,7 @@ fn refused(output: &Output, parts: &[&str]) {
 }
 
 #[test]
-fn options_that_cannot_be_meant_are_refused_with_their_value_and_the_rule() -> Result {
+fn contradictory_options_are_refused_with_value_and_rule() -> Result {
     let mut ended = Program::start("exit 0")?;
     ended.0.wait()?;
     let ended = ended.pid();
@@ -114,7 +115,7 @@ fn options_that_cannot_be_meant_are_refused_with_their_value_and_the_rule() -> R
             "it has 120 bytes; a socket's path has 1 to 107".to_owned(),
         ),
     ];
-    // Number 2, where the kernel's threads are visible.
+    // Process 2 is a kernel thread, where these are visible.
     let kernel = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
     if kernel.trim() == "kthreadd" {
         cases.push((
@@ -136,7 +137,7 @@ fn options_that_cannot_be_meant_are_refused_with_their_value_and_the_rule() -> R
 
 #[test]
 fn a_node_is_refused_as_its_own_program() -> Result {
-    // A shell that becomes the command keeps its number.
+    // A shell that becomes the command keeps its process id.
     let itself = format!(
         "exec \"{}\" serve e --guard-pid $$",
         env!("CARGO_BIN_EXE_eldest")
@@ -147,14 +148,14 @@ fn a_node_is_refused_as_its_own_program() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_gives_up_at_once_when_its_program_dies_and_exits_with_69() -> Result {
+async fn node_whose_program_dies_resigns_at_once_and_exits_with_69() -> Result {
     let stage = Stage::new().await?;
     let mut program = Program::start("read line; exec sleep 600")?;
     let more = ["--guard-pid", &program.pid(), "--grace", GRACE];
     let mut a = stage.node("60s", "a", &more).await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
-    // An exec is no end of the process.
+    // An exec does not end the process.
     drop(program.0.stdin.take());
     let comm = format!("/proc/{}/comm", program.pid());
     eventually(SOON, "the program is another", async || {
@@ -181,7 +182,7 @@ async fn a_node_gives_up_at_once_when_its_program_dies_and_exits_with_69() -> Re
 }
 
 #[tokio::test]
-async fn a_node_that_is_asked_to_end_keeps_its_promise_only_while_its_program_lives() -> Result {
+async fn stopping_node_keeps_its_promise_only_while_its_program_lives() -> Result {
     let stage = Stage::new().await?;
     let mut program = Program::start("exec sleep 600")?;
     let more = ["--guard-pid", &program.pid(), "--grace", GRACE];
@@ -233,7 +234,7 @@ async fn locks_of_other_programs_stay_when_the_program_of_guard_pid_dies() -> Re
     b.stop().await
 }
 
-/// `eldest serve` at a Unix socket alone, leading.
+/// Starts `eldest serve` at a Unix socket alone, and waits until it leads.
 async fn local(stage: &Stage, name: &str, more: &[&str]) -> Result<(Node, PathBuf)> {
     let socket = stage.folder.path().join(format!("{name}.sock"));
     let path = socket.to_string_lossy().into_owned();
@@ -244,7 +245,7 @@ async fn local(stage: &Stage, name: &str, more: &[&str]) -> Result<(Node, PathBu
         command.args(["--grace", "400ms"]);
     }
     let node = Node::start(stage, name, command)?;
-    // By what promises nobody anything: alone, it leads as soon as it stands.
+    // This request promises nothing. A lone node leads as soon as it is a candidate.
     eventually(SOON, format!("{name} stands"), async || {
         let (status, _) = curl(&socket, "/ready", None).await.ok()?;
         (status == 200).then_some(())
@@ -254,7 +255,7 @@ async fn local(stage: &Stage, name: &str, more: &[&str]) -> Result<(Node, PathBu
 }
 
 #[tokio::test]
-async fn a_unix_socket_has_the_permissions_of_its_option_and_is_gone_with_the_node() -> Result {
+async fn unix_socket_has_the_configured_permissions_and_goes_with_the_node() -> Result {
     let stage = Stage::new().await?;
     let (a, socket) = local(&stage, "a", &["--listen-unix-mode", "660"]).await?;
     let mode = std::fs::metadata(&socket)?.permissions().mode();
@@ -265,7 +266,7 @@ async fn a_unix_socket_has_the_permissions_of_its_option_and_is_gone_with_the_no
         format!("listening at {}\n", socket.display()),
         "and nowhere else"
     );
-    // Somebody listens there.
+    // Another process already listens at the socket.
     let path = socket.to_string_lossy().into_owned();
     let output = stage
         .command("60s", &["serve", "e", "--listen-unix", &path])
@@ -279,7 +280,7 @@ async fn a_unix_socket_has_the_permissions_of_its_option_and_is_gone_with_the_no
     a.stop().await?;
     assert!(!socket.exists());
 
-    // The file of a node that was killed is replaced; both places answer.
+    // A node replaces the socket file of a killed node, and answers at both places.
     let (mut a, socket) = local(&stage, "a", &[]).await?;
     a.signal(Signal::KILL)?;
     a.end().await?;
@@ -309,14 +310,14 @@ async fn a_unix_socket_has_the_permissions_of_its_option_and_is_gone_with_the_no
     .await?;
     answers(at, "/live", 200).await?;
     assert_eq!(curl(&socket, "/live", None).await?.0, 200);
-    // Over TCP the node does not know who asks.
+    // Over TCP the node does not know which process sent the request.
     let answer = post(at, "/v1/program").await?;
     assert_ne!(answer.status, 200, "{answer:?}");
     b.stop().await
 }
 
 #[tokio::test]
-async fn a_program_that_bound_itself_is_succeeded_at_once_and_the_node_waits_for_the_next() -> Result
+async fn node_of_a_dead_bound_program_resigns_and_awaits_another() -> Result
 {
     let stage = Stage::new().await?;
     let (a, socket) = local(&stage, "a", &["--grace", GRACE]).await?;

@@ -1,4 +1,4 @@
-//! Starts nodes as processes of the command, finds their addresses, and signals them.
+//! Starts nodes as processes of the command, reads their addresses, and sends them signals.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use eldest_fixtures::hang::freeze;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Deadline of whatever must happen.
+/// The deadline of every event that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) const ELECTION: &str = "team/e";
 
-/// The command, apart from this process's variables that it would read.
+/// Returns the command without the variables of this process that it would read.
 pub(crate) fn eldest(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
     for (name, _) in std::env::vars_os() {
@@ -32,7 +32,7 @@ pub(crate) fn eldest(args: &[&str]) -> Command {
     command
 }
 
-/// An etcd, and a folder for what nodes write.
+/// An etcd, and a folder for the files of nodes.
 pub(crate) struct Stage {
     pub(crate) etcd: Etcd,
     pub(crate) folder: TempDir,
@@ -46,7 +46,7 @@ impl Stage {
         })
     }
 
-    /// The command, connected; its lease lasts so long.
+    /// Returns the command with its endpoint and the TTL of its lease.
     pub(crate) fn command(&self, ttl: &str, args: &[&str]) -> Command {
         let mut command = eldest(args);
         command.args(["--endpoints", &self.etcd.endpoint(), "--ttl", ttl]);
@@ -54,12 +54,12 @@ impl Stage {
         command
     }
 
-    /// `eldest serve` at a free port, ready.
+    /// Starts `eldest serve` at a free port, and waits until it is ready.
     pub(crate) async fn node(&self, ttl: &str, name: &str, more: &[&str]) -> Result<Node> {
         let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
         let mut command = self.command(ttl, &args);
         command.args(more);
-        // A leader waits for so long when it ends.
+        // The time for which an ending leader waits for its callers.
         if !more
             .iter()
             .any(|option| ["--grace", "--observe"].contains(option))
@@ -69,7 +69,7 @@ impl Stage {
         self.listening(name, command).await
     }
 
-    /// `eldest run --serve` at a free port with a shell's program, ready.
+    /// Starts `eldest run --serve` at a free port around a shell's program, and waits until it is ready.
     pub(crate) async fn runner(
         &self,
         ttl: &str,
@@ -91,14 +91,14 @@ impl Stage {
         Ok(node)
     }
 
-    /// The same by any command that says at which port.
+    /// Starts any command that prints its port.
     pub(crate) async fn listening(&self, name: &str, command: Command) -> Result<Node> {
         let node = self.announced(name, "http", command).await?;
         answers(node.at, "/ready", 200).await?;
         Ok(node)
     }
 
-    /// One that has said where it listens, and in which way.
+    /// Starts a node, and reads from its output where it listens, in that format.
     pub(crate) async fn announced(
         &self,
         name: &str,
@@ -146,7 +146,7 @@ impl Node {
         Pid::from_child(&self.child)
     }
 
-    /// Stops it; on return none of its threads does anything any more.
+    /// Stops the process; on return none of its threads runs any more.
     pub(crate) fn freeze(&self) -> Result {
         freeze(&self.child)
     }
@@ -158,7 +158,7 @@ impl Node {
         .await?)
     }
 
-    /// Ends it as an operator would.
+    /// Ends the node as an operator would.
     pub(crate) async fn stop(mut self) -> Result {
         self.signal(Signal::TERM)?;
         let status = self.end().await?;
@@ -181,7 +181,7 @@ impl Drop for Node {
     }
 }
 
-/// Waits until that is the status.
+/// Waits until requests for the path are answered with that status.
 pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
     Ok(eventually(SOON, format!("{status} at {path}"), async || {
         let answer = get(at, path).await.ok()?;
@@ -190,8 +190,8 @@ pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
     .await?)
 }
 
-/// A port that was free a moment ago. Below those from which the kernel takes some for clients that connect: one of
-/// these could be taken until its server begins.
+/// Returns a port that was free a moment ago. It is below the range from which the kernel takes ports for clients, so
+/// no client takes it before its server starts.
 pub(crate) async fn free_port() -> Result<SocketAddr> {
     loop {
         let at = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(16_000..32_000)));

@@ -54,7 +54,7 @@ async fn with_a_certificate_a_node_answers_by_tls_and_by_nothing_else() -> Resul
     ];
     let mut command = stage.command("60s", &args);
     command.args(["--http-cert", &file("node.pem")]);
-    // The other one by its variable.
+    // The key is named by its variable, the certificate by its option.
     command.env("ELDEST_HTTP_KEY", file("node.key"));
     let node = stage.announced("a", "https", command).await?;
     let leads = async || {
@@ -73,7 +73,7 @@ async fn with_a_certificate_a_node_answers_by_tls_and_by_nothing_else() -> Resul
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_is_refused_before_anything_is_begun() -> Result {
+async fn unusable_certificate_is_refused_before_the_node_joins() -> Result {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("empty").display().to_string();
     std::fs::write(&path, "")?;

@@ -1,5 +1,5 @@
-//! Five nodes around workers while anything may be killed or stopped at random: never two workers at a time. The same
-//! with `etcdctl lock` shows that this test can fail.
+//! Runs five nodes around workers while any process may be killed or stopped at random: two workers never run at a
+//! time. The same test of `etcdctl lock` shows that it can fail.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 use crate::worker;
 use eldest_fixtures::tools::etcdctl;
 
-/// Sets how many seconds of faults there are, and the seed that decides them.
+/// The variables that set the number of seconds with faults, and the seed that selects them.
 const SECONDS: &str = "ELDEST_CHAOS_SECONDS";
 const SEED: &str = "ELDEST_CHAOS_SEED";
 const NODES: usize = 5;
@@ -27,8 +27,8 @@ const MANNERS: [&str; 6] = [
     "forks,setsid,detached,stubborn",
 ];
 
-/// Each hits one part of the node that leads, or its etcd. Supervisor and keeper are never hit at one time: nothing
-/// could contain a program then.
+/// The faults. Each hits one part of the leading node, or its etcd. Supervisor and keeper are never hit together,
+/// because nothing could contain a program then.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     WorkerKilled,
@@ -81,7 +81,7 @@ impl Scene {
         })
     }
 
-    /// As many nodes as there should be; one that has ended is replaced.
+    /// Starts nodes until there are as many as wanted; a node that has ended is replaced.
     fn fill(&mut self, start: impl Fn(&Stage, &mut Rng, &str) -> Result<Node>) -> Result {
         self.nodes.retain_mut(|node| node.exited().is_none());
         while self.nodes.len() < NODES {
@@ -97,7 +97,7 @@ impl Scene {
         tokio::time::sleep(time).await;
     }
 
-    /// Stops these for a while.
+    /// Stops these processes for a while.
     async fn stop(&mut self, pids: &[i32], longest: u64) -> Result {
         for pid in pids {
             signal(*pid, Signal::STOP);
@@ -135,7 +135,7 @@ impl Scene {
             Fault::SupervisorAndWorkerStopped => {
                 return self.stop(&[supervisor, worker], 3500).await;
             }
-            // Shorter than any lease lasts.
+            // The pause is shorter than any lease lasts.
             Fault::AllOfNodeStopped => {
                 return self.stop(&[supervisor, keeper, worker], 300).await;
             }
@@ -150,11 +150,11 @@ impl Scene {
             Fault::LeaseRevoked => self.take_away("", true).await?,
             Fault::GuardsLeaseRevoked => self.take_away("~run/", true).await?,
         }
-        // Another fault must wait until this one's worker is gone: both together nothing could contain.
+        // The next fault must wait until this worker is gone: no node could contain its program after both faults.
         self.stage.nothing_of(token, SOON).await
     }
 
-    /// Deletes the oldest key, of the election or of its guard, or revokes its lease.
+    /// Deletes the oldest key, of the election or of the lock of its programs, or revokes its lease.
     async fn take_away(&self, prefix: &str, with_lease: bool) -> Result {
         let prefix = format!("eldest/{prefix}{ELECTION}/");
         let keys = self.stage.keys(&prefix).await.unwrap_or_default();
@@ -187,14 +187,14 @@ fn ours(stage: &Stage, rng: &mut Rng, name: &str) -> Result<Node> {
 }
 
 #[tokio::test]
-async fn never_two_programs_at_a_time_whatever_is_killed_or_stopped() -> Result {
+async fn two_programs_never_run_at_a_time_under_random_faults() -> Result {
     let seed = setting(SEED, fastrand::u64(..));
     let time = Duration::from_secs(setting(SECONDS, 25));
     println!("{SEED}={seed}");
     let mut scene = Scene::new(seed).await?;
     let begun = now();
     let mut strikes = 0;
-    // Each kind once, in any order, and then as chance has it.
+    // Each round has every kind once, in random order.
     let mut faults = Vec::new();
     while now() < begun + time {
         scene.fill(ours)?;
@@ -210,7 +210,7 @@ async fn never_two_programs_at_a_time_whatever_is_killed_or_stopped() -> Result 
     }
     scene.fill(ours)?;
     let stage = &scene.stage;
-    // Nothing happens to the last one by itself. A machine that was too busy to renew a lease gets another chance.
+    // The last worker lives undisturbed. If the machine was too busy to renew a lease, it gets another chance.
     let mut since = None;
     eventually(TAKEOVER * 3, "one program outlives a TTL", async || {
         let running: Vec<_> = scene.nodes.iter().filter_map(Node::running).collect();
@@ -273,7 +273,7 @@ async fn etcdctl_lock_put_through_the_same_overlaps() -> Result {
             .filter(|line| line.word == "overlap")
             .count()
     };
-    // Dozens: each that is left alone overlaps with all that come after it.
+    // There are dozens: each worker that is left alone overlaps with all later ones.
     while overlaps(&scene.stage) < 24 && now() < begun + TTL * 30 {
         scene.fill(start)?;
         scene.pause(50, 300).await;

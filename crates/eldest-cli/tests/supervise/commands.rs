@@ -31,7 +31,7 @@ async fn the_program_s_code_is_the_command_s() -> Result {
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_be_run_is_reported_before_anything_is_begun() -> Result {
+async fn unrunnable_program_is_reported_before_the_node_joins() -> Result {
     let stage = Stage::new().await?;
     let plain = stage.folder().join("plain");
     std::fs::write(&plain, "no program")?;
@@ -42,7 +42,7 @@ async fn a_program_that_cannot_be_run_is_reported_before_anything_is_begun() -> 
         ("/no/such/program", 127, "No such file"),
         (plain.as_str(), 126, "not an executable program"),
     ] {
-        // No etcd is there: it is not even asked.
+        // There is no etcd: the command fails before it connects.
         let mut command = eldest();
         command.args([
             "--endpoints",
@@ -64,7 +64,7 @@ async fn a_program_that_cannot_be_run_is_reported_before_anything_is_begun() -> 
 }
 
 #[tokio::test]
-async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
+async fn program_receives_its_election_and_never_the_password() -> Result {
     const PASSWORD: &str = "canary-7c1f";
     let stage = Stage::new().await?;
     let mut client = stage.client().await;
@@ -110,7 +110,7 @@ async fn the_program_learns_where_it_leads_and_never_the_password() -> Result {
     Ok(())
 }
 
-/// So an `eldest` that it runs prefers the same members.
+/// An `eldest` that the program runs then prefers the same members.
 #[tokio::test]
 async fn the_program_learns_the_data_centers_as_they_were_given() -> Result {
     let stage = Stage::new().await?;
@@ -167,19 +167,19 @@ async fn signals_are_passed_on_to_the_program_s_group() -> Result {
         node.signal(signal);
         diary.says(&format!("got-{name}.")).await?;
     }
-    // The node ignores none of the signals that end it.
+    // The node handles each of the signals that end it.
     assert_eq!(node.stop().await?.code(), Some(143));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_node_that_only_waits_ends_at_once_when_it_is_asked_to() -> Result {
+async fn waiting_node_ends_at_once_on_a_signal() -> Result {
     let stage = Stage::new().await?;
     let mut leader = stage.script("a", &[], FOR_EVER)?;
-    stage.stands("a").await?;
+    stage.has_candidate("a").await?;
     for end in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut waiting = stage.script("b", &[], "echo never >> DIARY")?;
-        stage.stands("b").await?;
+        stage.has_candidate("b").await?;
         waiting.signal(end);
         assert_eq!(waiting.end().await?.code(), Some(0), "{end:?}");
         let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
@@ -190,7 +190,7 @@ async fn a_node_that_only_waits_ends_at_once_when_it_is_asked_to() -> Result {
     Ok(())
 }
 
-/// A shell that becomes the command may have started things before.
+/// A shell that becomes the command may have started children before.
 #[tokio::test]
 async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Result {
     let stage = Stage::new().await?;
@@ -234,9 +234,9 @@ async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Resul
     Ok(())
 }
 
-/// Some service managers ignore SIGCHLD, and what they start inherits that.
+/// Some service managers ignore SIGCHLD, and their children inherit that.
 #[tokio::test]
-async fn a_program_s_end_is_noticed_by_a_supervisor_that_was_started_to_ignore_it() -> Result {
+async fn supervisor_started_with_sigchld_ignored_notices_its_programs_end() -> Result {
     let stage = Stage::new().await?;
     let mut command = Command::new("/usr/bin/env");
     command.arg("--ignore-signal=CHLD");

@@ -1,5 +1,5 @@
-//! Tests that a program ends with its permission to run, whatever is killed or stopped, and whatever it ignores and
-//! starts.
+//! Tests that a program ends with its permission to run, whichever process is killed or stopped, and however the
+//! program hides.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::processes::{Seen, children, is_alive, now, signal};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 use crate::worker::Line;
 
-/// Everything that makes a worker hard to end.
+/// All manners that make a worker hard to end.
 const HARD: &str = "stubborn,forks,setsid,detached";
-/// A lease of this length lasts for 6 s at least from any point in time on, while the grace period is 2 s.
+/// A lease of this length lasts for at least 6 s from any point in time, while the grace period is 2 s.
 const LONG: Duration = Duration::from_secs(10);
 /// Longer than the grace period, shorter than any lease lasts.
 const BEFORE_THE_LEASE_ENDS: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_takes_its_program_with_it_long_before_the_lease_ends() -> Result {
+async fn killed_supervisors_program_ends_long_before_the_lease() -> Result {
     let stage = Stage::new().await?;
     let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
     let (worker, _, _) = first(&stage, &node).await?;
@@ -44,7 +44,7 @@ async fn a_killed_supervisor_takes_its_program_with_it_long_before_the_lease_end
     Ok(())
 }
 
-/// How many files a process may have open from now on. It keeps those that it has.
+/// Sets how many files a process may have open from now on. Files that are already open stay open.
 fn allow_files(pid: i32, count: Option<u64>) -> Result {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -56,18 +56,18 @@ fn allow_files(pid: i32, count: Option<u64>) -> Result {
 }
 
 #[tokio::test]
-async fn a_keeper_that_cannot_wait_for_the_deadline_keeps_it_all_the_same() -> Result {
+async fn keeper_whose_poll_fails_still_keeps_the_deadline() -> Result {
     let stage = Stage::new().await?;
     let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
     let (worker, keeper, program) = first(&stage, &node).await?;
-    // poll() refuses more files than a process may have. The keeper waits for several at a time.
+    // poll() refuses more descriptors than the limit, and the keeper waits for several at a time.
     allow_files(keeper, Some(1))?;
     node.kill().await?;
     eventually(BEFORE_THE_LEASE_ENDS, "the program ends", async || {
         (!is_alive(program)).then_some(())
     })
     .await?;
-    // The keeper can find the program's children only by opening files.
+    // The keeper finds the program's children only by opening files.
     assert!(is_alive(keeper), "it does not leave them alone");
     allow_files(keeper, None)?;
     stage.nothing_of(worker.token, SOON).await?;
@@ -81,12 +81,12 @@ async fn the_program_of_a_stopped_supervisor_is_gone_before_another_begins() -> 
     let mut a = stage.node("a", HARD, PLAIN)?;
     let (worker, _, _) = first(&stage, &a).await?;
     let mut b = stage.node("b", "", PLAIN)?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     a.signal(Signal::STOP);
     let second = stage.next_worker(worker.token).await?;
     stage.nothing_of(worker.token, Duration::ZERO).await?;
     a.signal(Signal::CONT);
-    stage.stands("a").await?;
+    stage.has_candidate("a").await?;
     b.stop().await?;
     stage.next_worker(second.token).await?;
     a.stop().await?;
@@ -95,7 +95,7 @@ async fn the_program_of_a_stopped_supervisor_is_gone_before_another_begins() -> 
 }
 
 #[tokio::test]
-async fn what_a_killed_keeper_leaves_behind_is_swept_and_the_node_stands_again() -> Result {
+async fn orphans_of_a_killed_keeper_are_swept_and_the_node_rejoins() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.patient_node(LONG, "a", HARD, PLAIN)?;
     let (worker, keeper, _) = first(&stage, &a).await?;
@@ -111,19 +111,19 @@ async fn what_a_killed_keeper_leaves_behind_is_swept_and_the_node_stands_again()
 }
 
 #[tokio::test]
-async fn a_stopped_keeper_does_not_keep_the_program_of_a_lost_term_alive() -> Result {
+async fn stopped_keepers_program_ends_when_the_term_is_lost() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", HARD, PLAIN)?;
     let (worker, keeper, _) = first(&stage, &a).await?;
     let mut b = stage.node("b", "", PLAIN)?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     signal(keeper, Signal::STOP);
-    // Neither receives anything; the lease runs out.
+    // Neither process receives a signal; the lease expires.
     let paused = now();
     stage.etcd.pause();
     stage.nothing_of(worker.token, TTL + SOON).await?;
     stage.etcd.resume();
-    // Its own account, for how soon we see it gone is a matter of how busy the machine is.
+    // The worker's own record is used, because the time until the test sees the end depends on the load of the machine.
     let beats = stage.lines().into_iter();
     let beats = beats.filter(|line| line.token == worker.token);
     let last = beats.map(|line| line.at).max().unwrap_or_default();
@@ -141,7 +141,7 @@ async fn a_stopped_keeper_does_not_keep_the_program_of_a_lost_term_alive() -> Re
 }
 
 #[tokio::test]
-async fn a_program_that_ends_under_a_stopped_keeper_is_noticed_with_its_code() -> Result {
+async fn end_of_a_program_under_a_stopped_keeper_is_noticed_with_its_code() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.patient_node(LONG, "a", "detached", PLAIN)?;
     let (worker, keeper, program) = first(&stage, &a).await?;
@@ -169,9 +169,9 @@ async fn a_program_ends_though_supervisor_and_keeper_are_killed_at_one_time() ->
     Ok(())
 }
 
-/// Nobody can end a program while all are frozen; what counts is what it does afterwards.
+/// No process can end a program while all are frozen, so the test judges what the program does afterwards.
 #[tokio::test]
-async fn a_program_that_was_frozen_with_its_supervisor_is_gone_at_once_when_they_wake() -> Result {
+async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
     const ROUNDS: usize = 3;
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "stubborn", PLAIN)?;
@@ -192,7 +192,7 @@ async fn a_program_that_was_frozen_with_its_supervisor_is_gone_at_once_when_they
         })
         .await?;
         let woken = now();
-        // The program first: it has the more time.
+        // The program is continued first, so it has the most time.
         for pid in [program, keeper, a.pid()] {
             signal(pid, Signal::CONT);
         }
@@ -203,7 +203,8 @@ async fn a_program_that_was_frozen_with_its_supervisor_is_gone_at_once_when_they
     }
     awake.sort_unstable();
     println!("awake after the end of the lease for {awake:?}");
-    // The quickest, for the others may have waited for the machine; a grace period would take them all twice as long.
+    // The quickest round counts, because the others may have waited for the machine. With a grace period all would take
+    // twice as long.
     assert!(awake[0] < TTL / 10, "{awake:?}");
     stage.next_worker(token).await?;
     a.stop().await?;
@@ -217,7 +218,7 @@ async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
     let (worker, _, program) = first(&stage, &a).await?;
     let session = |pid| getsid(Pid::from_raw(pid)).ok();
     eventually(SOON, "a descendant has left the session", async || {
-        // One of a storm may be gone before anybody asks for its session, but it has said so.
+        // A process of the storm may be gone before its session is read, but it has reported it.
         let hides = |pid| session(pid).is_some_and(|other| Some(other) != session(program));
         let said = || stage.folder().join("storm.apart").exists();
         let seen = || stage.marked().iter().any(|seen| hides(seen.pid));
@@ -227,14 +228,14 @@ async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
     signal(program, Signal::KILL);
     let status = a.end().await?;
     assert_eq!(status.code(), Some(137));
-    // Before the key was released, and so before the supervisor's end.
+    // The program must be gone before the key is released, and so before the supervisor's end.
     stage.nothing_of(worker.token, Duration::ZERO).await?;
     stage.judge().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_child_in_a_session_of_its_own_does_not_survive_the_program() -> Result {
+async fn child_in_its_own_session_does_not_survive_the_program() -> Result {
     nothing_survives_the_end("setsid", PLAIN).await
 }
 
@@ -249,11 +250,11 @@ async fn a_fork_storm_does_not_survive_the_program() -> Result {
 }
 
 #[tokio::test]
-async fn with_a_cgroup_where_there_may_be_one_nothing_survives_either() -> Result {
+async fn no_child_survives_the_program_with_a_cgroup() -> Result {
     nothing_survives_the_end("storm,detached", &[]).await
 }
 
-/// The folder of the cgroup of a process, if that is where we would look for it.
+/// Returns the folder of the cgroup of a process, if it is visible here.
 pub(crate) fn cgroup(pid: i32) -> Option<PathBuf> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -262,7 +263,7 @@ pub(crate) fn cgroup(pid: i32) -> Option<PathBuf> {
     { folders }.find(|folder| folder.join("cgroup.procs").exists())
 }
 
-/// Says so if there are none here.
+/// Returns whether cgroups can be made here, and prints it if not.
 pub(crate) fn may_make_cgroups() -> Result<bool> {
     let own = cgroup(i32::try_from(std::process::id())?);
     let name = format!("test-{}-{:016x}", std::process::id(), fastrand::u64(..));
@@ -279,9 +280,9 @@ pub(crate) fn may_make_cgroups() -> Result<bool> {
     Ok(can_kill)
 }
 
-/// Joining one takes the kernel longer than all the rest of a hand-over.
+/// Joining a cgroup takes the kernel longer than the rest of a hand-over.
 #[tokio::test]
-async fn a_node_that_waits_to_lead_has_its_cgroup_already_where_there_may_be_one() -> Result {
+async fn waiting_node_already_has_its_cgroup() -> Result {
     if !may_make_cgroups()? {
         return Ok(());
     }
@@ -289,7 +290,7 @@ async fn a_node_that_waits_to_lead_has_its_cgroup_already_where_there_may_be_one
     let mut a = stage.patient_node(LONG, "a", "", &[])?;
     first(&stage, &a).await?;
     let mut b = stage.patient_node(LONG, "b", "", &[])?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     let waiting = async || {
         let keeper = b.keepers().into_iter().next()?;
         let mut children = children(keeper.pid).into_iter();
@@ -301,7 +302,7 @@ async fn a_node_that_waits_to_lead_has_its_cgroup_already_where_there_may_be_one
     };
     let folder = eventually(SOON, "what waits has joined its cgroup", waiting).await?;
     b.stop().await?;
-    // The keeper removes it, and may end after its supervisor.
+    // The keeper removes the cgroup, and may end after its supervisor.
     eventually(SOON, "the cgroup goes", async || {
         (!folder.exists()).then_some(())
     })
@@ -312,7 +313,7 @@ async fn a_node_that_waits_to_lead_has_its_cgroup_already_where_there_may_be_one
 }
 
 #[tokio::test]
-async fn a_program_has_a_cgroup_of_its_own_where_there_may_be_one() -> Result {
+async fn program_has_a_cgroup_of_its_own() -> Result {
     if !may_make_cgroups()? {
         return Ok(());
     }
@@ -345,14 +346,14 @@ async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_period() -> Re
     Ok(())
 }
 
-/// The place is kept while the program winds up, for longer than a lease lasts without a renewal.
+/// The place is kept while the program winds up, for longer than an unrenewed lease lasts.
 #[tokio::test]
-async fn nobody_takes_over_while_a_node_that_was_asked_to_end_winds_up() -> Result {
+async fn no_node_takes_over_while_a_stopping_node_winds_up() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "stubborn", &["--no-cgroup", "--stop-timeout", "60s"])?;
     let (worker, _, program) = first(&stage, &a).await?;
     let mut b = stage.node("b", "", PLAIN)?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     a.signal(Signal::TERM);
     eventually(SOON, "it received the signal", async || {
         let mut lines = stage.lines().into_iter();
@@ -369,7 +370,7 @@ async fn nobody_takes_over_while_a_node_that_was_asked_to_end_winds_up() -> Resu
         "it winds up still"
     );
     assert!(is_alive(program));
-    // A second one hurries.
+    // A second signal shortens the wait.
     a.signal(Signal::TERM);
     a.end().await?;
     stage.next_worker(worker.token).await?;
@@ -378,9 +379,9 @@ async fn nobody_takes_over_while_a_node_that_was_asked_to_end_winds_up() -> Resu
     Ok(())
 }
 
-/// The key of the election is gone at once, and with it the reason for others to wait.
+/// The key of the election is deleted at once, so only the lock of the program makes others wait.
 #[tokio::test]
-async fn nobody_begins_beside_a_program_whose_key_was_deleted() -> Result {
+async fn no_program_begins_beside_one_whose_key_was_deleted() -> Result {
     for what in ["key", "lease"] {
         let stage = Stage::new().await?;
         let mut a = stage.node(
@@ -390,7 +391,7 @@ async fn nobody_begins_beside_a_program_whose_key_was_deleted() -> Result {
         )?;
         let (worker, _, _) = first(&stage, &a).await?;
         let mut b = stage.node("b", "", PLAIN)?;
-        stage.stands("b").await?;
+        stage.has_candidate("b").await?;
         let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
         let (key, lease) = keys[0].clone();
         let mut client = stage.client().await;
@@ -400,7 +401,7 @@ async fn nobody_begins_beside_a_program_whose_key_was_deleted() -> Result {
             client.lease_revoke(lease).await?;
         }
         let next = stage.next_worker(worker.token).await?;
-        stage.stands("a").await?;
+        stage.has_candidate("a").await?;
         b.stop().await?;
         stage.next_worker(next.token).await?;
         a.stop().await?;

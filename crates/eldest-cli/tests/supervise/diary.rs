@@ -7,7 +7,7 @@ use eldest_testing::eventually;
 
 use crate::stage::{Node, Result, Stage, TAKEOVER};
 
-/// Runs it to its end, off this thread.
+/// Runs a command to its end on another thread, and returns its output.
 pub(crate) async fn output(mut command: Command) -> Result<Output> {
     command.stdin(Stdio::null());
     Ok(tokio::task::spawn_blocking(move || command.output()).await??)
@@ -48,7 +48,7 @@ impl Diary {
 }
 
 impl Stage {
-    /// A node around a script that may write to a diary.
+    /// Starts a node around a script that may write to a diary.
     pub(crate) fn script(&self, name: &str, options: &[&str], script: &str) -> Result<Node> {
         let program = Diary::of(self).shell(script);
         self.node_of(name, options, &program.each_ref().map(String::as_str))

@@ -14,9 +14,9 @@ use crate::processes::{is_alive, now, signal};
 use crate::stage::{Node, Result, SOON, Stage, eldest};
 use crate::worker::Line;
 
-/// So long that nothing here waits for the end of a lease: a test gives up after a sixth of it.
+/// So long that no test here waits for the end of a lease: each fails after a sixth of it.
 const TTL: Duration = Duration::from_secs(60);
-/// Everything that makes a program hard to end.
+/// All manners that make a program hard to end.
 const HARD: &str = "stubborn,forks,setsid,detached";
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -27,7 +27,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// `None`, which is said: no cgroup may be made here, and without one no node is guarded.
+    /// Returns `None`, with a printed line, if no cgroup can be made here: without one no node is guarded.
     async fn start(stage: &Stage) -> Result<Option<Self>> {
         if !may_make_cgroups()? {
             return Ok(None);
@@ -81,13 +81,14 @@ impl Agent {
         let worker = stage.next_worker(0).await?;
         self.guards("a").await?;
         let b = stage.patient_node(TTL, "b", "", &options)?;
-        stage.stands("b").await?;
+        stage.has_candidate("b").await?;
         Ok((a, b, worker))
     }
 }
 
 impl Drop for Agent {
-    /// Nobody removes the cgroups of keepers that were killed together with their supervisors until another keeper starts.
+    /// Removes the cgroups of keepers that were killed together with their supervisors; otherwise they would stay until
+    /// another keeper starts.
     fn drop(&mut self) {
         let own = i32::try_from(std::process::id()).ok().and_then(cgroup);
         let entries = own.and_then(|own| std::fs::read_dir(own).ok());
@@ -118,7 +119,8 @@ async fn kill_both(node: &mut Node) -> Result {
     Ok(eventually(SOON, "the keeper has ended", gone).await?)
 }
 
-/// The next node's program, which starts when nothing of the former one is left, and long before the lease ends.
+/// Waits for the next node's program, and asserts that it starts when no process of the former one is left, and long
+/// before the lease ends.
 async fn succeeds(stage: &Stage, former: &Line, b: &mut Node) -> Result<Line> {
     let next = stage.next_worker(former.token).await?;
     stage.nothing_of(former.token, Duration::ZERO).await?;
@@ -128,7 +130,7 @@ async fn succeeds(stage: &Stage, former: &Line, b: &mut Node) -> Result<Line> {
 }
 
 #[tokio::test]
-async fn an_agent_ends_the_program_of_a_supervisor_and_keeper_that_are_killed_together() -> Result {
+async fn agent_ends_the_program_of_a_supervisor_killed_with_its_keeper() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
@@ -140,7 +142,7 @@ async fn an_agent_ends_the_program_of_a_supervisor_and_keeper_that_are_killed_to
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_s_program_has_its_grace_period_and_the_next_begins_after_it() -> Result
+async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() -> Result
 {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
@@ -163,7 +165,7 @@ async fn a_killed_supervisor_s_program_has_its_grace_period_and_the_next_begins_
 }
 
 #[tokio::test]
-async fn a_program_that_follows_sigterm_makes_way_at_once_when_its_supervisor_is_killed() -> Result
+async fn program_that_obeys_sigterm_ends_at_once_with_its_killed_supervisor() -> Result
 {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
@@ -189,7 +191,7 @@ async fn the_program_of_a_later_keeper_is_known_to_the_agent_too() -> Result {
     let second = stage.next_worker(first.token).await?;
     agent.guards("a").await?;
     let mut b = stage.patient_node(TTL, "b", "", &agent.options(&[]))?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     kill_both(&mut a).await?;
     succeeds(&stage, &second, &mut b).await?;
     Ok(())
@@ -240,7 +242,7 @@ async fn the_program_of_a_lock_is_ended_by_the_agent_too() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_that_stands_still_ends_no_term_and_lets_no_command_hang() -> Result {
+async fn stopped_agent_ends_no_term_and_blocks_no_command() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
@@ -266,7 +268,7 @@ async fn an_agent_that_stands_still_ends_no_term_and_lets_no_command_hang() -> R
 
 #[tokio::test]
 async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
-    // No etcd is there: it is not even asked.
+    // There is no etcd: the command fails before it connects.
     for command in ["run", "lock"] {
         let mut eldest = eldest();
         eldest.args(["--endpoints", "http://127.0.0.1:1", command, "res"]);
@@ -283,7 +285,7 @@ async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_guard_that_cannot_be_is_refused_at_the_door() -> Result {
+async fn impossible_guard_option_is_refused_at_the_start() -> Result {
     for (wrong, rule) in [
         ("agent.sock", "write off, auto"),
         (

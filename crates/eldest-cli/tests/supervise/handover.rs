@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use crate::processes::signal;
 use crate::stage::{Node, Result, SOON, Stage, TAKEOVER, TTL};
 
-/// So many crashes that a few slow ones, on a busy machine, say nothing.
+/// So many crashes that a few slow ones on a busy machine do not matter.
 const ROUNDS: usize = 7;
 
-/// Nodes that wait for a crash of the one that leads. What they run is small: what its own start costs is no part of a
+/// Nodes that wait for a crash of the leader's program. Their program is small, because its own start is no part of a
 /// hand-over.
 struct Supervised<'s> {
     stage: &'s Stage,
@@ -41,7 +41,7 @@ impl<'s> Supervised<'s> {
         stage.node_of(&format!("n{number}"), &[], &program)
     }
 
-    /// When the next program began, by the wall clock.
+    /// Returns when the next program began, by the wall clock.
     async fn next_start(&mut self) -> Result<Duration> {
         let line = self.begun;
         self.begun += 1;
@@ -55,10 +55,10 @@ impl<'s> Supervised<'s> {
         ))
     }
 
-    /// From the kill of a program to the first thing that the next node's does.
+    /// Returns the time from the kill of a program to the first action of the next node's program.
     async fn crash(&mut self) -> Result<Duration> {
         let waiting = Self::node(self.stage, &self.diary, self.begun + 1)?;
-        self.stage.stands(&waiting.name).await?;
+        self.stage.has_candidate(&waiting.name).await?;
         let runs = async || self.leader.running();
         let (_, program) = eventually(SOON, "the keeper runs", runs).await?;
         let killed = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -80,7 +80,7 @@ async fn a_crashed_program_s_successor_starts_before_the_lease_could_end() -> Re
     }
     supervised.leader.stop().await?;
     crashes.sort_unstable();
-    // A key that nobody releases goes with its lease, of which two thirds of the TTL are left at least.
+    // A key that no process releases expires with its lease, of which at least two thirds of the TTL are left.
     let usual = crashes[ROUNDS / 2];
     assert!(
         usual < TTL * 2 / 3,

@@ -1,4 +1,4 @@
-//! `eldest lock`: programs under a lock, and under the permits of a semaphore.
+//! Tests `eldest lock`: programs under a lock, and under the permits of a semaphore.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use eldest_testing::eventually;
 use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::stage::{Node, Result, SOON, Stage, eldest};
 
-/// Tests that wait for the end of a lease have another one. A program has a part of the TTL to end in.
+/// A TTL so long that a program has time to end within its part of it. Tests that wait for the end of a lease use
+/// another one.
 const TTL: Duration = Duration::from_secs(20);
 
 /// Runs, under "res", a program that writes when it begins and, a while after SIGTERM, when it ends.
@@ -15,7 +16,7 @@ fn holder(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
     holder_for(TTL, stage, name, options)
 }
 
-/// The same with another TTL.
+/// Does the same with another TTL.
 fn holder_for(ttl: Duration, stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
     let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; \
         echo begin-$ELDEST_ID. >> DIARY; echo token-$ELDEST_FENCING_TOKEN >> DIARY.tokens; while :; do sleep 0.02; done";
@@ -27,7 +28,7 @@ fn holder_for(ttl: Duration, stage: &Stage, name: &str, options: &[&str]) -> Res
     Node::start(command, stage.folder(), name)
 }
 
-/// Waits until so many hold or await something there: the keys, eldest first, with their leases.
+/// Waits until that number of programs hold or await the resource; returns the keys, eldest first, with their leases.
 async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<u8>, i64)>> {
     Ok(
         eventually(SOON, format!("{count} keys below {prefix}"), async || {
@@ -38,7 +39,7 @@ async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<
     )
 }
 
-/// A call that ends by itself: its code, and what it says.
+/// Runs a command that ends by itself; returns its code and its message.
 async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> {
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res"]).args(options);
@@ -51,7 +52,7 @@ async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> 
 const ONE_AFTER_THE_OTHER: [&str; 4] = ["begin-a.", "end-a.", "begin-b.", "end-b."];
 
 #[tokio::test]
-async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
+async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let mut holder = stage.eldest(TTL);
@@ -71,7 +72,7 @@ async fn a_lock_that_is_not_free_in_time_has_a_code_of_its_own() -> Result {
             text(&output.stderr)
         );
     }
-    // It is asked to end while it waits: nobody is to assume that its program ran.
+    // The command is stopped while it waits; its exit code says that the program did not run.
     let mut command = stage.eldest(TTL);
     command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
     let mut asked = Node::start(command, stage.folder(), "b")?;
@@ -96,7 +97,7 @@ async fn a_permit_that_is_lost_ends_its_program_before_the_next_begins() -> Resu
     loses_it(&["-n", "1"], "eldest/~semaphore/res/1/").await
 }
 
-/// Somebody deletes the key of the program that runs.
+/// Asserts how a program ends whose key another client deletes.
 async fn loses_it(options: &[&str], prefix: &str) -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
@@ -124,7 +125,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     diary.says("begin-b.").await?;
     let mut c = holder(&stage, "c", &["--capacity", "2"])?;
     let keys = standing(&stage, PERMITS, 3).await?;
-    // A program begins only with this as well, whatever becomes of the key of its permit.
+    // A program also needs this permit to begin, even if the key of its first permit is deleted.
     standing(&stage, "eldest/~run/~semaphore/res/2/", 2).await?;
     assert!(!diary.text().contains("begin-c."), "{}", diary.text());
 
@@ -146,7 +147,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
         shown.contains("res (semaphore of 2)") && !shown.contains("~run"),
         "{shown}"
     );
-    // The lock of that name is another thing.
+    // The lock of the same name is independent of the semaphore.
     assert_eq!(call(&stage, &[]).await?.0, Some(9));
     assert_eq!(
         standing(&stage, PERMITS, 3).await?,
@@ -173,9 +174,9 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     Ok(())
 }
 
-/// As under a lock, the keeper ends the program; the next one has a permit by then, and waits for that.
+/// As under a lock, the keeper ends the program. By then the next program has a permit, and waits for that end.
 #[tokio::test]
-async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor_was_killed()
+async fn permits_program_ends_before_the_next_begins_after_its_supervisor_is_killed()
 -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
@@ -192,9 +193,9 @@ async fn a_permit_s_program_is_gone_before_the_next_begins_though_its_supervisor
 }
 
 #[tokio::test]
-async fn a_capacity_that_cannot_be_is_refused_at_the_door() -> Result {
+async fn impossible_capacity_is_refused_at_the_start() -> Result {
     for number in ["0", "1025", "70000", "2.5", "many"] {
-        // No etcd is there: it is not even asked.
+        // There is no etcd: the command fails before it connects.
         let mut command = eldest();
         command.args(["--endpoints", "http://127.0.0.1:1", "lock", "res"]);
         command.args(["-n", number, "--", "true"]);
@@ -211,7 +212,7 @@ async fn a_capacity_that_cannot_be_is_refused_at_the_door() -> Result {
 }
 
 #[tokio::test]
-async fn programs_that_share_a_lock_run_together_and_one_that_does_not_waits_for_all() -> Result {
+async fn programs_that_share_a_lock_run_together_and_others_wait() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let mut a = holder(&stage, "a", &["--shared"])?;

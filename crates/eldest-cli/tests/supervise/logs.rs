@@ -4,16 +4,16 @@ use eldest_testing::eventually;
 
 use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
-/// The election and the lock of the program have a session each.
+/// The election and the lock of the program have one session each.
 #[tokio::test]
-async fn an_outage_is_logged_for_one_of_both_sessions_and_no_work_is_said_to_be_dropped() -> Result
+async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result
 {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;
     stage.etcd.pause();
     stage.nothing_of(worker.token, TTL + SOON).await?;
-    // Its key cannot be deleted until etcd answers: its work waits for that longer than it may.
+    // The key cannot be deleted until etcd answers, so the work waits for longer than it may.
     eventually(TTL + SOON, "the loss", async || {
         a.log().contains("lease lost").then_some(())
     })
@@ -42,7 +42,7 @@ async fn an_outage_is_logged_for_one_of_both_sessions_and_no_work_is_said_to_be_
 }
 
 #[tokio::test]
-async fn the_loss_of_the_lock_alone_is_logged_and_the_next_program_has_a_token_of_its_own() -> Result
+async fn loss_of_the_lock_alone_is_logged_and_brings_a_new_token() -> Result
 {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "", &["--no-cgroup"])?;

@@ -1,5 +1,5 @@
-//! `eldest run` and `eldest lock`, the real binary: a program runs only while its node leads, whichever process is
-//! killed or stopped. Processes of this test are found by a mark in their environment, however they hide.
+//! Tests `eldest run` and `eldest lock` with the real binary: a program runs only while its node leads, whichever
+//! process is killed or stopped. The tests find their processes by a mark in the environment, however they hide.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::disallowed_methods,

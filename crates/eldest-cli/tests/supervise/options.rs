@@ -9,7 +9,7 @@ use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::stage::{ELECTION, Result, SOON, Stage, TAKEOVER, TTL, eldest};
 
 #[tokio::test]
-async fn with_restart_a_program_that_ended_is_started_again_from_the_back_of_the_queue() -> Result {
+async fn with_restart_an_ended_program_rejoins_at_the_back_of_the_queue() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let script = format!(
@@ -35,14 +35,14 @@ async fn the_follower_s_program_ends_before_the_leader_s_begins() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let mut leader = stage.script("a", &[], FOR_EVER)?;
-    stage.stands("a").await?;
+    stage.has_candidate("a").await?;
     let follow = "trap 'echo follow-end >> DIARY; exit 0' TERM; echo follow-begin-$ELDEST_FENCING_TOKEN. >> DIARY; \
         while :; do sleep 0.02; done";
     let follow = diary.shell(follow)[2].clone();
     let script = format!("echo lead-begin >> DIARY; {FOR_EVER}");
     let mut follower = stage.script("b", &["--follow-cmd", &follow], &script)?;
     diary.says("follow-begin-.").await?;
-    stage.stands("b").await?;
+    stage.has_candidate("b").await?;
     leader.stop().await?;
     diary.says("lead-begin").await?;
     assert_eq!(
@@ -72,7 +72,7 @@ async fn a_health_command_learns_no_secret() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_whose_health_command_fails_neither_stands_nor_goes_on_leading() -> Result {
+async fn node_whose_health_command_fails_neither_joins_nor_keeps_leading() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let well = stage.folder().join("well");
@@ -99,7 +99,8 @@ async fn a_node_whose_health_command_fails_neither_stands_nor_goes_on_leading() 
         .await
     };
     gone(format!("eldest/{ELECTION}/")).await?;
-    // A program that takes its time to end outlives its place, but not this key, without which no other program begins.
+    // A program that ends slowly outlives its place in the queue, but not this key, without which no other program
+    // begins.
     gone(format!("eldest/~run/{ELECTION}/")).await?;
     assert!(node.running().is_none());
     node.stop().await?;
@@ -107,7 +108,7 @@ async fn a_node_whose_health_command_fails_neither_stands_nor_goes_on_leading() 
 }
 
 #[tokio::test]
-async fn a_node_whose_health_url_fails_neither_stands_nor_goes_on_leading() -> Result {
+async fn node_whose_health_url_fails_neither_joins_nor_keeps_leading() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -147,7 +148,7 @@ async fn a_node_whose_health_url_fails_neither_stands_nor_goes_on_leading() -> R
 }
 
 #[tokio::test]
-async fn what_keeps_programs_apart_is_no_election_of_anybody_s() -> Result {
+async fn locks_that_keep_programs_apart_are_outside_of_all_elections() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let mut node = stage.script("a", &[], &format!("echo begin >> DIARY; {FOR_EVER}"))?;

@@ -1,4 +1,4 @@
-//! `eldest run --partitions`: each partition has one program at a time, whatever happens to its node.
+//! Tests `eldest run --partitions`: each partition has one program at a time, whatever happens to its node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::diary::{Diary, output, text};
 use crate::stage::{Node, Result, Stage, TAKEOVER, eldest};
 
 const COUNT: usize = 4;
-/// Leaves room for a grace period in which a program says its last word even on a busy machine.
+/// Leaves room for a grace period in which a program can write its last line even on a busy machine.
 const TTL: Duration = Duration::from_secs(5);
 const GRACE: &str = "2s";
 
-/// Says "overlap" if the partition's last program is alive.
+/// Writes "overlap" if the partition's last program is alive.
 const BEGIN: &str = "last=DIARY-$ELDEST_PARTITION; \
     if [ -e $last ] && kill -0 $(cat $last) 2>/dev/null; then echo overlap >> DIARY; fi; echo $$ > $last; \
     say() { echo $1 $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_ID $ELDEST_FENCING_TOKEN >> DIARY; }; ";
@@ -63,7 +63,7 @@ fn notes(stage: &Stage) -> Vec<Note> {
     lines.iter().filter_map(note).collect()
 }
 
-/// Waits until so many partitions have the word of a node's programs.
+/// Waits until the programs of a node have written that word for so many partitions.
 async fn say(stage: &Stage, node: &str, word: &str, wanted: usize) -> Result {
     let what = format!("{wanted} partitions of {node} say {word}");
     let said = eventually(TAKEOVER, what, async || {
@@ -84,8 +84,8 @@ async fn all_begin_again(stage: &Stage) -> Result {
     Ok(begun.await?)
 }
 
-/// Waits until the node knows that its terms are over. Until then the loss of the programs' lock alone ends them, and they
-/// begin again in the same terms.
+/// Waits until the node knows that its terms are over. Until then only the lock of the programs is lost, which ends
+/// them, and they begin again in the same terms.
 async fn loses_its_lease(node: &Node) -> Result {
     let lost = eventually(TAKEOVER, "the loss", async || {
         node.log().contains("lease lost").then_some(())
@@ -93,8 +93,8 @@ async fn loses_its_lease(node: &Node) -> Result {
     Ok(lost.await?)
 }
 
-/// Each program of a partition ended before the next began, under a larger token. In a term whose node lost only the lock of
-/// its programs, they begin again under the same one.
+/// Asserts that each program of a partition ended before the next began, under a larger token. If the node lost only
+/// the lock of its programs, they begin again under the same token.
 fn judge(notes: &[Note]) {
     let mut last: BTreeMap<&str, &Note> = BTreeMap::new();
     for note in notes {
@@ -181,7 +181,7 @@ async fn programs_end_by_the_clock_while_etcd_is_silent_and_begin_again() -> Res
 }
 
 #[tokio::test]
-async fn a_program_that_is_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Result {
+async fn program_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Result {
     let stage = Stage::new().await?;
     let stubborn = "trap '' TERM; say begin; while :; do sleep 0.02; done";
     let mut a = node(&stage, "a", &[], stubborn)?;
@@ -221,7 +221,7 @@ async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> 
     a.signal(rustix::process::Signal::TERM);
     say(&stage, "a", "asked", COUNT).await?;
     assert_eq!(a.end().await?.code(), Some(0));
-    // Longer than the grace period, which is all that a program has once its key is to be released.
+    // Longer than the grace period, which is the time that a program has once its key is to be released.
     let ended = notes(&stage);
     let ended = ended.iter().filter(|note| note.word == "end").count();
     assert_eq!(ended, COUNT);
@@ -230,7 +230,7 @@ async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> 
 }
 
 #[tokio::test]
-async fn a_program_that_ends_by_itself_ends_the_command_with_its_code_or_starts_again() -> Result {
+async fn program_that_ends_by_itself_ends_the_command_or_restarts() -> Result {
     let stage = Stage::new().await?;
     let failing = "say begin; if [ $ELDEST_PARTITION = 2 ]; then sleep 0.2; say end; exit 7; fi; \
         trap 'say end; exit 0' TERM; while :; do sleep 0.02; done";

@@ -9,11 +9,11 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Marks the program of a node and all that it starts; its value is the folder of the stage.
+/// Marks the program of a node and all processes that it starts. The value is the folder of the stage.
 pub(crate) const MARK: &str = "ELDEST_TEST_MARK";
 pub(crate) const TOKEN: &str = "ELDEST_FENCING_TOKEN";
 
-/// Since boot.
+/// Returns the time since boot.
 pub(crate) fn now() -> Duration {
     let read = clock_gettime(ClockId::Boottime);
     Duration::new(
@@ -22,7 +22,7 @@ pub(crate) fn now() -> Duration {
     )
 }
 
-/// A process that is not dead, stopped ones included.
+/// A process that is not dead; it may be stopped.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) pid: i32,
@@ -35,7 +35,7 @@ impl Seen {
         let folder = Path::new("/proc").join(pid.to_string());
         let environment = fs::read(folder.join("environ")).ok()?;
         let arguments = fs::read(folder.join("cmdline")).ok()?;
-        // Last, so that what was read is of a process that lived then.
+        // The state is read last, so that everything read before belongs to a process that lived then.
         let stat = fs::read_to_string(folder.join("stat")).ok()?;
         let (_, rest) = stat.rsplit_once(") ")?;
         if matches!(rest.split(' ').next()?, "Z" | "X") {
@@ -72,14 +72,15 @@ impl Seen {
         self.arguments.get(1).is_some_and(|word| word == "__become")
     }
 
-    /// Returns true if this is the program. Before, it shows the keeper's arguments, then none for a moment, then the shim's.
+    /// Returns true if the process already is the program. Before that, it shows the keeper's arguments, then none for
+    /// a moment, then the shim's.
     pub(crate) fn is_program(&self) -> bool {
         let started = !self.arguments[0].is_empty();
         started && !self.is_keeper() && !self.waits_for_its_turn()
     }
 }
 
-/// Programs of a stage, and what they started.
+/// Returns the programs of a stage, and the processes that they started.
 pub(crate) fn marked(folder: &Path) -> Vec<Seen> {
     let mark = [MARK.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     let is_marked = |pid: &i32| {
@@ -91,7 +92,7 @@ pub(crate) fn marked(folder: &Path) -> Vec<Seen> {
     pids.filter(is_marked).filter_map(Seen::of).collect()
 }
 
-/// The children of a process. Its threads know them, which costs less than a look at every process.
+/// Returns the children of a process. Its threads list them, which costs less than reading every process.
 pub(crate) fn children(of: i32) -> Vec<Seen> {
     let threads = fs::read_dir(format!("/proc/{of}/task"))
         .into_iter()

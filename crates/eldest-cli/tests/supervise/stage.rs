@@ -17,11 +17,11 @@ use crate::worker::{self, Line, read};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// The shortest that etcd grants.
+/// The shortest TTL that etcd grants.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
-/// The limit for work of milliseconds, on a busy machine.
+/// The limit for operations that take milliseconds, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
-/// The time in which a place is free for certain, a change of etcd's own leader left out.
+/// The time within which a place is free for certain, unless etcd's own leader changes.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
 pub(crate) const ELECTION: &str = "jobs";
 
@@ -39,7 +39,7 @@ pub(crate) fn eldest() -> Command {
     command
 }
 
-/// An etcd, a folder, and what runs there.
+/// An etcd, a folder, and the nodes that run there.
 pub(crate) struct Stage {
     pub(crate) etcd: Etcd,
     folder: TempDir,
@@ -48,7 +48,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn new() -> Result<Self> {
         Ok(Self {
-            // The cheapest hash for those with users: how long a password takes to check is not what is tested.
+            // The cheapest hash is enough, because the check of passwords is not under test.
             etcd: Etcd::builder().arg("--bcrypt-cost=4").start().await?,
             folder: tempfile::tempdir()?,
         })
@@ -58,12 +58,12 @@ impl Stage {
         self.folder.path()
     }
 
-    /// A node around a worker of these manners.
+    /// Starts a node around a worker of these manners.
     pub(crate) fn node(&self, name: &str, manners: &str, options: &[&str]) -> Result<Node> {
         self.patient_node(TTL, name, manners, options)
     }
 
-    /// Starts a node with a longer lease, so that a test can distinguish what waits for its end from what does not.
+    /// Starts a node with a longer lease, so that a test can distinguish waiting for its end from not waiting.
     pub(crate) fn patient_node(
         &self,
         ttl: Duration,
@@ -75,7 +75,7 @@ impl Stage {
         self.any_node(ttl, name, options, &program)
     }
 
-    /// A node around any program.
+    /// Starts a node around any program.
     pub(crate) fn node_of(&self, name: &str, options: &[&str], program: &[&str]) -> Result<Node> {
         self.any_node(TTL, name, options, program)
     }
@@ -93,7 +93,7 @@ impl Stage {
         Node::start(command, self.folder(), name)
     }
 
-    /// The command, connected.
+    /// Returns the command with its endpoint.
     pub(crate) fn eldest(&self, ttl: Duration) -> Command {
         let ttl = format!("{}s", ttl.as_secs());
         let mut command = eldest();
@@ -106,7 +106,7 @@ impl Stage {
         read(self.folder())
     }
 
-    /// The first line of that kind, of a worker with a token higher than this one.
+    /// Returns the first line of that kind by a worker with a higher token than this one.
     pub(crate) fn after(&self, token: i64, word: &str) -> Option<Line> {
         let mut lines = self.lines().into_iter();
         lines.find(|line| line.word == word && line.token > token)
@@ -138,7 +138,7 @@ impl Stage {
         marked(self.folder())
     }
 
-    /// Waits until nothing is left that a worker with this token started, itself included.
+    /// Waits until no process is left that a worker with this token started, including the worker.
     pub(crate) async fn nothing_of(&self, token: i64, within: Duration) -> Result {
         let what = format!("nothing is left of the worker with token {token}");
         let gone = eventually(within, what, async || {
@@ -155,7 +155,7 @@ impl Stage {
         self.etcd.client().await
     }
 
-    /// The keys under a prefix, the eldest first, with their leases.
+    /// Returns the keys under a prefix, the eldest first, with their leases.
     pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<(Vec<u8>, i64)>> {
         let options = GetOptions::new().with_prefix();
         let answer = self.client().await.get(prefix, Some(options)).await?;
@@ -168,7 +168,7 @@ impl Stage {
     }
 
     /// Waits until a node of that name is in the queue.
-    pub(crate) async fn stands(&self, name: &str) -> Result {
+    pub(crate) async fn has_candidate(&self, name: &str) -> Result {
         let options = GetOptions::new().with_prefix();
         let prefix = format!("eldest/{ELECTION}/");
         let mut client = self.client().await;
@@ -184,7 +184,7 @@ impl Stage {
         .await?)
     }
 
-    /// No two at a time, tokens that rise, nobody left.
+    /// Asserts that no two workers lived at a time, that tokens rise, and that no process is left.
     pub(crate) async fn judge(&self) -> Result<Vec<Line>> {
         let lines = self.lines();
         judge(&lines);
@@ -234,7 +234,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Its output goes to a file.
+    /// Starts the command with its output in a file.
     pub(crate) fn start(mut command: Command, folder: &Path, name: &str) -> Result<Self> {
         let log = folder.join(format!("log-{name}"));
         let file = File::options().append(true).create(true).open(&log)?;
@@ -257,14 +257,14 @@ impl Node {
         signal(self.pid(), with);
     }
 
-    /// Its keepers: at most one has a program.
+    /// Returns the node's keepers, of which at most one has a program.
     pub(crate) fn keepers(&self) -> Vec<Seen> {
         let mut keepers = children(self.pid());
         keepers.retain(Seen::is_keeper);
         keepers
     }
 
-    /// The keeper of the program that runs, and the program.
+    /// Returns the keeper of the running program, and the program.
     pub(crate) fn running(&self) -> Option<(i32, i32)> {
         self.keepers().iter().find_map(|keeper| {
             let mut children = children(keeper.pid).into_iter();
@@ -277,19 +277,19 @@ impl Node {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the node.
     pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
         let what = format!("{} ends", self.name);
         Ok(eventually(TAKEOVER, what, async || self.exited()).await?)
     }
 
-    /// Kills it, and waits until it is dead.
+    /// Kills the node, and waits until it is dead.
     pub(crate) async fn kill(&mut self) -> Result {
         self.signal(Signal::KILL);
         self.end().await.map(drop)
     }
 
-    /// Ends it as an operator would.
+    /// Ends the node as an operator would.
     pub(crate) async fn stop(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::CONT);
         self.signal(Signal::TERM);
@@ -311,7 +311,7 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for keeper in keepers {
-            // One that is stopped would not notice our end.
+            // A stopped keeper would not notice the supervisor's end.
             if is_alive(keeper.pid) {
                 signal(keeper.pid, Signal::CONT);
             }

@@ -11,12 +11,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::processes::{MARK, Seen, TOKEN, marked, now};
 
-/// How a worker behaves, in its environment: words, separated by commas.
+/// The variable that sets how a worker behaves: words, separated by commas.
 pub(crate) const MANNERS: &str = "ELDEST_TEST_MANNERS";
 
 const BEAT: Duration = Duration::from_millis(10);
 
-/// Where the workers of a stage write.
+/// Returns the file to which the workers of a stage write.
 pub(crate) fn diary(folder: &Path) -> PathBuf {
     folder.join("diary")
 }
@@ -25,7 +25,7 @@ pub(crate) fn diary(folder: &Path) -> PathBuf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) word: String,
-    /// Since boot.
+    /// The time since boot.
     pub(crate) at: Duration,
     pub(crate) pid: i32,
     pub(crate) token: i64,
@@ -45,13 +45,13 @@ impl Line {
     }
 }
 
-/// All that was written so far.
+/// Returns all lines that were written so far.
 pub(crate) fn read(folder: &Path) -> Vec<Line> {
     let text = std::fs::read_to_string(diary(folder)).unwrap_or_default();
     text.lines().filter_map(Line::parse).collect()
 }
 
-/// The arguments with which a node runs one.
+/// Returns the arguments with which a node runs a worker.
 pub(crate) fn command(folder: &Path, manners: &str) -> Vec<String> {
     let program = std::env::current_exe().expect("this program");
     [
@@ -79,13 +79,13 @@ impl Worker {
         let line = format!("{word} {at} {pid} {} {rest}\n", self.token);
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).open(diary(&self.folder));
-        // At one stroke, so that lines of several workers do not mix.
+        // One write keeps the lines of several workers apart.
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .expect("the diary");
     }
 
     /// Reports each other live worker as an overlap, since both are alive now.
-    fn look_around(&self) {
+    fn report_others(&self) {
         let own = i32::try_from(std::process::id()).expect("a process id");
         for other in marked(&self.folder) {
             let token = other.variable(TOKEN).unwrap_or_default();
@@ -119,7 +119,7 @@ async fn the_worker() {
     let manner = |wanted: &str| manners.split(',').any(|manner| manner == wanted);
     let mut terminate = signal(SignalKind::terminate()).expect("a signal handler");
     worker.write("start", &std::env::var("ELDEST_ID").unwrap_or_default());
-    worker.look_around();
+    worker.report_others();
     if manner("forks") {
         shell("sleep 1000 & sleep 1000 & wait");
     }
@@ -155,7 +155,7 @@ async fn the_worker() {
     }
 }
 
-/// Left to itself: nobody here waits for it.
+/// Starts a shell that nobody waits for.
 fn shell(script: &str) {
     let started = Command::new("/bin/sh").args(["-c", script]).spawn();
     drop(started.expect("a shell"));

@@ -1,4 +1,4 @@
-//! When a lock that is kept for a caller is given back, moment by moment, by a clock that the test sets.
+//! Tests when a lock that is kept for a caller is released, moment by moment, by a clock that the test sets.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,7 +46,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn a_promise_ends_with_the_term_or_with_the_caller_s_time_whichever_is_first() {
+async fn promise_ends_with_the_term_or_the_callers_time() {
     let stage = Stage::new(300);
     assert_eq!(stage.promised(), 300, "the caller's time");
     stage.clock.set(800);
@@ -56,7 +56,7 @@ async fn a_promise_ends_with_the_term_or_with_the_caller_s_time_whichever_is_fir
 }
 
 #[tokio::test]
-async fn a_sign_of_life_just_before_the_expiry_is_decided_keeps_the_lock_for_as_long_as_it_promises()
+async fn sign_of_life_just_before_the_expiry_keeps_the_lock()
  {
     let stage = Stage::new(100);
     let mut over = Box::pin(stage.held.until_over());
@@ -73,8 +73,8 @@ async fn a_sign_of_life_just_before_the_expiry_is_decided_keeps_the_lock_for_as_
     assert!(matches!(stage.held.sign(), Sign::Over));
 }
 
-/// A sign of life waits while the expiry is decided, and is refused then. Were it let in between, its caller would act
-/// with a lock that is being given back.
+/// A sign of life waits while the expiry is decided, and is then refused. If it were admitted in between, its caller
+/// would act with a lock that is being released.
 #[tokio::test]
 async fn a_sign_of_life_while_the_expiry_is_decided_promises_nothing() {
     let stage = Stage::new(100);
@@ -93,7 +93,7 @@ async fn a_sign_of_life_while_the_expiry_is_decided_promises_nothing() {
 }
 
 #[tokio::test]
-async fn a_lost_lock_is_given_back_when_what_its_caller_was_promised_has_passed() {
+async fn lost_lock_is_released_when_its_callers_promise_has_passed() {
     let stage = Stage::new(100);
     let mut over = Box::pin(stage.held.until_over());
     assert_eq!(stage.promised(), 100);
@@ -109,7 +109,7 @@ async fn a_lost_lock_is_given_back_when_what_its_caller_was_promised_has_passed(
 }
 
 #[tokio::test]
-async fn a_lock_that_was_given_back_is_over_at_once() {
+async fn released_lock_is_over_at_once() {
     let stage = Stage::new(100);
     let mut over = Box::pin(stage.held.until_over());
     assert_eq!(over.as_mut().now_or_never(), None);
@@ -134,9 +134,9 @@ async fn a_lock_whose_holder_has_ended_promises_nothing_from_that_moment() {
     assert!(matches!(stage.held.sign(), Sign::Over));
 }
 
-/// Tests of the library show that the system draws new ones at each call.
+/// Tests of the library show that the system draws new bits at each call.
 #[tokio::test]
-async fn an_id_is_128_bits_that_the_system_drew_for_this_lock_and_nothing_else() {
+async fn lock_id_is_128_random_bits_of_the_system() {
     let drawn = Mutex::new(vec![7, 8, u64::MAX, 0x0123_4567_89ab_cdef]);
     let env: SharedEnv = Arc::new(Scripted {
         random: Box::new(move || drawn.lock().unwrap().pop().expect("two for each lock")),

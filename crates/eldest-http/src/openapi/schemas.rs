@@ -133,7 +133,8 @@ pub(super) fn command_schema() -> Value {
     })
 }
 
-/// Adds what serde's attributes do not say: every field of an answer is present, and the words so far.
+/// Adds facts that serde's attributes do not contain: every field of an answer is present, and the present words of
+/// each enum.
 pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
     for (name, schema) in schemas {
         if !["AcquireLock", "BindProgram", "OrderEvacuation"].contains(&name.as_str()) {

@@ -15,7 +15,7 @@ fn node() -> Result<Node> {
 }
 
 #[tokio::test]
-async fn a_request_must_call_the_node_by_a_name_that_is_its_own() -> Result {
+async fn request_must_call_the_node_by_one_of_its_names() -> Result {
     let auth = |auth: Auth| auth.host("Node-A.example");
     let server = Server::start(node()?, Limits::default(), auth).await?;
     let ask = async |head: &str| exactly(server.at, &format!("{head}\r\n\r\n")).await;
@@ -143,7 +143,7 @@ async fn beyond_loopback_nothing_is_changed_unless_there_is_a_token() -> Result 
 #[tokio::test]
 async fn a_page_of_another_origin_changes_nothing() -> Result {
     let server = Server::plain(node()?).await?;
-    // Any program may listen at another port of this machine.
+    // Another port of this machine may belong to any program.
     let port = server.at.port();
     let neighbour = format!("http://{}:{}", server.at.ip(), port ^ 1);
     let other_name = format!("http://localhost:{port}");
@@ -172,7 +172,7 @@ async fn a_page_of_another_origin_changes_nothing() -> Result {
 }
 
 #[tokio::test]
-async fn a_page_behind_a_name_that_was_configured_may_ask_for_changes() -> Result {
+async fn page_behind_a_configured_name_may_request_changes() -> Result {
     let auth = |auth: Auth| auth.host("Front.example.");
     let server = Server::start(node()?, Limits::default(), auth).await?;
     for (origin, code) in [
@@ -232,9 +232,9 @@ async fn refusals_of_the_framework_are_problem_details_too() -> Result {
     server.stop().await
 }
 
-/// A monitor that asks what there is has no token; a page of another origin learns nothing that it could use.
+/// A monitor that probes by these methods has no token; a page of another origin learns nothing that it could use.
 #[tokio::test]
-async fn probes_may_ask_by_head_and_options_without_the_token() -> Result {
+async fn head_and_options_need_no_token() -> Result {
     let server = Server::start(node()?, Limits::default(), |auth| auth.token("t")).await?;
     let at = server.at;
     for (path, allow) in [
@@ -269,9 +269,9 @@ async fn probes_may_ask_by_head_and_options_without_the_token() -> Result {
     server.stop().await
 }
 
-/// Whatever is sent, the server answers with a refusal or closes, and then serves the next.
+/// Whatever bytes are sent, the server refuses them or closes, and then serves the next request.
 #[tokio::test]
-async fn no_request_makes_the_server_fall_over() -> Result {
+async fn no_request_crashes_the_server() -> Result {
     let server = Server::plain(node()?).await?;
     let at = server.at;
     let many_headers: String =
@@ -330,7 +330,7 @@ async fn no_request_makes_the_server_fall_over() -> Result {
     server.stop().await
 }
 
-/// Sends it and nothing more, so that no server waits for the rest.
+/// Sends the bytes and closes its side, so that no server waits for the rest.
 async fn half_closed(at: std::net::SocketAddr, request: &[u8]) -> Result<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(at).await?;
@@ -342,7 +342,7 @@ async fn half_closed(at: std::net::SocketAddr, request: &[u8]) -> Result<String>
 }
 
 #[tokio::test]
-async fn a_hundred_callers_at_once_are_all_answered() -> Result {
+async fn hundred_callers_at_once_are_all_answered() -> Result {
     let server = Server::plain(node()?).await?;
     let at = server.at;
     let callers = (0..100).map(|_| async move {

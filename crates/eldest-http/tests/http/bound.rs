@@ -1,4 +1,4 @@
-//! Tests locks and elections that are bound to a process: they are free at once when it has ended, and not before.
+//! Tests locks and elections that are bound to a process: they are free as soon as it has ended, and not before.
 
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use crate::unix::{Local, curl, shell, spawn};
 
 const JOBS: &str = "/v1/locks/team/jobs";
 const PROGRAM: &str = "/v1/program";
-/// Longer than a test takes, so that nothing is free for another reason than a death.
+/// Longer than a test takes, so that only the end of a process frees a lock.
 const LONG: u64 = 300_000;
 
 fn millis(time: Duration) -> u64 {
@@ -105,7 +105,7 @@ fn is_running(number: u32, program: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_lock_outlives_an_exec_of_its_process_and_is_free_when_the_process_is_killed() -> Result {
+async fn lock_outlives_an_exec_of_its_process_but_not_its_kill() -> Result {
     let stage = Stage::new().await?;
     let mut program = shell("read line; exec sleep 600")?;
     let number = program.0.id();
@@ -128,7 +128,7 @@ async fn a_lock_outlives_an_exec_of_its_process_and_is_free_when_the_process_is_
 }
 
 #[tokio::test]
-async fn a_lock_of_a_process_that_was_started_by_a_double_fork_outlives_its_parents() -> Result {
+async fn lock_of_a_double_forked_process_outlives_its_parents() -> Result {
     let stage = Stage::new().await?;
     // The middle shell stays until it reads a line, and the first one until the middle one has ended.
     let mut parents =
@@ -148,7 +148,7 @@ async fn a_lock_of_a_process_that_was_started_by_a_double_fork_outlives_its_pare
 
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_does_not_bind_its_lock_keeps_it_when_its_process_has_ended() -> Result {
+async fn caller_with_an_unbound_lock_keeps_it_after_its_process_ends() -> Result {
     let stage = Stage::new().await?;
     let body = json!({ "owner": "curl", "ttl_ms": LONG }).to_string();
     let answer = curl(&stage.server.path(), JOBS, &body)?;
@@ -162,7 +162,7 @@ async fn a_caller_that_does_not_bind_its_lock_keeps_it_when_its_process_has_ende
 }
 
 #[tokio::test]
-async fn a_caller_whose_process_dies_while_its_lock_is_held_by_another_leaves_the_queue() -> Result
+async fn waiting_caller_whose_process_dies_leaves_the_queue() -> Result
 {
     let stage = Stage::new().await?;
     let guard = stage.lock.acquire().await?;
@@ -187,7 +187,7 @@ async fn a_caller_whose_process_dies_while_its_lock_is_held_by_another_leaves_th
 
 const CHILD: &str = "ELDEST_TEST_HTTP_PEER";
 
-/// Not a test by itself: the process of the one below. It writes the answer, and stays until it is killed.
+/// Runs as a separate process for the test below. It writes the answer, and stays until it is killed.
 #[test]
 fn peer() -> Result {
     let Ok(path) = std::env::var(CHILD) else {
@@ -212,7 +212,7 @@ fn peer() -> Result {
 
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_bound_to_its_caller_outlives_the_connection_and_not_the_process() -> Result
+async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() -> Result
 {
     let stage = Stage::new().await?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -316,7 +316,7 @@ async fn acquire_with(stage: &Stage, file: &impl AsFd) -> Result<Answer> {
 }
 
 #[tokio::test]
-async fn a_lock_is_bound_to_the_process_whose_descriptor_comes_with_the_request() -> Result {
+async fn lock_is_bound_to_the_process_of_a_sent_descriptor() -> Result {
     let stage = Stage::new().await?;
     let mut program = shell("exec sleep 600")?;
     let open = |number: u32| {
@@ -345,7 +345,7 @@ async fn a_lock_is_bound_to_the_process_whose_descriptor_comes_with_the_request(
 
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_number_from_another_pid_namespace_is_refused_and_the_caller_itself_can_be_bound()
+async fn number_of_another_pid_namespace_is_refused_but_its_caller_can_be_bound()
 -> Result {
     let stage = Stage::new().await?;
     let inside = |fields: &str| {
@@ -354,7 +354,7 @@ async fn a_number_from_another_pid_namespace_is_refused_and_the_caller_itself_ca
             "curl -sS --unix-socket {} -H 'Content-Type: application/json' -d \"{body}\" http://localhost{JOBS}",
             stage.server.path().display()
         );
-        // Any user may have a pid namespace of its own inside a user namespace of its own, unless the system forbids it.
+        // Any user may create a pid namespace inside a user namespace, unless the system forbids it.
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--pid", "--fork", "sh", "-c", &curl]);
         command.output()
@@ -366,7 +366,7 @@ async fn a_number_from_another_pid_namespace_is_refused_and_the_caller_itself_ca
         println!("this system allows no pid namespace");
         return stage.stop().await;
     }
-    // The shell is the first process of its namespace: here, that number is another process'.
+    // The shell is the first process of its namespace; in ours, that number belongs to another process.
     for number in ["$$", "2"] {
         let output = inside(&format!("\\\"holder_pid\\\":{number}"))?;
         let answer: Value = serde_json::from_slice(&output.stdout)?;
@@ -377,7 +377,7 @@ async fn a_number_from_another_pid_namespace_is_refused_and_the_caller_itself_ca
     let output = inside("\\\"holder\\\":\\\"peer\\\",\\\"ttl_ms\\\":300000")?;
     let answer: Value = serde_json::from_slice(&output.stdout)?;
     assert!(answer["lock"].is_string(), "{output:?}");
-    // The caller has ended with the answer.
+    // The caller ended as soon as it had its answer.
     stage.is_free_soon().await?;
     stage.stop().await
 }
@@ -395,10 +395,9 @@ async fn a_lock_is_not_bound_over_tcp_where_the_caller_is_unknown() -> Result {
     stage.stop().await
 }
 
-/// How long a caller may act: longer than a test may take, so that no node that was asked for a promise leaves earlier
-/// than it says.
+/// How long a caller may act: longer than a test may take, so that a node that leaves earlier has broken its promise.
 const GRACE: Duration = Duration::from_secs(25);
-/// How long a caller may act if the test waits for the end of that time.
+/// How long a caller may act, for tests that wait for the end of that time.
 const SHORT: Duration = Duration::from_secs(3);
 
 /// A node that leads on behalf of programs that reach it at a Unix socket.
@@ -436,7 +435,7 @@ impl Beside {
         Ok(eventually(SOON, "it leads", async || leads().then_some(())).await?)
     }
 
-    /// Asks whether it leads, and returns how long the caller may act.
+    /// Requests time to act, and returns how long the caller may act.
     async fn promised(&self, path: &str) -> Result<Option<u64>> {
         let answer = self.server.ask("GET", path, "").await?;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -467,7 +466,7 @@ impl Beside {
 }
 
 #[tokio::test]
-async fn a_node_leaves_at_once_when_its_program_dies_and_stands_again_when_one_binds_itself()
+async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next()
 -> Result {
     let etcd = Etcd::start().await?;
     let beside = Beside::start(&etcd, GRACE).await?;
@@ -518,7 +517,7 @@ async fn a_node_leaves_at_once_when_its_program_dies_and_stands_again_when_one_b
 }
 
 #[tokio::test]
-async fn a_program_that_comes_and_goes_does_not_cut_a_promise_to_another_caller() -> Result {
+async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> Result {
     for path in ["/leader", "/v1/elections", "/v1/elections/team/e"] {
         let etcd = Etcd::start().await?;
         let beside = Beside::start(&etcd, SHORT).await?;
@@ -576,7 +575,7 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
     }
     let allowed = beside.promised(&for_process(&bound)).await?;
     assert_eq!(allowed, Some(millis(GRACE)));
-    // The program asks for itself; an exec does not make it another process.
+    // The program sends the request itself; an exec does not make it another process.
     bound.0.stdin.take().expect("a pipe").write_all(b"\n")?;
     let answer: Value = serde_json::from_str(&line(&mut bound)?)?;
     assert_eq!(answer["may_act_for_ms"], millis(GRACE), "{answer}");
@@ -593,7 +592,7 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_of_several_programs_leads_until_the_last_of_them_has_ended() -> Result {
+async fn node_of_several_programs_leads_until_the_last_has_ended() -> Result {
     let etcd = Etcd::start().await?;
     let beside = Beside::start(&etcd, GRACE).await?;
     let (mut first, mut second) = (shell("exec sleep 600")?, shell("exec sleep 600")?);
@@ -603,12 +602,12 @@ async fn a_node_of_several_programs_leads_until_the_last_of_them_has_ended() -> 
         (answer.status == 200).then(|| answer.json()["fencing_token"].clone())
     })
     .await?;
-    // Twice is once.
+    // Binding twice has no further effect.
     beside.bind(&first).await?;
     beside.bind(&second).await?;
     first.0.kill()?;
     first.0.wait()?;
-    // The end of the first one is known: its number can no longer be bound.
+    // The node knows that the first program has ended, so its number can no longer be bound.
     let body = json!({ "holder_pid": first.0.id() }).to_string();
     assert_eq!(
         beside.server.ask("POST", PROGRAM, &body).await?.problem(),
@@ -625,7 +624,7 @@ async fn a_node_of_several_programs_leads_until_the_last_of_them_has_ended() -> 
 }
 
 #[tokio::test]
-async fn elections_are_bound_only_where_a_node_leads_for_programs_that_it_can_see() -> Result {
+async fn elections_are_bound_only_to_programs_that_the_node_can_see() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let election = session.election("team/e")?;

@@ -32,7 +32,7 @@ impl Answer {
         })
     }
 
-    /// A header, if it is there.
+    /// Returns a header, if present.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self
             .head
@@ -48,7 +48,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// Its stable code, after a look at everything that problem details have in common.
+    /// Returns the stable code of a refusal, after checking the common parts of problem details.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(
             self.header("content-type"),
@@ -65,7 +65,7 @@ impl Answer {
     }
 }
 
-/// Sends those bytes and reads to the end. An answer that was cut off by a reset counts as far as it came.
+/// Sends those bytes and reads to the end. If a reset cuts the answer off, the received part is returned.
 pub(crate) async fn raw(at: SocketAddr, bytes: impl AsRef<[u8]>) -> Result<String> {
     let mut text = Vec::new();
     let exchange = async {
@@ -78,7 +78,8 @@ pub(crate) async fn raw(at: SocketAddr, bytes: impl AsRef<[u8]>) -> Result<Strin
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A whole request of HTTP/1.1 but for `Host` and `Connection`, with which it begins. The answer is as described.
+/// Sends a request of HTTP/1.1 that begins with these headers after `Host` and `Connection`, and checks the answer
+/// against the description.
 pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) -> Result<Answer> {
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n");
@@ -104,7 +105,7 @@ pub(crate) async fn send(at: SocketAddr, method: &str, path: &str, body: &str) -
     ask(at, method, path, &format!("{head}\r\n{body}")).await
 }
 
-/// Sends exactly that and expects an answer.
+/// Sends exactly these bytes and expects an answer.
 pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
     Answer::parse(&raw(at, request).await?)
 }
@@ -117,7 +118,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// In HTTP/1.0, so that it is not cut into chunks.
+    /// Opens a stream, in HTTP/1.0 so that it is not divided into chunks.
     pub(crate) async fn follow(at: SocketAddr, path: &str) -> Result<Self> {
         Self::follow_as(at, path, "ElectionState").await
     }
@@ -151,7 +152,7 @@ impl Events {
         Ok((read > 0).then(|| line.trim_end().to_owned()))
     }
 
-    /// The data of the next event `state`; `None`: the stream has ended.
+    /// Returns the data of the next event `state`, or `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<Value>> {
         let mut is_state = false;
         while let Some(line) = self.line().await? {
@@ -168,7 +169,7 @@ impl Events {
         Ok(None)
     }
 
-    /// Waits until the node says that it lives, and has nothing else to say.
+    /// Waits for a sign of life of the node; other events are skipped.
     pub(crate) async fn alive(&mut self) -> Result {
         loop {
             match self.line().await?.as_deref() {
@@ -179,7 +180,7 @@ impl Events {
         }
     }
 
-    /// The first state from here on that is as wanted.
+    /// Returns the first state from now on that satisfies the condition.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -198,7 +199,7 @@ impl Events {
     }
 }
 
-/// One connection for several requests.
+/// A connection that carries several requests.
 pub(crate) struct Kept(BufReader<TcpStream>);
 
 impl Kept {

@@ -1,4 +1,4 @@
-//! Holds every answer that a test gets against the description that the node serves of itself.
+//! Checks every answer of these tests against the description that the node serves of itself.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -20,8 +20,8 @@ fn paths() -> &'static Map<String, Value> {
     DESCRIPTION["paths"].as_object().expect("paths")
 }
 
-/// The described paths that a request's path is one of. A name may have slashes, so those count that have the most words
-/// of their own; of a lock the method tells which it is.
+/// Returns the operations of the described path that matches a request's path. Because names may contain slashes, the
+/// paths with the most fixed words win. For a lock, the method decides.
 fn described(path: &str) -> Vec<&'static Map<String, Value>> {
     let path = path.split('?').next().unwrap_or_default();
     let path: Vec<&str> = path.split('/').collect();
@@ -52,7 +52,7 @@ fn described(path: &str) -> Vec<&'static Map<String, Value>> {
     best.map(|(_, operations)| operations).collect()
 }
 
-/// Status, type and body of an answer are what is described.
+/// Asserts that status, type and body of an answer match the description.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     let answered = format!("{method} {path}: {answer:?}");
     let guessing = answer.header("x-content-type-options");
@@ -94,7 +94,7 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     }
 }
 
-/// The methods that the header `allow` names.
+/// Returns the methods that the header `allow` names.
 fn allowed(answer: &Answer) -> BTreeSet<String> {
     let allow = answer.header("allow").expect("the header `allow`");
     allow.split(',').map(str::to_ascii_uppercase).collect()
@@ -113,8 +113,8 @@ fn methods(operations: &[&Map<String, Value>]) -> BTreeSet<String> {
     all
 }
 
-/// The schemas with nothing left open: clients must accept fields that they do not know, and none may be sent that is not
-/// described.
+/// The schemas without room for additions: clients must accept unknown fields, but the node may send only described
+/// ones.
 static STRICT: LazyLock<Value> = LazyLock::new(|| {
     let mut components = DESCRIPTION["components"].clone();
     let schemas = components["schemas"].as_object_mut().expect("schemas");
@@ -143,7 +143,7 @@ static STRICT: LazyLock<Value> = LazyLock::new(|| {
     components
 });
 
-/// Why the value is not as the schema of that name says, if so.
+/// Returns why the value does not match the schema of that name, or `None` if it does.
 fn fault(name: &str, value: &Value) -> Option<String> {
     const WHOLE: &str = "description.json";
     let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
@@ -155,7 +155,7 @@ fn fault(name: &str, value: &Value) -> Option<String> {
     Some(format!("{fault:#}"))
 }
 
-/// Fails unless the value is as the schema of that name says.
+/// Fails unless the value matches the schema of that name.
 pub(crate) fn holds(name: &str, value: &Value, answered: &str) {
     if let Some(fault) = fault(name, value) {
         panic!("not a {name}: {fault}: {answered}");
@@ -190,7 +190,7 @@ fn the_check_of_the_contract_finds_what_is_wrong() {
     assert!(fault("Problem", &refused).is_some(), "an unknown code");
 }
 
-/// A client that checks what it gets by the description must not refuse what a later node adds.
+/// A client that validates answers by the description must not refuse fields of a later node.
 #[test]
 fn the_description_leaves_room_for_fields_that_are_added() {
     let text = DESCRIPTION.to_string();
@@ -198,9 +198,10 @@ fn the_description_leaves_room_for_fields_that_are_added() {
     assert_eq!(requests, 3, "only requests refuse what is unknown");
 }
 
-/// Every path of the router, by its source; those that begin like it, where it reads the rest by itself.
+/// The router's paths are read from its source. Where the router parses the rest of a path itself, all described paths
+/// with the same beginning count.
 #[test]
-fn the_description_names_every_path_that_there_is() {
+fn description_names_every_path() {
     let source = include_str!("../../src/lib.rs");
     let routed = source.split(".route(").skip(1);
     let routed = routed.map(|route| route.split('"').nth(1).expect("a path"));
@@ -225,7 +226,7 @@ async fn the_description_is_served_and_every_path_of_it_answers() -> Result {
             .replace("{name}", "e")
             .replace("{resource}", "r")
             .replace("{lock}", "l");
-        // Which methods it takes, `check` compares with the description.
+        // `check` compares the methods with the description.
         assert_eq!(ask(server.at, "OPTIONS", &path, "").await?.status, 204);
         // The stream of events does not end by itself.
         if path.ends_with("/events") {
@@ -267,9 +268,9 @@ async fn the_page_loads_nothing_from_elsewhere() -> Result {
     server.stop().await
 }
 
-/// A code that is described is one that somewhere is answered; whether all are described, each answer shows.
+/// Each described code must occur in an answer; every answer shows whether its own code is described.
 #[test]
-fn no_code_is_described_that_there_is_not() {
+fn every_described_code_exists() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     let files = std::fs::read_dir(folder).expect("src");
     let sources = files.map(|file| file.expect("readable").path());

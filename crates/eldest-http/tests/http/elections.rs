@@ -1,4 +1,4 @@
-//! Tests an election's state, at once and as it changes, and stepping down on request.
+//! Tests an election's state, the stream of its changes, and stepping down on request.
 
 use eldest::{Announcement, Endpoint, Session};
 use eldest_http::Node;
@@ -97,7 +97,7 @@ async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
     for (path, problem) in [
         ("/v1/elections/team%2Fe2", "no_such_election"),
         ("/v1/elections/team/e/state", "no_such_election"),
-        // The events of `team`.
+        // This path names the events of `team`.
         ("/v1/elections/team/events", "no_such_election"),
         ("/v1/elections/", "no_such_path"),
     ] {
@@ -109,7 +109,7 @@ async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
 }
 
 #[tokio::test]
-async fn events_begin_with_the_present_state_tell_of_a_vacant_seat_and_end_with_the_session()
+async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session()
 -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
@@ -130,9 +130,9 @@ async fn events_begin_with_the_present_state_tell_of_a_vacant_seat_and_end_with_
     server.stop().await
 }
 
-/// The page takes a node that says nothing for twelve seconds for one that is stopped or cut off.
+/// The page treats a node that is silent for twelve seconds as stopped or cut off.
 #[tokio::test]
-async fn a_follower_of_events_hears_that_the_node_lives_though_nothing_changes() -> Result {
+async fn follower_of_events_receives_signs_of_life_without_changes() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
@@ -146,7 +146,7 @@ async fn a_follower_of_events_hears_that_the_node_lives_though_nothing_changes()
 }
 
 #[tokio::test]
-async fn a_leader_that_steps_down_stands_again_behind_the_others() -> Result {
+async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
@@ -187,7 +187,7 @@ async fn a_leader_that_steps_down_stands_again_behind_the_others() -> Result {
 }
 
 #[tokio::test]
-async fn an_onlooker_ends_nobody_s_term() -> Result {
+async fn observer_ends_no_term() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
@@ -200,7 +200,7 @@ async fn an_onlooker_ends_nobody_s_term() -> Result {
 }
 
 #[tokio::test]
-async fn one_connection_tells_of_all_elections() -> Result {
+async fn one_connection_carries_the_events_of_all_elections() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
@@ -265,7 +265,7 @@ async fn each_lane_is_shown_at_its_own_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn events_tell_of_an_endpoint_that_fails_and_of_the_one_that_is_used_instead() -> Result {
+async fn events_show_a_failing_endpoint_and_its_replacement() -> Result {
     let cluster = EtcdCluster::start(2).await?;
     cluster.leader().await;
     let members = cluster.endpoints();

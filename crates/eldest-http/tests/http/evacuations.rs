@@ -12,7 +12,7 @@ use crate::stage::{Result, SOON, Server, Standing, answers, options};
 
 const ORDERS: &str = "/v1/evacuations";
 const DC1: &str = "/v1/evacuations/dc1";
-/// Calls that are no reason to ask etcd.
+/// The number of calls that must not cause requests to etcd.
 const CALLS: u64 = 100;
 
 async fn put(server: &Server, path: &str, body: &Value) -> Result<Answer> {
@@ -47,7 +47,7 @@ async fn listed(server: &Server, names: &[&str]) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn an_order_over_http_moves_the_leader_and_is_shown_until_it_is_lifted() -> Result {
+async fn order_over_http_moves_the_leader_and_is_shown_until_lifted() -> Result {
     let etcd = Etcd::start().await?;
     let at = |place| Announcement::default().with_data_center(place);
     let a = Standing::with(&etcd, options("a").announcement(at("dc1"))).await?;
@@ -114,13 +114,13 @@ async fn orders_are_replaced_and_names_may_have_slashes() -> Result {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(answer.json()["by"], "ops", "the node's name");
     }
-    // The list has the same names before the node has heard of the last order.
+    // The list has the same names before the node has received the last order.
     eventually(SOON, "the last order replaces the first", async || {
         let list = listed(&server, &["café", "eu/1"]).await.ok()?;
         (list["evacuations"][1]["reason"] == "third").then_some(())
     })
     .await?;
-    // etcd ends what has a limit.
+    // etcd deletes an order when its time is over.
     listed(&server, &["café"]).await?;
     assert_eq!(
         delete(&server, "/v1/evacuations/caf%C3%A9").await?.status,
@@ -195,7 +195,7 @@ async fn a_bad_order_is_refused_with_the_rule_and_leaves_nothing() -> Result {
 }
 
 #[tokio::test]
-async fn only_a_node_that_takes_orders_takes_them_and_only_with_its_token() -> Result {
+async fn orders_need_a_node_that_takes_them_and_its_token() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let without = Server::plain(Node::new()).await?;
@@ -247,7 +247,7 @@ async fn the_list_is_answered_without_etcd_and_an_order_is_not() -> Result {
     for _ in 0..CALLS {
         get(server.at, ORDERS).await?;
     }
-    // The session repeats some requests of its own on a machine that is too busy for its request timeout.
+    // On a machine too busy for its request timeout, the session repeats some requests of its own.
     let more = asked().await - before;
     assert!(more < CALLS / 2, "callers ask etcd for nothing: {more}");
     etcd.kill();

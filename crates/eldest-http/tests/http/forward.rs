@@ -1,4 +1,5 @@
-//! Tests that the leader answers, whatever node is asked: headers, bodies in both directions, upgrades, and refusals.
+//! Tests that the leader answers, whichever node receives the request: headers, bodies in both directions, upgrades,
+//! and refusals.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +70,7 @@ impl Node {
     }
 }
 
-/// The orders that were taken, by their names.
+/// The names of the orders that were accepted.
 static TAKEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(crate) fn app(identity: &str) -> Router {
@@ -95,7 +96,7 @@ pub(crate) fn app(identity: &str) -> Router {
         )
 }
 
-/// Answers each line with it, in upper case.
+/// Answers each line with its text in upper case.
 async fn socket(mut request: Request) -> Response {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -111,7 +112,7 @@ async fn socket(mut request: Request) -> Response {
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-/// The leader and a node that waits.
+/// Starts the leader and a node that waits.
 pub(crate) async fn two(etcd: &Etcd) -> Result<(Node, Node)> {
     let leader = Node::start(etcd, "first").await?;
     leader.leads().await?;
@@ -135,7 +136,7 @@ fn closing(method: &str, path: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn whatever_node_is_asked_the_leader_answers() -> Result {
+async fn leader_answers_requests_to_any_node() -> Result {
     let etcd = Etcd::start().await?;
     let (leader, other) = two(&etcd).await?;
     for node in [&leader, &other] {
@@ -152,7 +153,7 @@ async fn whatever_node_is_asked_the_leader_answers() -> Result {
 }
 
 #[tokio::test]
-async fn the_leader_learns_who_asked_and_nothing_of_the_connection() -> Result {
+async fn leader_receives_the_callers_headers_but_none_of_the_connection() -> Result {
     let etcd = Etcd::start().await?;
     let (_leader, other) = two(&etcd).await?;
     let more = "Authorization: Bearer x\r\nX-Forwarded-For: 192.0.2.7\r\nTE: trailers\r\n";
@@ -175,7 +176,7 @@ async fn the_leader_learns_who_asked_and_nothing_of_the_connection() -> Result {
     Ok(())
 }
 
-/// Reads until that came.
+/// Reads until the wanted text has come.
 pub(crate) async fn until(stream: &mut TcpStream, wanted: &str) -> Result<String> {
     let mut all = Vec::new();
     let read = async {
@@ -215,7 +216,7 @@ async fn bodies_are_streamed_both_ways() -> Result {
     stream.write_all(b"0\r\n\r\n").await?;
     until(&mut stream, "0\r\n\r\n").await?;
 
-    // Far more than is kept to be sent again.
+    // Far more than a node keeps to send again.
     let long = "x".repeat(1 << 20);
     let more = format!("Content-Length: {}\r\n", long.len());
     let order = closing("POST", "/echo", &more) + &long;
@@ -249,7 +250,7 @@ async fn an_upgrade_joins_the_caller_with_the_leader() -> Result {
         stream.shutdown().await?;
         let mut rest = Vec::new();
         timeout(SOON, stream.read_to_end(&mut rest)).await??;
-        // An upgrade that the leader does not know is answered as the leader answers it.
+        // The leader answers an upgrade that it does not know, and its answer is passed back.
         let order = closing("GET", "/who", "Upgrade: other\r\n");
         assert_eq!(exactly(node.at, &order).await?.status, 200);
     }
@@ -257,7 +258,7 @@ async fn an_upgrade_joins_the_caller_with_the_leader() -> Result {
 }
 
 #[tokio::test]
-async fn while_nobody_leads_a_request_waits_and_is_then_refused() -> Result {
+async fn request_without_a_leader_waits_and_is_then_refused() -> Result {
     let etcd = Etcd::start().await?;
     let node = Node::start(&etcd, "first").await?;
     node.leads().await?;
@@ -316,7 +317,7 @@ async fn a_request_never_goes_in_circles() -> Result {
 #[tokio::test]
 async fn an_answer_that_was_lost_is_said_to_be_lost() -> Result {
     let etcd = Etcd::start().await?;
-    // A leader that reads, and closes.
+    // A leader that reads the request and closes the connection.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let me = Announcement::default().with_address(listener.local_addr()?.to_string());
     let deaf = Session::connect([etcd.endpoint()], options("deaf").announcement(me)).await?;
@@ -352,7 +353,7 @@ async fn orders(at: SocketAddr, name: &'static str, stop: Arc<AtomicBool>) -> Re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_is_lost_while_leaders_step_down_whatever_node_is_asked() -> Result {
+async fn no_request_to_any_node_is_lost_while_leaders_step_down() -> Result {
     let given = std::env::var("ELDEST_HAND_OVERS").ok();
     let hand_overs = given.and_then(|given| given.parse().ok()).unwrap_or(8);
     let etcd = Etcd::start().await?;

@@ -52,7 +52,7 @@ impl Beside {
         get(self.server.at, path).await
     }
 
-    /// Waits until the node is not ready for that reason, and fails if it stands.
+    /// Waits until the node is not ready for that reason, and fails if it is a candidate.
     async fn is_unready(&self, reason: &str) -> Result {
         eventually(SOON, format!("not ready: {reason}"), async || {
             let answer = self.ask("/ready").await.ok()?;
@@ -65,7 +65,7 @@ impl Beside {
         Ok(())
     }
 
-    /// Beats every 100 ms, until it is aborted.
+    /// Sends a heartbeat every 100 ms, until the task is aborted.
     fn beats(&self) -> JoinHandle<()> {
         let at = self.server.at;
         tokio::spawn(async move {
@@ -89,13 +89,13 @@ impl Beside {
 }
 
 #[tokio::test]
-async fn a_node_stands_only_after_a_heartbeat_and_gives_way_when_they_end() -> Result {
+async fn node_joins_only_after_a_heartbeat_and_leaves_when_they_end() -> Result {
     let beside = Beside::start(Health::new().stall_timeout(STALL)).await?;
     beside.is_unready("no heartbeat within 2s").await?;
     let beating = beside.beats();
     answers(beside.server.at, "/leader", 200).await?;
     let mut rival = beside.election.campaign().await?;
-    // Beyond the timeout.
+    // The silence is longer than the timeout.
     let since = Instant::now();
     while since.elapsed() < STALL + STALL / 2 {
         assert_eq!(beside.ask("/leader").await?.status, 200);
@@ -119,7 +119,7 @@ async fn a_node_stands_only_after_a_heartbeat_and_gives_way_when_they_end() -> R
 }
 
 #[tokio::test]
-async fn a_node_whose_check_fails_gives_way_after_the_time_that_it_promised() -> Result {
+async fn node_whose_check_fails_leaves_after_its_promised_time() -> Result {
     let well = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&well);
     let (every, limit) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -163,7 +163,7 @@ async fn a_node_whose_check_fails_gives_way_after_the_time_that_it_promised() ->
 }
 
 #[tokio::test]
-async fn a_check_that_never_answers_keeps_the_node_from_standing() -> Result {
+async fn check_without_an_answer_keeps_the_node_from_joining() -> Result {
     let (every, limit) = (Duration::from_millis(50), Duration::from_millis(300));
     let hangs = || std::future::pending::<std::io::Result<()>>();
     let beside = Beside::start(Health::new().check(every, limit, hangs)).await?;
@@ -190,7 +190,7 @@ async fn heartbeats_are_refused_where_no_program_needs_them() -> Result {
 }
 
 #[tokio::test]
-async fn a_limit_that_cannot_be_meant_ends_the_candidacy_with_the_rule() -> Result {
+async fn impossible_limit_ends_the_candidacy_with_the_rule() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let election = session.election("team/e")?;

@@ -1,4 +1,4 @@
-//! Tests the limits of a server: what a caller may use, and how that ends.
+//! Tests the limits of a server: what a caller may use, and how the server enforces it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ async fn a_caller_that_dawdles_over_a_request_is_cut_off() -> Result {
     for begin in ["", "G", request] {
         closed(idle(server.at, begin).await?, SOON).await?;
     }
-    // Between two requests as well.
+    // The limit applies between two requests as well.
     let answered = idle(server.at, &format!("{request}\r\n")).await?;
     let text = closed(answered, SOON).await?;
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
@@ -34,14 +34,14 @@ async fn a_caller_that_dawdles_over_a_request_is_cut_off() -> Result {
 }
 
 #[tokio::test]
-async fn a_full_server_takes_the_next_caller_in_the_place_of_the_one_that_is_idle_longest() -> Result
+async fn full_server_replaces_the_caller_that_is_idle_longest() -> Result
 {
     let limits = Limits::default().connections(2).connections_per_caller(2);
     let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;
     let first = idle(at, "G").await?;
     let mut second = Kept::open(at).await?;
-    // Requests that come now and then keep no place.
+    // Occasional requests do not keep a connection's place.
     second.send("/live").await?;
     assert_eq!(second.answer().await?.status, 200);
     answers(at, "/leader", 503).await?;
@@ -52,7 +52,7 @@ async fn a_full_server_takes_the_next_caller_in_the_place_of_the_one_that_is_idl
 }
 
 #[tokio::test]
-async fn a_server_whose_connections_are_all_being_answered_takes_the_next_one_when_one_has_gone()
+async fn busy_server_accepts_the_next_connection_when_one_has_ended()
 -> Result {
     let limits = Limits::default().connections(2).connections_per_caller(3);
     let server = Server::start(node()?, limits, |auth| auth).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn never_reads(mut stream: impl AsyncWrite + Unpin) -> Result {
 }
 
 #[tokio::test]
-async fn a_caller_that_reads_nothing_of_an_answer_is_cut_off_on_every_transport() -> Result {
+async fn caller_that_reads_no_answer_is_cut_off_on_every_transport() -> Result {
     let limits = Limits::default().write_time(Duration::from_millis(200));
     let server = Server::start(node()?, limits.clone(), |auth| auth).await?;
     never_reads(TcpStream::connect(server.at).await?).await?;
@@ -123,7 +123,7 @@ async fn a_caller_that_reads_nothing_of_an_answer_is_cut_off_on_every_transport(
 }
 
 #[tokio::test]
-async fn a_server_that_shuts_down_waits_for_nobody_for_long() -> Result {
+async fn shutting_down_server_waits_only_briefly() -> Result {
     let drain = Duration::from_millis(300);
     let limits = Limits::default().drain_time(drain);
     let server = Server::start(node()?, limits, |auth| auth).await?;
@@ -141,7 +141,7 @@ async fn a_server_that_shuts_down_waits_for_nobody_for_long() -> Result {
 }
 
 #[tokio::test]
-async fn streams_leave_room_for_those_who_ask_and_go() -> Result {
+async fn streams_leave_room_for_single_requests() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let server = Server::plain(Node::new().observes(&session.election("e")?)).await?;
@@ -174,13 +174,13 @@ async fn streams_leave_room_for_those_who_ask_and_go() -> Result {
 }
 
 #[tokio::test]
-async fn a_body_that_comes_in_dribs_and_drabs_is_cut_off_however_long_it_goes_on() -> Result {
+async fn dribbling_body_is_cut_off() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
     let server = Server::plain(Node::new().locks(&session)).await?;
     let head = "POST /v1/locks/r HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n";
     let begun = Instant::now();
     let (mut answer, mut body) = idle(server.at, head).await?.into_split();
-    // Never idle for long, and never done.
+    // This connection is never idle for long, and its request never ends.
     let dribbling = tokio::spawn(async move {
         while body.write_all(b" ").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -198,9 +198,9 @@ async fn a_body_that_comes_in_dribs_and_drabs_is_cut_off_however_long_it_goes_on
     server.stop().await
 }
 
-/// Every answer is made from memory: two thousand of them, while the roster changes, cost etcd next to nothing.
+/// Every answer is made from memory: two thousand of them, while the roster changes, cause hardly any request to etcd.
 #[tokio::test]
-async fn two_thousand_requests_are_answered_at_once_and_etcd_hears_of_none() -> Result {
+async fn two_thousand_requests_at_once_cause_no_request_to_etcd() -> Result {
     const CALLERS: usize = 8;
     const EACH: usize = 250;
     let etcd = Etcd::start().await?;
@@ -212,7 +212,7 @@ async fn two_thousand_requests_are_answered_at_once_and_etcd_hears_of_none() -> 
     let before = asked().await;
     let begun = Instant::now();
     let done = CancellationToken::new();
-    // Others come and go, no more often than their share of the requests below.
+    // Other candidates come and go, no more often than their share of the requests below allows.
     let coming_and_going = async {
         let mut rounds = 0;
         while !done.is_cancelled() {
@@ -255,7 +255,7 @@ async fn two_thousand_requests_are_answered_at_once_and_etcd_hears_of_none() -> 
         sizes.iter().any(|sizes| sizes.len() > 1),
         "the roster changed meanwhile: {sizes:?}"
     );
-    // To join and to leave; one for each tenth of our requests would be far beyond that.
+    // A join and a leave cost three requests; one request for each tenth of ours would be far more.
     let theirs = 3.0 * rounds as f64;
     assert!(
         made < theirs + 50.0,

@@ -1,4 +1,4 @@
-//! Locks for programs in other languages: kept by signs of life, and free for the next when none comes.
+//! Tests locks for programs in other languages: signs of life keep them, and without one they become free.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use eldest_fixtures::hang::{freeze, idle};
 
 const JOBS: &str = "/v1/locks/team%2Fjobs";
 const TTL: Duration = Duration::from_secs(1);
-/// For a lock that ends only when its owner gives it back.
+/// For a lock that ends only when its owner releases it.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A node that takes locks for others, and another session that wants the same.
@@ -51,13 +51,13 @@ impl Stage {
         self.server.at
     }
 
-    /// The other session gets it without waiting.
+    /// Asserts that the other session acquires the lock without waiting.
     async fn is_free(&self) -> Result {
         let guard = self.lock.try_acquire().await?.expect("it is free");
         Ok(guard.release().await?)
     }
 
-    /// The other session gets it, no earlier than the last answer allows.
+    /// Asserts that the other session acquires the lock, no earlier than the last answer allows.
     async fn passes_on(&self, promise: &Promise) -> Result<LockGuard> {
         let guard = timeout(SOON, self.lock.acquire()).await??;
         let (since, deadline) = (promise.asked.elapsed(), guard.valid_until());
@@ -65,7 +65,7 @@ impl Stage {
             since >= promise.valid_for,
             "another held it {since:?} after {promise:?}"
         );
-        // By the clock that both have, since the machine was started.
+        // Both processes have this clock, which counts since the machine was started.
         let now = deadline.since_boot().saturating_sub(deadline.time_left());
         assert!(
             now >= promise.until,
@@ -84,7 +84,7 @@ impl Stage {
 /// A lock, as the answer describes it to its owner.
 #[derive(Debug)]
 struct Promise {
-    /// Before the request was sent.
+    /// The time before the request was sent.
     asked: Instant,
     valid_for: Duration,
     until: Duration,
@@ -209,7 +209,7 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
 
 const SCHEDULER: &str = "/v1/locks/team/scheduler";
 
-/// Fails unless a caller is refused that takes the lock at once, and one that would wait.
+/// Fails unless the node refuses both a caller that takes the lock at once and one that would wait.
 async fn refused(at: SocketAddr, path: &str, status: u16, code: &str) -> Result {
     for wait in [0, 10_000] {
         let body = json!({ "owner": "x", "wait_ms": wait }).to_string();
@@ -224,7 +224,7 @@ async fn refused(at: SocketAddr, path: &str, status: u16, code: &str) -> Result 
 }
 
 #[tokio::test]
-async fn no_caller_takes_the_name_of_an_election_or_one_that_the_node_does_not_offer() -> Result {
+async fn lock_names_of_elections_and_names_not_offered_are_refused() -> Result {
     let stage = Stage::new().await?;
     let election = stage.other.election("team/scheduler")?;
     let mut candidate = election.campaign().await?;
@@ -246,7 +246,7 @@ async fn no_caller_takes_the_name_of_an_election_or_one_that_the_node_does_not_o
 }
 
 #[tokio::test]
-async fn a_caller_that_waits_gives_up_when_candidates_have_joined_behind_it() -> Result {
+async fn waiting_caller_is_refused_when_candidates_have_joined_behind_it() -> Result {
     let stage = Stage::new().await?;
     let held = send(stage.at(), SCHEDULER, r#"{"owner":"first"}"#).await?;
     assert_eq!(held.status, 201, "{held:?}");
@@ -280,7 +280,7 @@ async fn a_caller_that_waits_gives_up_when_candidates_have_joined_behind_it() ->
 }
 
 #[tokio::test]
-async fn the_slashes_of_a_lock_s_name_are_written_as_they_are_or_escaped() -> Result {
+async fn slashes_in_a_locks_name_are_plain_or_escaped() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
     let plain = "/v1/locks/team/jobs";
@@ -306,7 +306,7 @@ async fn the_slashes_of_a_lock_s_name_are_written_as_they_are_or_escaped() -> Re
 }
 
 #[tokio::test]
-async fn a_lock_whose_owner_vanished_is_free_when_its_time_is_over_and_not_before() -> Result {
+async fn lock_of_a_vanished_owner_is_free_exactly_when_its_time_is_over() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
     let mut promise = acquire(at, Duration::ZERO).await?;
@@ -357,7 +357,8 @@ struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     async fn open(at: SocketAddr) -> Result<Self> {
-        // The request waits, because the node may learn later than others that its own delete of the last key is done.
+        // The request waits, because the node may learn later than others that its own delete of the last key took
+        // effect.
         let body = r#"{"owner":"x","wait_ms":10000,"ttl_ms":1000,"hold":"connection"}"#;
         let request = format!(
             "POST {JOBS} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -395,14 +396,14 @@ async fn a_lock_is_kept_by_an_open_connection_and_freed_after_it() -> Result {
     while begun.elapsed() < TTL * 2 {
         let line = connection.json().await?;
         assert_eq!(line["fencing_token"], promise.token);
-        // Only the clock since boot shows from when that line counts.
+        // Only the clock since boot shows the time from which that line counts.
         promise = Promise::new(begun, &line);
     }
     assert!(stage.lock.try_acquire().await?.is_none());
     drop(connection);
     let guard = stage.passes_on(&promise).await?;
     guard.release().await?;
-    // ... or given back at once.
+    // The caller may also release the lock at once.
     let mut connection = Connection::open(stage.at()).await?;
     let promise = Promise::new(Instant::now(), &connection.json().await?);
     assert_eq!(release(stage.at(), &promise.id).await?.status, 200);
@@ -557,17 +558,17 @@ async fn many_callers_at_once_hold_it_one_after_another() -> Result {
     stage.stop().await
 }
 
-/// From here on nothing that is sent to it arrives, and its system confirms nothing, as if the cable had been cut.
+/// From here on no data sent to the stream arrives, and its system confirms nothing, as if the cable had been cut.
 #[cfg(target_os = "linux")]
 fn cut_off(stream: &TcpStream) -> Result {
-    // The one instruction "return 0": of each packet, keep nothing.
+    // The one instruction "return 0" keeps nothing of each packet.
     let drop_all = socket2::SockFilter::new(0x06, 0, 0, 0);
     Ok(socket2::SockRef::from(stream).attach_filter(&[drop_all])?)
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_caller_that_was_cut_off_is_noticed_while_it_holds_a_lock_and_while_it_waits() -> Result {
+async fn cut_off_caller_is_noticed_while_holding_and_while_waiting() -> Result {
     let mut stage = Stage::new().await?;
     let limits = Limits::default().silence(Duration::from_secs(2));
     let node = Node::new().locks(&stage.session);
@@ -600,7 +601,7 @@ async fn a_caller_that_was_cut_off_is_noticed_while_it_holds_a_lock_and_while_it
 
 const CHILD: &str = "ELDEST_TEST_HTTP_HOLDER";
 
-/// Not a test by itself: the process of the one below.
+/// Runs as a separate process for the test below.
 #[tokio::test]
 async fn holder() -> Result {
     let Ok(at) = std::env::var(CHILD) else {
@@ -612,9 +613,9 @@ async fn holder() -> Result {
     }
 }
 
-/// As the description says; safe, for nobody else has it meanwhile.
+/// The description says so. It is safe, because no other client has the lock meanwhile.
 #[tokio::test]
-async fn a_caller_that_is_only_stopped_keeps_the_lock_that_its_connection_holds_until_it_is_killed()
+async fn stopped_caller_keeps_the_lock_of_its_connection_until_killed()
 -> Result {
     let stage = Stage::new().await?;
     let child = std::process::Command::new(std::env::current_exe()?)

@@ -1,4 +1,4 @@
-//! Tests the metrics: exactly those of docs/metrics.md, with true values.
+//! Tests the metrics: exactly those of docs/metrics.md, with correct values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::caller::get;
 use crate::stage::{Result, SOON, Server, Standing, answers, options};
 
-/// There is one recorder for all tests of this program; each has identities of its own.
+/// The one recorder for all tests of this program; each test has identities of its own.
 static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(
@@ -26,7 +26,7 @@ static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     handle
 });
 
-/// The value of the one sample that has all these labels.
+/// Returns the value of the one sample that has all these labels.
 fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
     let mut lines = page.lines().filter(|line| {
@@ -39,7 +39,7 @@ fn sample(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// Waits until a sample is what is wanted.
+/// Waits until the value of a sample satisfies the condition.
 async fn becomes(name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) -> Result<f64> {
     Ok(eventually(SOON, format!("{name} {labels:?}"), async || {
         sample(&RECORDER.render(), name, labels).filter(|value| wanted(*value))
@@ -94,7 +94,7 @@ async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
 }
 
 #[tokio::test]
-async fn an_evacuation_is_shown_while_it_stands() -> Result {
+async fn evacuation_is_shown_while_it_is_in_force() -> Result {
     LazyLock::force(&RECORDER);
     let etcd = Etcd::start().await?;
     let me = Announcement::default().with_data_center("metrics-dc1");
@@ -173,7 +173,7 @@ async fn renewals_reconnects_and_switches_are_counted() -> Result {
 }
 
 #[tokio::test]
-async fn the_page_is_served_and_says_by_the_clock_who_leads() -> Result {
+async fn metrics_page_shows_leadership_by_the_clock() -> Result {
     LazyLock::force(&RECORDER);
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("metrics-d")).await?;
@@ -207,7 +207,7 @@ async fn the_page_is_served_and_says_by_the_clock_who_leads() -> Result {
     server.stop().await
 }
 
-/// Name, type and labels of each row of the table.
+/// Returns name, type and labels of each row of the table.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     let document = std::fs::read_to_string(path).expect("docs/metrics.md beside tests/");
@@ -223,7 +223,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     .collect()
 }
 
-/// The measured names come from the one file that records metrics.
+/// The measured names are read from the one file that records metrics.
 #[test]
 fn the_table_lists_exactly_what_the_library_measures() {
     let source = include_str!("../../../../src/metrics.rs");
@@ -238,7 +238,7 @@ fn the_table_lists_exactly_what_the_library_measures() {
                 .split('"')
                 .collect();
             let (name, rest) = (literals[1], &literals[2..]);
-            // A label is followed by an arrow.
+            // In the source, an arrow follows each label.
             let labels = rest
                 .windows(2)
                 .filter(|pair| pair[1].trim_start().starts_with("=>"));

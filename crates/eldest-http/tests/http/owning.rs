@@ -1,4 +1,4 @@
-//! Tests that a node owns partitions on behalf of a program: what the program may do, and until when others wait.
+//! Tests that a node owns partitions on behalf of a program: what the program may do, and how long others wait.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::stage::{GRACE, Result, SOON, Server, options};
 const OWN: &str = "/v1/partitions/team/p/own";
 const HEARTBEAT: &str = "/v1/partitions/team/p/heartbeat";
 const COUNT: u32 = 8;
-/// For how long a program may act.
+/// How long a program may act.
 const MAY_ACT: Duration = Duration::from_millis(GRACE.as_millis() as u64 * 3 / 4);
 /// Long enough for a heartbeat on a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -85,7 +85,7 @@ fn owned(answer: &Value) -> Vec<(u32, i64)> {
 }
 
 #[tokio::test]
-async fn a_program_may_act_for_what_its_node_owns_and_no_other_node_owns_that_meanwhile() -> Result
+async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result
 {
     let etcd = Etcd::start().await?;
     let a = Beside::start(&etcd, "a", Health::new()).await?;
@@ -100,7 +100,7 @@ async fn a_program_may_act_for_what_its_node_owns_and_no_other_node_owns_that_me
         let owner = map.owner(*partition).expect("it has an owner");
         assert_eq!((owner.identity(), owner.fencing_token()), ("a", *token));
     }
-    // Another member takes half of them, each after the last promise.
+    // Another member takes half of the partitions, each after the last promise.
     let mut promised: BTreeMap<u32, Instant> = BTreeMap::new();
     let before = Instant::now();
     promised.extend(
@@ -150,7 +150,7 @@ async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -
         taken.push(timeout(SOON, member.owned()).await??);
     }
     proxy.hold();
-    // The program asks again and again, and counts each promise from before its request.
+    // The program asks repeatedly, and counts each promise from before its request.
     let mut promises: BTreeMap<u32, Instant> = BTreeMap::new();
     let mut asks = tokio::time::interval(Duration::from_millis(10));
     while taken.len() < COUNT as usize {
@@ -179,7 +179,7 @@ async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -
 }
 
 #[tokio::test]
-async fn a_node_owns_nothing_before_its_program_is_healthy_and_when_heartbeats_end() -> Result {
+async fn node_owns_nothing_without_heartbeats_of_its_program() -> Result {
     let etcd = Etcd::start().await?;
     let a = Beside::start(&etcd, "a", Health::new().stall_timeout(STALL)).await?;
     eventually(SOON, "it says why", async || {
@@ -204,7 +204,7 @@ async fn a_node_owns_nothing_before_its_program_is_healthy_and_when_heartbeats_e
         async || owned(&a.asked().await.ok()?).is_empty().then_some(()),
     )
     .await?;
-    // A second one would begin with the first one's end.
+    // A second partition would begin with the end of the first.
     let silence = last.elapsed();
     assert!(silence < STALL + STALL / 2, "{silence:?}");
     eventually(SOON, "it leaves", async || {
@@ -217,7 +217,7 @@ async fn a_node_owns_nothing_before_its_program_is_healthy_and_when_heartbeats_e
 }
 
 #[tokio::test]
-async fn a_shutdown_promises_nothing_more_and_frees_the_partitions_a_grace_period_later() -> Result
+async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> Result
 {
     let etcd = Etcd::start().await?;
     let a = Beside::start(&etcd, "a", Health::new()).await?;
@@ -271,7 +271,7 @@ async fn a_node_that_owns_nothing_on_behalf_of_a_program_says_so() -> Result {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn partitions_are_free_at_once_when_the_bound_program_dies_and_owned_again_when_one_binds_itself()
+async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next()
 -> Result {
     use crate::unix::{Local, shell};
     use serde_json::json;
@@ -331,7 +331,7 @@ async fn partitions_are_free_at_once_when_the_bound_program_dies_and_owned_again
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn partitions_stay_for_a_caller_that_was_promised_time_before_a_program_came_and_went()
+async fn short_lived_program_does_not_shorten_a_promise_of_partitions()
 -> Result {
     use crate::unix::{Local, shell};
     use serde_json::json;

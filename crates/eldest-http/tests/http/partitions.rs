@@ -186,7 +186,7 @@ async fn a_partition_that_moves_is_an_event_which_names_no_others() -> Result {
 }
 
 #[tokio::test]
-async fn a_large_answer_is_cut_and_the_rest_is_asked_for_or_awaited() -> Result {
+async fn rest_of_a_large_answer_follows_on_request_or_as_events() -> Result {
     let etcd = Etcd::start().await?;
     let (session, _, server) = observing(&etcd, 2500).await?;
     let mut events = Events::follow_as(server.at, &format!("{P}/events"), STATE).await?;
@@ -223,7 +223,7 @@ async fn a_large_answer_is_cut_and_the_rest_is_asked_for_or_awaited() -> Result 
 }
 
 #[tokio::test]
-async fn what_cannot_be_found_is_refused_with_the_reason() -> Result {
+async fn unknown_partitions_and_owners_are_refused_with_the_reason() -> Result {
     let etcd = Etcd::start().await?;
     let (session, _, server) = observing(&etcd, COUNT).await?;
     let owner = format!("{P}/owner?key=a");
@@ -252,7 +252,7 @@ async fn what_cannot_be_found_is_refused_with_the_reason() -> Result {
     let answer = ask(server.at, "DELETE", P, "").await?;
     assert_eq!((answer.status, &*answer.problem()), (405, "no_such_method"));
 
-    // Others begin to share them under another count.
+    // Other members begin to share the partitions under another count.
     let other = Session::connect([etcd.endpoint()], options("other")).await?;
     let mut member = other.partitions("team/p", COUNT * 2)?.join().await?;
     eventually(SOON, "the other count is seen", async || {
@@ -269,7 +269,7 @@ async fn what_cannot_be_found_is_refused_with_the_reason() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_has_heard_nothing_from_etcd_says_so() -> Result {
+async fn node_without_an_answer_of_etcd_reports_that() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("eye"))?;
     let partitions = session.partitions("team/p", COUNT)?;
     let server = Server::plain(Node::new().observes_partitions(&partitions)).await?;

@@ -52,7 +52,7 @@ async fn one_node_leads_and_the_others_follow_until_they_are_next() -> Result {
 }
 
 #[tokio::test]
-async fn a_caller_of_a_leading_node_has_a_grace_period_before_another_leads() -> Result {
+async fn caller_has_a_grace_period_before_another_node_leads() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     let session = Session::connect([etcd.endpoint()], options("b")).await?;
@@ -60,7 +60,7 @@ async fn a_caller_of_a_leading_node_has_a_grace_period_before_another_leads() ->
     answers(a.server.at, "/leader", 200).await?;
     let at = a.server.at;
     let resign = tokio::spawn(async move { post(at, "/v1/elections/team%2Fe/step_down").await });
-    // The callers of a busy service: the last of them that received 200 asked at `confirmed`.
+    // The callers of a busy service. The last of them that received 200 sent its request at `confirmed`.
     let mut confirmed = Instant::now();
     eventually(SOON, "it says that it leads no more", async || {
         let asked = Instant::now();
@@ -101,7 +101,7 @@ async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
         (200, Some("leader"))
     );
     assert!(answer.json()["may_act_for_ms"].is_null(), "{answer:?}");
-    // Nor does a node that was to lead on behalf of others: this session stands there already.
+    // A node that was to lead on behalf of others cannot promise it either: its session already is a candidate there.
     let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
     let refused = leading.await.expect_err("it stands already");
     assert_eq!(refused.kind(), ErrorKind::AlreadyCampaigning);
@@ -119,9 +119,9 @@ async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
 }
 
 #[tokio::test]
-async fn who_is_in_a_hurry_leaves_at_once_and_otherwise_a_grace_period_later() -> Result {
+async fn node_leaves_a_grace_period_later_or_at_once_on_request() -> Result {
     let etcd = Etcd::start().await?;
-    // Far beyond any deadline here.
+    // A grace period far beyond any deadline of this test.
     let patient = options("a").grace(Duration::from_secs(15));
     let session = Session::connect([etcd.endpoint()], patient).await?;
     let election = session.election("team/e")?;
@@ -182,7 +182,7 @@ async fn with_several_elections_the_request_names_one() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_is_ready_when_it_does_what_it_is_there_for_and_lives_until_its_session_is_closed()
+async fn node_is_ready_in_its_role_and_live_until_its_session_closes()
 -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;

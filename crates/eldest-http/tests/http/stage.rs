@@ -13,12 +13,12 @@ use crate::caller::get;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Deadline of whatever must happen; far below the TTL of [`options`].
+/// The deadline of every event that must happen; far below the TTL of [`options`].
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// The grace period that callers are promised.
 pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
-/// No expiry, and no renewal, happens within a test.
+/// Returns options with which no expiry, and no renewal, happens within a test.
 pub(crate) fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity)
         .ttl(Duration::from_secs(60))
@@ -57,7 +57,7 @@ impl Server {
     }
 }
 
-/// A node that stands in the election "team/e" and leads for any caller that asks it.
+/// A node that is a candidate in the election "team/e" and leads for any caller that asks it.
 pub(crate) struct Standing {
     pub(crate) session: Session,
     pub(crate) election: Election,
@@ -93,7 +93,7 @@ impl Standing {
     }
 }
 
-/// Waits until that is the status.
+/// Waits until the path is answered with that status.
 pub(crate) async fn answers(at: SocketAddr, path: &str, status: u16) -> Result {
     Ok(eventually(SOON, format!("{status} at {path}"), async || {
         let answer = get(at, path).await.ok()?;

@@ -9,7 +9,7 @@ use eldest_testing::{Etcd, eventually};
 use crate::caller::{Events, get};
 use crate::stage::{Result, SOON, Server, Standing, answers};
 
-/// A probe is sent three times within it.
+/// A TTL within which a probe is sent three times.
 const TTL: Duration = Duration::from_secs(2);
 const SEEN: &str = "/v1/elections/seen";
 
@@ -62,7 +62,7 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
 
 /// The state and its history contradict neither `/leader` nor the log of the node.
 #[tokio::test]
-async fn node_shows_the_end_of_its_own_term_by_its_own_clock_while_etcd_does_not_answer() -> Result
+async fn node_shows_the_end_of_its_term_by_its_clock() -> Result
 {
     let etcd = Etcd::start().await?;
     let a = Standing::with(&etcd, SessionOptions::new("a").ttl(TTL)).await?;
@@ -132,7 +132,7 @@ async fn quiet_election_never_makes_a_node_stale() -> Result {
 }
 
 #[tokio::test]
-async fn bound_of_a_node_may_be_longer_and_never_as_short_as_the_time_between_two_probes() -> Result
+async fn bound_of_staleness_never_is_shorter_than_between_two_probes() -> Result
 {
     let etcd = Etcd::start().await?;
     let session = onlooker(&etcd).await?;

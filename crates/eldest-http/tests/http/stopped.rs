@@ -1,4 +1,4 @@
-//! Tests the first answer of a node's process that was stopped beyond its deadline.
+//! Tests the first answers of a node's process that was stopped beyond its deadline.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ fn options(identity: &str) -> SessionOptions {
         .grace(Duration::from_millis(300))
 }
 
-/// This test's program, started again.
+/// A second process of this test's program.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -43,7 +43,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test by itself: the process of the one below.
+/// Runs as a separate process for the test below.
 #[tokio::test]
 async fn child() -> Result {
     let Ok(given) = std::env::var(CHILD) else {
@@ -65,7 +65,7 @@ async fn child() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_that_was_stopped_beyond_its_deadline_says_first_that_it_does_not_lead() -> Result {
+async fn node_stopped_beyond_its_deadline_first_answers_that_it_does_not_lead() -> Result {
     let etcd = Etcd::start().await?;
     let at: SocketAddr = {
         let free = TcpListener::bind("127.0.0.1:0").await?;
@@ -91,7 +91,7 @@ async fn a_node_that_was_stopped_beyond_its_deadline_says_first_that_it_does_not
             kept.push(caller);
         }
         freeze(&child.0)?;
-        // The kernel takes these all the same, and they are answered as soon as the process goes on.
+        // The kernel accepts these requests all the same; they are answered as soon as the process continues.
         for caller in &mut kept {
             caller.send("/leader").await?;
         }

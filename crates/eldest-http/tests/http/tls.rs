@@ -26,7 +26,7 @@ use crate::stage::{Result, SOON, options};
 
 const REQUEST: &str = "GET /live HTTP/1.1\r\nHost: localhost\r\n";
 
-/// A server, its files, and who signs for it.
+/// A server, its files, and the authority that signs its certificate.
 struct Stage {
     at: SocketAddr,
     authority: Authority,
@@ -60,7 +60,7 @@ impl Stage {
         })
     }
 
-    /// A connection of somebody who trusts the authority and no other.
+    /// Connects as a client that trusts the authority and no other.
     async fn connect(&self) -> Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(
@@ -101,7 +101,7 @@ fn identify(folder: &Path, signed: &Signed) -> Result {
     Ok(())
 }
 
-/// Which certificate it was shown.
+/// Returns the certificate that the server showed.
 fn shown(stream: &TlsStream<TcpStream>) -> Vec<u8> {
     let shown = stream.get_ref().1.peer_certificates();
     shown.expect("a certificate")[0].to_vec()
@@ -117,7 +117,7 @@ async fn is_answered(stream: &mut TlsStream<TcpStream>) -> Result {
 }
 
 #[tokio::test]
-async fn a_node_answers_by_tls_and_shows_a_new_certificate_to_new_connections() -> Result {
+async fn node_serves_tls_and_shows_a_new_certificate_to_new_connections() -> Result {
     let stage = Stage::start(Limits::default()).await?;
     let mut first = stage.connect().await?;
     is_answered(&mut first).await?;
@@ -148,13 +148,13 @@ async fn a_node_answers_by_tls_and_shows_a_new_certificate_to_new_connections() 
 }
 
 #[tokio::test]
-async fn who_speaks_no_tls_or_nothing_is_cut_off() -> Result {
+async fn caller_without_tls_or_silent_is_cut_off() -> Result {
     let limits = Limits::default().header_time(Duration::from_millis(200));
     let stage = Stage::start(limits).await?;
     let answer = raw(stage.at, format!("{REQUEST}\r\n")).await?;
     assert!(!answer.contains("HTTP/1.1"), "{answer:?}");
     closed(idle(stage.at, "\x16").await?, SOON).await?;
-    // After the handshake as well.
+    // The limit holds after the handshake as well.
     let mut silent = stage.connect().await?;
     let mut end = Vec::new();
     let _ = tokio::time::timeout(SOON, silent.read_to_end(&mut end)).await?;

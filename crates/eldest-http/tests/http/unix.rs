@@ -45,7 +45,7 @@ impl Local {
         self.folder.path().join("socket")
     }
 
-    /// Sends a request of this process. The answer is as described.
+    /// Sends a request of this process, and checks the answer against the description.
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer> {
         let length = body.len();
         let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
@@ -98,7 +98,7 @@ pub(crate) fn curl(socket: &Path, path: &str, body: &str) -> Result<serde_json::
 }
 
 #[tokio::test]
-async fn over_a_unix_socket_no_name_is_checked_and_a_token_is_needed_only_if_one_is_set() -> Result
+async fn unix_socket_checks_no_host_name_and_a_token_only_if_set() -> Result
 {
     let beyond_loopback = || Auth::at(([0, 0, 0, 0], 80).into());
     let server = Local::start(Node::new(), beyond_loopback())?;

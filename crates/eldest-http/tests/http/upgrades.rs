@@ -1,5 +1,5 @@
-//! Tests how long connections and answers last that pass through another node, or to the program beside the leader: an
-//! upgraded connection ends with the leader's term, and an answer that has begun does not.
+//! Tests the lifetime of connections and answers that pass through another node, or to the program beside the leader:
+//! an upgraded connection ends with the leader's term, and an answer that has begun does not.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,7 +70,7 @@ async fn a_connection_through_another_node_is_closed_after_a_hand_over() -> Resu
     let mut with_leader = open(leader.at).await?;
     leader.election.step_down().await?;
     is_closed(through).await?;
-    // This one belongs to the handler.
+    // The connection to the leader itself belongs to its handler.
     works(&mut with_leader).await?;
     open(other.at).await?;
     open(leader.at).await?;
@@ -103,7 +103,7 @@ async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Resu
 }
 
 #[tokio::test]
-async fn a_connection_through_a_node_that_cannot_reach_etcd_is_closed_in_time() -> Result {
+async fn connection_through_a_node_without_etcd_is_closed_in_time() -> Result {
     let etcd = Etcd::start().await?;
     let leader = Node::start(&etcd, "first").await?;
     let (_session, at) = onlooker(&etcd, Duration::from_secs(2)).await?;
@@ -115,7 +115,7 @@ async fn a_connection_through_a_node_that_cannot_reach_etcd_is_closed_in_time() 
 }
 
 #[tokio::test]
-async fn a_connection_to_the_program_beside_the_leader_is_closed_with_the_term() -> Result {
+async fn connection_to_the_leaders_program_is_closed_with_the_term() -> Result {
     let etcd = Etcd::start().await?;
     let leader = Node::start(&etcd, "first").await?;
     leader.leads().await?;
@@ -129,7 +129,7 @@ async fn a_connection_to_the_program_beside_the_leader_is_closed_with_the_term()
 }
 
 #[tokio::test]
-async fn an_answer_that_has_begun_goes_on_after_a_hand_over() -> Result {
+async fn answer_that_has_begun_continues_after_a_hand_over() -> Result {
     let etcd = Etcd::start().await?;
     let (leader, other) = two(&etcd).await?;
     let mut stream = TcpStream::connect(other.at).await?;

@@ -52,8 +52,8 @@ impl EtcdCluster {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput): the member never served. [`Refused`](ErrorKind::Refused): etcd refuses
-    /// the change for 30 s. [`TimedOut`](ErrorKind::TimedOut): the member has not heard of it after 30 s.
+    /// [`InvalidInput`](ErrorKind::InvalidInput): the member never served. [`Refused`](ErrorKind::Refused): etcd
+    /// refuses the change for 30 s. [`TimedOut`](ErrorKind::TimedOut): the member does not know of its vote after 30 s.
     pub async fn promote(&mut self, index: usize) -> Result<()> {
         let id = self.id(index)?;
         self.change(&Change::Promote(id), index).await?;
@@ -91,7 +91,7 @@ impl EtcdCluster {
         let new = self.members[index].sibling(self.new_name())?;
         self.change(&Change::Remove(id), index).await?;
         let url = new.peer_url();
-        // This ends the process of the old one.
+        // This ends the process of the old member.
         self.members[index] = new;
         self.join(Change::Add(url), index).await
     }
@@ -121,14 +121,14 @@ impl EtcdCluster {
         self.members[index].join(entries.join(",")).await
     }
 
-    /// Returns true if the member reports itself as a learner; none if it does not answer.
+    /// Returns true if the member reports itself as a learner, or `None` if it does not answer.
     async fn is_learner(&self, member: &Etcd) -> Option<bool> {
         let asked = async { self.client_of(member).await?.status().await };
         let status = tokio::time::timeout(REQUEST, asked).await.ok()?.ok()?;
         Some(status.is_learner())
     }
 
-    /// A name that no member of the cluster had before.
+    /// Returns a name that no member of the cluster had before.
     fn new_name(&self) -> String {
         let first = self.members[0].name();
         format!("{first}-{:08x}", fastrand::u32(..))
@@ -141,7 +141,7 @@ impl EtcdCluster {
         })
     }
 
-    /// Asks the other members in turn until one of them has made the change.
+    /// Sends the change to the other members in turn until one of them has made it.
     async fn change(&self, change: &Change, index: usize) -> Result<()> {
         let others = self.members.iter().enumerate();
         let others = others.filter(|(other, member)| *other != index && member.pid().is_some());

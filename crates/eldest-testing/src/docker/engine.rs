@@ -15,7 +15,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) async fn connect() -> Result<Docker, TestError> {
     let docker = Docker::connect_with_defaults().map_err(|error| out_of_reach(&error))?;
     let docker = docker.with_timeout(PATIENCE);
-    // An engine refuses a client that speaks of a newer version than its own.
+    // An engine refuses a client that requests a newer version than its own.
     let docker = docker.negotiate_version().await;
     docker.map_err(|error| out_of_reach(&error))
 }
@@ -51,7 +51,7 @@ pub(super) fn is_gone(error: &Error) -> bool {
     )
 }
 
-/// Writes an error with its causes, because "client error (Connect)" alone helps nobody.
+/// Formats an error with its causes, because "client error (Connect)" alone explains nothing.
 fn whole(error: &Error) -> String {
     if let Error::DockerResponseServerError { message, .. } = error {
         return message.trim().to_owned();

@@ -35,8 +35,8 @@ impl Network {
 
     async fn of(name: String, internal: bool) -> Result<Self, TestError> {
         let docker = engine::connect().await?;
-        // Old engines allow two networks of one name unless the request forbids it, and newer ones never do; only the
-        // look beforehand works with all.
+        // Old engines allow two networks of one name unless the request forbids it, and newer ones never do; only this
+        // check beforehand works with all.
         if docker.inspect_network(&name, None).await.is_ok() {
             let text = format!("there is a network {name} already");
             return Err(TestError::new(ErrorKind::Refused, text));
@@ -80,7 +80,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         let name = std::mem::take(&mut self.name);
-        // A thread of its own: a runtime cannot be waited for within itself.
+        // The removal needs a thread of its own, because a runtime cannot be waited for from within.
         let removal = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

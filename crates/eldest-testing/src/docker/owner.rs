@@ -15,7 +15,7 @@ use bollard::query_parameters::{
 
 use super::{ErrorKind, TestError, engine};
 
-/// The number of attempts to remove one kind of object; with the pauses, half a minute.
+/// The number of attempts to remove objects of one kind; with the pauses, half a minute.
 const TRIES: u32 = 150;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,8 +44,8 @@ pub fn owner_label() -> (&'static str, String) {
 ///
 /// # Errors
 ///
-/// The engine cannot be reached, or still refuses to remove something after half a minute; there is no `/proc` to look
-/// for owners in.
+/// The engine cannot be reached, or still refuses to remove something after half a minute; there is no `/proc` to find
+/// owners in.
 pub async fn sweep() -> Result<Vec<String>, TestError> {
     if !Path::new("/proc/self/stat").exists() {
         let text = "without /proc nobody can tell which owners still run";
@@ -56,7 +56,7 @@ pub async fn sweep() -> Result<Vec<String>, TestError> {
 
 pub(super) async fn sweep_by(docker: &Docker, tries: u32) -> Result<Vec<String>, TestError> {
     let mut swept = Vec::new();
-    // In this order: a network or a volume in use cannot be removed.
+    // The order matters: a network or a volume in use cannot be removed.
     for kind in [Kind::Container, Kind::Network, Kind::Volume] {
         kind.sweep(docker, tries, &mut swept).await?;
     }
@@ -70,15 +70,15 @@ enum Kind {
     Volume,
 }
 
-/// Something of a dead owner, and the name that people know it by.
+/// An object of a dead owner, and the name that people know it by.
 struct Left {
     id: String,
     name: String,
 }
 
 impl Kind {
-    /// Others may sweep as well, and be in the middle of removing a thing or what still uses it. So who did it does
-    /// not matter; what counts is that nothing is left.
+    /// Removes all objects of dead owners. Other sweeps may be removing the same objects, or containers that still use
+    /// them. So it does not matter which sweep removes an object; in the end none may be left.
     async fn sweep(
         self,
         docker: &Docker,
@@ -185,7 +185,7 @@ fn is_left(labels: Option<&HashMap<String, String>>) -> bool {
     owner.is_some_and(|owner| is_dead(owner))
 }
 
-/// A value of another form is nobody's to judge.
+/// Returns true if the value names a process that no longer runs. A value of another form names no process.
 fn is_dead(owner: &str) -> bool {
     let Some((pid, start)) = owner.split_once('-') else {
         return false;
@@ -196,10 +196,11 @@ fn is_dead(owner: &str) -> bool {
     }
 }
 
-/// When that process started, in clock ticks since boot; nothing if it has ended, though its parent has not yet looked.
+/// Returns when that process started, in clock ticks since boot. Returns `None` if it has ended, even if its parent has
+/// not waited for it.
 fn started(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets, and may hold anything.
+    // The second field is the program's name in brackets, and may contain any characters.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     let since_boot = fields.nth(18)?;
@@ -234,7 +235,7 @@ mod tests {
         let owner = format!("{}-{}", child.id(), started(child.id()).expect("it runs"));
         assert!(!is_dead(&owner));
         child.kill().expect("killed");
-        // SIGKILL takes a moment; a second is long.
+        // SIGKILL takes a moment to act; a second is ample.
         let zombie = (0..1_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             is_dead(&owner)

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::super::history::{Recorder, What};
 
-/// Where events go, and whom they hit.
+/// The recorder of events, and the node that they hit.
 pub(super) struct Record {
     recorder: Recorder,
-    /// A node of the election, or `None` for what all nodes depend on.
+    /// A node of the election, or `None` for a part that all nodes depend on.
     node: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Record {
         self.node.is_none()
     }
 
-    /// Records that it is so now, for certain.
+    /// Records that the event has certainly happened by now.
     pub(super) fn now(&self, what: What) {
         self.at(self.recorder.now(), what);
     }
@@ -35,15 +35,16 @@ impl Record {
     }
 }
 
-/// Something that is about to be asked of the engine. It happens at some time between the request and the answer, so
-/// it is recorded with both times; with the first alone if it is dropped without an answer, for it may have happened.
+/// A change that is about to be requested of the engine. It happens at some time between the request and the answer, so
+/// it is recorded with both times. If the step is dropped without an answer, it is recorded with the first time alone,
+/// because the change may have happened.
 pub(super) struct Step<'a> {
     pending: Option<(&'a Record, What)>,
     began: Duration,
 }
 
 impl<'a> Step<'a> {
-    /// Begins now. Without a record, or without anything to say, it says nothing.
+    /// Begins a step now. Without a record, or without an event, nothing is recorded.
     pub(super) fn begin(record: Option<&'a Record>, what: Option<What>) -> Self {
         Self {
             began: record.map_or(Duration::ZERO, |record| record.recorder.now()),
@@ -51,14 +52,14 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Records that it has happened for certain.
+    /// Records that the change has certainly happened.
     pub(super) fn made(self) {
         if let Some((record, what)) = &self.pending {
             record.now(what.clone());
         }
     }
 
-    /// Records that it has not happened for certain.
+    /// Records that the change has certainly not happened.
     pub(super) fn refused(mut self) {
         self.pending = None;
     }

@@ -57,7 +57,7 @@ impl Stage {
         history.events().to_vec()
     }
 
-    /// Returns who and what, in the order of the stamps.
+    /// Returns the nodes and events in the order of their stamps.
     fn records(&self) -> Vec<String> {
         self.events()
             .iter()
@@ -72,7 +72,7 @@ impl Stage {
     }
 }
 
-/// The container is frozen.
+/// Answers as an engine whose container is frozen.
 fn frozen(request: &str, before: usize) -> Answer {
     if request.contains("/json") {
         ("200 OK", FROZEN)
@@ -114,12 +114,12 @@ async fn a_frozen_container_that_is_killed_runs_no_more() {
     let stage = Stage::recorded_by(frozen).await;
     stage.container.kill().await.expect("killed");
     assert_eq!(stage.records(), ["node-1 KILLED"]);
-    // Engines that do not wake it leave it half dead.
+    // An engine that does not wake the container before a kill leaves it half dead.
     assert!(stage.call("/kill").answered <= stage.call("/unpause").arrived);
 }
 
 #[tokio::test]
-async fn what_the_engine_refuses_was_no_fault() {
+async fn refused_action_is_no_fault() {
     let refusing = |request: &str, before| {
         if request.starts_with("post ") {
             ("409 Conflict", r#"{"message":"no"}"#)
@@ -142,7 +142,7 @@ async fn what_the_engine_refuses_was_no_fault() {
 }
 
 #[tokio::test]
-async fn what_was_given_up_halfway_may_have_been_a_fault() {
+async fn abandoned_action_may_have_been_a_fault() {
     let stage = Stage::recorded_for_all(willing).await;
     let kill = stage.container.kill();
     let given_up = tokio::time::timeout(Duration::from_millis(1), kill).await;
@@ -208,7 +208,7 @@ async fn a_cut_is_a_fault_from_before_it_until_after_its_end() {
 }
 
 #[tokio::test]
-async fn what_hits_etcd_is_a_fault_for_everybody() {
+async fn fault_of_etcd_hits_all_nodes() {
     let stage = Stage::recorded_for_all(willing).await;
     let container = &stage.container;
     container.freeze().await.expect("frozen");

@@ -115,7 +115,8 @@ impl EtcdBuilder {
             let mut members = Etcd::prepare(&self, count)?;
             match launch_all(&mut members).await {
                 Ok(()) => return Ok(members),
-                // Somebody took a port between our look and the server's: again with others.
+                // Another process took a port after we chose it and before the server used it; the next attempt uses
+                // other ports.
                 Err(Failure::PortTaken(_)) if attempts < 5 => {}
                 Err(failure) => return Err(failure.into()),
             }

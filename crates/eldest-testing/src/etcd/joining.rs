@@ -1,4 +1,4 @@
-//! Prepares members with an empty folder for a cluster that is already there.
+//! Prepares members with an empty folder for a running cluster.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ impl Etcd {
             Some(data) => data.join(&self.setup.name),
         };
         let deadline = Instant::now() + START_DEADLINE;
-        // The process ends if the member that it asks has not heard of it yet.
+        // The process ends if the member that it asks does not know it yet.
         while let Err(error) = self.restart().await {
             if Instant::now() >= deadline {
                 return Err(error);

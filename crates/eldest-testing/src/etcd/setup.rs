@@ -1,4 +1,4 @@
-//! Holds everything to start a server from, again and again: its command line, its version and a folder for it.
+//! Holds everything that is needed to start a server repeatedly: its command line, its version and a folder for it.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,39 +12,39 @@ use super::builder::EtcdBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ports::Port;
 
-/// Room that a server needs in memory: it writes its log in pieces of 64 MB, one ahead.
+/// The memory that a server needs: it writes its log in pieces of 64 MB, one ahead.
 #[cfg(target_os = "linux")]
 const MEMORY_NEEDED: u64 = 1 << 30;
 
-/// Everything to start the server from, again and again.
+/// Everything that is needed to start the server repeatedly.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) options: EtcdBuilder,
-    /// The program and arguments before the binary when it is started.
+    /// The program and arguments that precede the binary.
     pub(super) through: Vec<OsString>,
     pub(super) binary: PathBuf,
     pub(super) version: Version,
     pub(super) name: String,
     pub(super) data: PathBuf,
     pub(super) client: Port,
-    /// Its port for clients by TLS, if it has one.
+    /// The port for clients over TLS, if the server has one.
     pub(super) tls: Option<Port>,
     pub(super) peer: Port,
     /// `name=peer url` of every member.
     pub(super) members: String,
-    /// True if the cluster was there before this member.
+    /// True if the member joins a cluster that already exists.
     pub(super) joins: bool,
-    /// The token that keeps clusters apart that by chance talk to each other.
+    /// The token that separates clusters which reach each other by accident.
     pub(super) token: String,
 }
 
 impl Setup {
-    /// How this member appears in the list of members.
+    /// Returns this member's entry in the list of members.
     pub(super) fn entry(&self) -> String {
         format!("{}={}", self.name, self.peer.url())
     }
 
-    /// Where clients reach it by TLS, if it serves TLS.
+    /// Returns the URL for clients over TLS, if the server has one.
     pub(super) fn tls_url(&self) -> Option<String> {
         let port = self.tls.as_ref()?;
         Some(format!("https://{}", port.address()))
@@ -104,7 +104,7 @@ fn is_etcd_s(variable: &OsStr) -> bool {
     variable.to_string_lossy().starts_with("ETCD_")
 }
 
-/// A new temporary folder. In memory if it can be: there even a server that insists on writing to the disk is quick.
+/// Creates a temporary folder, in memory if possible: there even a server that insists on writing to the disk is quick.
 pub(super) fn new_folder() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("eldest-etcd-");
@@ -130,7 +130,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// Asks the binary, once per process.
+    /// Asks the binary for its version, once per process.
     pub(super) fn of(binary: &Path) -> Result<Self> {
         static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Version>>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     for event in of_elections {
         elections.entry(&event.election).or_default().push(event);
     }
-    // Which faults hit a leader, by their places in `process`; one that hits many elections counts once.
+    // The faults that hit a leader, by their places in `process`; a fault that hits many elections counts once.
     let mut hits = BTreeSet::new();
     for (election, own) in elections {
         let view = View {
@@ -51,7 +51,7 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     Report::new(history, violations, counts)
 }
 
-/// Happens to a process, and so to all its elections.
+/// Returns true if the event happens to a process, and so to all its elections.
 fn of_process(what: &What) -> bool {
     matches!(
         what,
@@ -65,7 +65,8 @@ fn of_process(what: &What) -> bool {
     )
 }
 
-/// Both in order; of equal times, what happens to the process comes after what its elections recorded.
+/// Merges two ordered lists of events. At equal times, events of the process come after those that its elections
+/// recorded.
 fn merged<'a>(mut own: Vec<&'a Event>, process: &[&'a Event]) -> Vec<&'a Event> {
     own.extend(process);
     own.sort_by_key(|event| event.at);
@@ -87,7 +88,8 @@ fn count(view: &View<'_>, terms: &[Term<'_>], counts: &mut Counts) {
     counts.terms += terms.iter().filter(|term| term.valid.is_some()).count();
 }
 
-/// Each at the time at which it was surely made: a leader that was gone by then may not have been hit.
+/// Returns each fault at the time at which it had certainly begun: a leader that was gone by then may not have been
+/// hit.
 fn faults<'a>(process: &[&'a Event]) -> impl Iterator<Item = (usize, &'a Event)> {
     let events = process.iter().copied().enumerate();
     events.filter(|(index, event)| match event.what {
@@ -103,7 +105,7 @@ fn hit(fault: &Event, term: &Term<'_>) -> bool {
         && fault.at <= term.present.to
 }
 
-/// I6: each count of the end against the latest one of the same node before it.
+/// Checks I6: each count at the end against the latest earlier one of the same node.
 fn leaks(process: &[&Event], rules: &Rules, violations: &mut Vec<Violation>) {
     let mut baselines: BTreeMap<&str, (&Event, Resources)> = BTreeMap::new();
     for event in process.iter().copied() {

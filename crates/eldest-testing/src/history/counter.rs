@@ -1,4 +1,4 @@
-//! I3: the counter that only fenced writes raise.
+//! Checks I3: the counter that only fenced writes raise.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::{Event, Outcome, What};
 
 pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<Violation>) {
     let mut writes = Writes::read(view, counts);
-    // The values give the order in which the resource admitted the writes; the stamps do not, they are the writers'.
+    // The values give the order in which the resource admitted the writes. The stamps do not, because they are the
+    // writers'.
     writes.admitted.sort_by_key(|(value, _, _)| *value);
     let mut violate = |explanation, events: &[&Event]| {
         violations.push(Violation {
@@ -24,7 +25,7 @@ pub(super) fn check(view: &View<'_>, counts: &mut Counts, violations: &mut Vec<V
 
 #[derive(Default)]
 struct Writes<'a> {
-    /// The admitted writes: the value, the token, and when the writer heard of it.
+    /// The admitted writes: the value, the token, and the event of the writer that learned it.
     admitted: Vec<(u64, i64, &'a Event)>,
     unknown: u64,
     /// The counter at the end of the test.
@@ -34,7 +35,7 @@ struct Writes<'a> {
 impl<'a> Writes<'a> {
     fn read(view: &View<'a>, counts: &mut Counts) -> Self {
         let mut writes = Self::default();
-        // Writes that were sent and whose end was not written down yet, by node.
+        // Writes that were sent and have no recorded result yet, by node.
         let mut sent: BTreeMap<&str, u64> = BTreeMap::new();
         for event in view.events.iter().copied() {
             match &event.what {
@@ -63,7 +64,7 @@ impl<'a> Writes<'a> {
         writes
     }
 
-    /// Each write raised the counter once, and none came after one with a newer token.
+    /// Checks that each write raised the counter once, and that none came after one with a newer token.
     fn in_order(&self, violate: &mut impl FnMut(String, &[&Event])) {
         for pair in self.admitted.windows(2) {
             if pair[0].0 == pair[1].0 {
@@ -89,7 +90,8 @@ impl<'a> Writes<'a> {
         }
     }
 
-    /// The counter stands at no less than the writes that were surely made, and no more than those that may have been.
+    /// Checks the counter's final value: at least the number of writes that certainly took effect, and at most the
+    /// number that may have.
     fn add_up(&self, violate: &mut impl FnMut(String, &[&Event])) {
         let (sure, unknown) = (self.admitted.len() as u64, self.unknown);
         let most = sure + unknown;

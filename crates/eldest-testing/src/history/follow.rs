@@ -1,7 +1,7 @@
 //! Records one term from inside the leading node: its election, its validity every 10 ms, and the cancellation of its
 //! token.
 
-// The observer's timers are real ones, whatever clock the library under test is given.
+// The observer's timers use real time, even if the library under test has another clock.
 #![allow(clippy::disallowed_methods)]
 
 use std::time::Duration;
@@ -14,8 +14,8 @@ const EVERY: Duration = Duration::from_millis(10);
 
 impl Recorder {
     /// Records one term from the node's side: its election, now; then every 10 ms its validity, until it ends; and the
-    /// cancellation of its token, with the reason. Run the returned future in its own task, started first thing in the
-    /// work:
+    /// cancellation of its token, with the reason. Run the returned future in its own task, started as the first step
+    /// of the work:
     ///
     /// ```
     /// # #[tokio::main]
@@ -41,12 +41,12 @@ impl Recorder {
     /// # }
     /// ```
     ///
-    /// Do not use [`Leadership::spawn`](eldest::Leadership::spawn): its tasks are awaited before the key is given back,
+    /// Do not use [`Leadership::spawn`](eldest::Leadership::spawn): its tasks are awaited before the key is released,
     /// and this one ends only then. Work that blocks every thread of the runtime also blocks these checks; what they
     /// did not see is not checked.
     ///
-    /// The service itself records [`What::Left`] before it shuts down, if a test measures how fast it hands over, and
-    /// [`What::FencedWrite`] for its writes.
+    /// If a test measures how fast the service hands over, the service itself records [`What::Left`] before it shuts
+    /// down, and [`What::FencedWrite`] for its writes.
     ///
     /// # Panics
     ///
@@ -75,7 +75,7 @@ impl Recorder {
                 }
             }
             if !is_lost {
-                lost.cancelled().await; // it follows the end of validity at once
+                lost.cancelled().await; // the recording follows the end of validity at once
                 record_loss();
             }
         }

@@ -1,4 +1,4 @@
-//! Random valid histories are never reported; one corruption of such a history always is.
+//! Tests that random valid histories are never reported, and that one corruption of such a history always is.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::*;
 const TTL: u64 = 2000;
 const LAG: u64 = 500;
 
-/// How a term ends.
+/// The ways in which a term ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Released,
@@ -35,12 +35,12 @@ enum Early {
 struct Plan {
     end: End,
     early: Early,
-    /// Milliseconds.
+    /// The length of the term in milliseconds.
     length: u64,
     every: u64,
-    /// For each write: is the answer lost, and if so, was it admitted?
+    /// For each write: whether the answer is lost, and if so, whether the write was admitted.
     writes: Vec<(bool, bool)>,
-    /// How late the watcher is.
+    /// The watcher's delay, in milliseconds.
     late: u64,
 }
 
@@ -81,13 +81,13 @@ fn plans() -> impl Strategy<Value = Vec<Plan>> {
     prop::collection::vec(plan(), 2..8)
 }
 
-/// The parts of a term that a corruption needs.
+/// The parts of a term that a corruption changes.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     node: usize,
     token: i64,
     from: u64,
-    /// The last instant at which an overlap with it has no excuse.
+    /// The last instant at which an overlap with this term has no excuse.
     blame_until: u64,
 }
 
@@ -99,7 +99,7 @@ struct Valid {
     stopped: usize,
 }
 
-/// A little model of an election with three nodes, which writes what happens.
+/// A small model of an election with three nodes, which writes the events.
 struct Model {
     events: Vec<Event>,
     queue: VecDeque<(usize, i64)>,
@@ -193,7 +193,7 @@ impl Model {
             by_itself => (self.ends(to, by_itself, (node, token), last), to - 1),
         };
         if !last {
-            // The old leader tries once more.
+            // The old leader tries once more to write.
             let outcome = Outcome::Refused;
             self.node(to + 5000, node, What::FencedWrite { token, outcome });
         }
@@ -206,7 +206,7 @@ impl Model {
         (term, next + 1)
     }
 
-    /// The term until its end: what happens early, its samples and its writes.
+    /// Plays a term until its end: the early events, its samples and its writes.
     fn leads(&mut self, term: Range<u64>, plan: &Plan, (node, token): (usize, i64)) {
         let from = term.start;
         self.node(from, node, What::Elected { token });
@@ -236,7 +236,7 @@ impl Model {
         }
     }
 
-    /// The node gives its term up, or stops to renew its lease. Returns when its key goes.
+    /// Ends a term: the node releases it, or no longer renews its lease. Returns when its key is deleted.
     fn ends(&mut self, to: u64, end: End, (node, token): (usize, i64), last: bool) -> u64 {
         let (gone, back) = match end {
             End::Released => {
@@ -349,7 +349,7 @@ fn reported(events: Vec<Event>, invariant: Invariant) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// Two different terms, the older first.
+/// Returns two different terms, the older first.
 fn two(terms: &[Term], a: Index, b: Index) -> (Term, Term) {
     let first = a.index(terms.len() - 1);
     let second = first + 1 + b.index(terms.len() - 1 - first);
@@ -357,7 +357,7 @@ fn two(terms: &[Term], a: Index, b: Index) -> (Term, Term) {
 }
 
 impl Term {
-    /// The token of an event by which this node leads.
+    /// Returns the token of an event that shows this node as the leader.
     fn led<'e>(&self, event: &'e mut Event) -> Option<&'e mut i64> {
         let own = event.node == format!("n{}", self.node);
         match &mut event.what {

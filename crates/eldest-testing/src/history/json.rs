@@ -7,7 +7,7 @@ use super::Event;
 
 const UNKNOWN: &str = "no event that this version knows";
 
-/// The event as one line, with its line end.
+/// Formats the event as one line, with its line end.
 pub(super) fn line(event: &Event) -> io::Result<String> {
     Ok(serde_json::to_string(event)? + "\n")
 }
@@ -18,7 +18,7 @@ pub(super) fn read_file(path: &Path, events: &mut Vec<Event>) -> io::Result<()> 
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         match serde_json::from_slice(line) {
             Ok(event) => events.push(event),
-            // Empty, or broken off by a kill.
+            // The line is empty, or was cut off by a kill.
             Err(error) if error.is_eof() => {}
             Err(error) => {
                 let problem = problem(&error);
@@ -30,7 +30,8 @@ pub(super) fn read_file(path: &Path, events: &mut Vec<Event>) -> io::Result<()> 
     Ok(())
 }
 
-/// One line, as [`Recorder::to_file`](super::Recorder::to_file) writes them: for who follows a file that grows.
+/// Parses one line, as [`Recorder::to_file`](super::Recorder::to_file) writes it, for programs that follow a growing
+/// file.
 impl std::str::FromStr for Event {
     type Err = io::Error;
 
@@ -63,7 +64,7 @@ pub(super) mod nanos {
     }
 }
 
-/// The same for a time that may not be there.
+/// Formats an optional time in nanoseconds.
 pub(super) mod some_nanos {
     use std::time::Duration;
 

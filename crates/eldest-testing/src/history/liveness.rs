@@ -9,28 +9,28 @@ use super::{Event, Rules, What};
 
 /// A point at which the state may change.
 enum Point<'a> {
-    /// Somebody leads: one more.
+    /// One more node leads.
     Begins,
-    /// ... one fewer; the leader that stopped.
+    /// One fewer node leads; this one stopped.
     Ends(&'a str),
     Event(&'a Event),
 }
 
-/// The token under which a node that the rules expect is live.
+/// The token under which an expected node is listed as live.
 const EXPECTED: i64 = i64::MIN;
 
 #[derive(Default)]
 struct State<'a> {
     leaders: usize,
-    /// Candidates: node and token.
+    /// The candidates, by node and token.
     live: BTreeSet<(&'a str, i64)>,
     paused: BTreeSet<&'a str>,
-    /// Faults that nobody has healed: node and name.
+    /// The faults that have not ended, by node and name.
     faults: BTreeMap<(&'a str, &'a str), Duration>,
 }
 
 impl<'a> State<'a> {
-    /// Somebody ought to become the leader now.
+    /// Returns true if a candidate should become the leader now.
     fn vacant(&self) -> bool {
         self.leaders == 0
             && self.faults.is_empty()
@@ -40,7 +40,7 @@ impl<'a> State<'a> {
                 .any(|(node, _)| !self.paused.contains(node))
     }
 
-    /// Takes an event in. Returns true if the time allowed for a takeover starts again.
+    /// Applies an event. Returns true if the time allowed for a takeover starts again.
     fn apply(&mut self, event: &'a Event) -> bool {
         let node = event.node.as_str();
         match &event.what {
@@ -95,7 +95,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// Returns the changes of who leads or must lead, in the order of time; at the same time, beginnings first and ends last.
+/// Returns the changes of leaders and candidates in the order of time; at the same time, beginnings first and ends
+/// last.
 fn points<'a>(
     view: &View<'a>,
     terms: &[Term<'a>],
@@ -109,7 +110,7 @@ fn points<'a>(
         }
     }
     for (index, event) in view.events.iter().copied().enumerate() {
-        // A process need not lead until it goes on for certain.
+        // A process need not lead until it certainly runs again.
         if event.what != What::Resumed || !is_repeated(event, &view.events[index + 1..]) {
             points.push((event.at, 1, Point::Event(event)));
         }

@@ -1,4 +1,4 @@
-//! I1: terms do not overlap, and which overlaps have an excuse.
+//! Checks I1: terms do not overlap, unless the overlap has an excuse.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(super) fn check(
     }
 }
 
-/// Which of the two was stopped while the other led, and for how long.
+/// Returns which of the two nodes was stopped while the other led, and for how long.
 fn while_stopped<'t, 'a>(
     a: &'t Term<'a>,
     b: &'t Term<'a>,
@@ -89,7 +89,7 @@ fn while_stopped<'t, 'a>(
         .or_else(|| shared(b, span_a).map(|shared| (b, a, shared)))
 }
 
-/// The older key was deleted early, and the overlap is what follows from that.
+/// Returns true if the older key was deleted early, and the overlap follows from that.
 fn excused(
     a: &Term<'_>,
     b: &Term<'_>,
@@ -103,22 +103,23 @@ fn excused(
         })
 }
 
-/// The events that bear on deletions, taken out of the many samples once.
+/// The events that concern deletions, taken out of the many samples once.
 #[derive(Default)]
 struct Deletions<'a> {
     /// The lease of each key.
     leases: BTreeMap<i64, i64>,
     /// When each key was first seen to be deleted.
     deleted: BTreeMap<i64, Duration>,
-    /// Whose key it is, and since when.
+    /// The event that names each key's owner and its first moment.
     owners: BTreeMap<i64, &'a Event>,
-    /// Requests to delete, by us, by others and by guards, and leaving.
+    /// Requests to delete, by our nodes, by others and by guards, and departures.
     asked: Vec<&'a Event>,
     /// etcd's answers about each lease.
     said: BTreeMap<i64, Vec<(Duration, Option<Duration>)>>,
 }
 
-/// Keys deleted although nobody of us asked and the lease had time left: create revision and time of deletion.
+/// Returns the keys that were deleted although none of our nodes requested it and the lease had time left: create
+/// revision and time of deletion.
 fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
     let mut all = Deletions::default();
     for event in view.events.iter().copied() {
@@ -178,7 +179,7 @@ impl Deletions<'_> {
         }
     }
 
-    /// One of us had asked for the deletion, or given up what the key stands for.
+    /// Returns true if one of our nodes had requested the deletion, or had given up the key's place.
     fn by_us(&self, key: i64, deleted: Duration) -> bool {
         let owner = self.owners.get(&key);
         let mut before = self.asked.iter().take_while(|event| event.at <= deleted);
@@ -192,7 +193,8 @@ impl Deletions<'_> {
         })
     }
 
-    /// A guard deleted the key. A guard that does this to a leader breaks the promise, so it excuses nothing.
+    /// Returns true if a guard deleted the key. A guard that does this to a leader breaks the promise, so it excuses
+    /// nothing.
     fn by_guard(&self, key: i64, until: Duration) -> bool {
         let lease = self.leases.get(&key).copied().unwrap_or_default();
         let mut before = self.asked.iter().take_while(|event| event.at <= until);
@@ -209,7 +211,8 @@ impl Deletions<'_> {
         })
     }
 
-    /// etcd had promised the lease a longer life, and the lease as a whole is gone, so it was no delete of a key.
+    /// Returns true if etcd had promised the lease a longer life and the whole lease is gone, so that the key was not
+    /// deleted alone.
     fn revoked(&self, key: i64, deleted: Duration, until: Duration) -> bool {
         let lease = self.leases.get(&key).copied().unwrap_or_default();
         let said = self.said.get(&lease).map_or(&[][..], Vec::as_slice);

@@ -43,7 +43,7 @@ impl Recorder {
 
     /// Writes to a file with the same clock: every event is appended as a line of JSON before
     /// [`record`](Recorder::record) returns, so that a killed process loses nothing. Events recorded earlier are not
-    /// carried over.
+    /// copied to the file.
     ///
     /// # Errors
     ///
@@ -100,11 +100,11 @@ impl Recorder {
             election: election.into(),
             what,
         };
-        // A panic elsewhere leaves whole events behind, so a poisoned lock is still good.
+        // A panic elsewhere leaves only whole events behind, so a poisoned lock is still usable.
         match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(events) => events.push(event),
             Sink::File(file, path) => {
-                // One write of one line: lines of processes that share the file do not mix.
+                // One line is one write, so lines of processes that share the file do not mix.
                 let line = json::line(&event);
                 if let Err(error) = line.and_then(|line| file.write_all(line.as_bytes())) {
                     panic!("cannot record to {}: {error}", path.display());
@@ -156,7 +156,7 @@ impl fmt::Debug for Recorder {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn boottime() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is ever negative, and nanoseconds are below a billion.
+    // Neither value is ever negative, and nanoseconds are below a billion.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -76,15 +76,15 @@ pub struct Counts {
     pub writes_unknown: usize,
     /// Elections whose seniority was checked against the independent watcher.
     pub elections_checked_for_seniority: usize,
-    /// Elections that could not be checked, because the watcher knows nothing of the time.
+    /// Elections that could not be checked, because the watcher has no record of the time.
     pub elections_hidden_by_gaps: usize,
-    /// Keys that others deleted early.
+    /// Keys that other parties deleted early.
     pub deleted_early: usize,
     /// Overlaps that follow from such a deletion.
     pub overlaps_after_early_delete: usize,
-    /// Overlaps with a process that was stopped and had not checked yet.
+    /// Overlaps with a process that was stopped and had not checked its term yet.
     pub overlaps_while_stopped: usize,
-    /// Faults that nobody healed; liveness was not checked after them.
+    /// Faults that never ended; liveness was not checked after them.
     pub open_faults: usize,
 }
 
@@ -94,7 +94,7 @@ pub struct Counts {
 pub struct Report {
     /// All violations, by election and invariant.
     pub violations: Vec<Violation>,
-    /// The counts of what there was to check.
+    /// The counts of the history's contents.
     pub counts: Counts,
     timeline: String,
     origin: Duration,
@@ -126,7 +126,7 @@ impl Report {
         assert!(self.is_ok(), "the history breaks its promises\n{self}");
     }
 
-    /// Ends the test if too little happened for it to mean anything.
+    /// Ends the test if the history has too few events to prove anything.
     ///
     /// # Panics
     ///
@@ -194,7 +194,7 @@ fn name(event: &Event) -> &str {
     }
 }
 
-/// Equal things that a node did one after another.
+/// Equal events of a node, one after another.
 struct Run {
     label: String,
     from: Duration,
@@ -202,9 +202,9 @@ struct Run {
     times: usize,
 }
 
-/// Above this many lines a node's timeline is cut to the surroundings of the violations.
+/// The number of lines above which a node's timeline is cut to the surroundings of the violations.
 const LONG: usize = 60;
-/// How much is shown around a violation.
+/// How much time is shown around a violation.
 const AROUND: Duration = Duration::from_secs(30);
 
 fn timeline(history: &History, violations: &[Violation], origin: Duration) -> String {

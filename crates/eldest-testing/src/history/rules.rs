@@ -63,7 +63,8 @@ impl Rules {
     }
 
     /// Makes it a violation that another node leads between the last check before a stop and the first check after it.
-    /// Only for tests whose stops are shorter than the rest of the lease: no implementation can keep it otherwise.
+    /// Use it only for tests whose stops are shorter than the rest of the lease: otherwise no implementation can meet
+    /// it.
     pub fn stopped_counts_as_leading(mut self, yes: bool) -> Self {
         self.stopped_counts_as_leading = yes;
         self

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Event, Outcome, What};
 
-/// One election's part of a history.
+/// The part of a history that concerns one election.
 pub(super) struct View<'a> {
     /// The election.
     pub(super) election: &'a str,
@@ -18,13 +18,13 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// A time for people: seconds since the history began.
+    /// Formats a time for people: seconds since the history began.
     pub(super) fn at(&self, time: Duration) -> String {
         seconds(time.saturating_sub(self.origin))
     }
 }
 
-/// A duration for people.
+/// Formats a duration for people.
 pub(super) fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())
 }
@@ -41,7 +41,7 @@ impl Span {
         self.to.saturating_sub(self.from)
     }
 
-    /// The time both share. Spans that only touch share none; an instant inside the other is shared.
+    /// Returns the time that both spans share. Spans that only touch share none; an instant inside the other is shared.
     pub(super) fn overlap(self, other: Span) -> Option<Span> {
         (self.from < other.to && other.from < self.to).then(|| Span {
             from: self.from.max(other.from),
@@ -50,21 +50,21 @@ impl Span {
     }
 }
 
-/// The trust of one node in one token.
+/// The time in which one node trusted one token.
 pub(super) struct Term<'a> {
     pub(super) node: &'a str,
     pub(super) token: i64,
-    /// From the first to the last yes, with the events at both ends.
+    /// The span from the first to the last valid sample, with the events at both ends.
     pub(super) valid: Option<(Span, [&'a Event; 2])>,
-    /// For each stop that began while the node took itself for the leader: from the last yes before it to the first
-    /// check after it.
+    /// For each stop that began while the node took itself for the leader: from the last valid sample before it to the
+    /// first check after it.
     pub(super) stopped: Vec<Span>,
-    /// When, to the best of our knowledge, this node led: from its election or first yes to the first event after
-    /// its last yes that says otherwise. Never too short, so a vacancy that it leaves is a vacancy.
+    /// The best estimate of when this node led: from its election or first valid sample to the first event after its
+    /// last valid sample that says otherwise. It is never too short, so a vacancy beside it is a real one.
     pub(super) present: Span,
 }
 
-/// The token of an event of a term, and whether it says that the node leads.
+/// Returns the token of an event of a term, and whether the event says that the node leads.
 pub(super) fn says(what: &What) -> Option<(i64, Says)> {
     Some(match what {
         What::Elected { token } => (*token, Says::Elected),
@@ -83,7 +83,7 @@ pub(super) enum Says {
     No,
 }
 
-/// Token and value of an admitted write.
+/// Returns token and value of an admitted write.
 pub(super) fn admitted(what: &What) -> Option<(i64, u64)> {
     match what {
         What::FencedWrite {
@@ -94,7 +94,8 @@ pub(super) fn admitted(what: &What) -> Option<(i64, u64)> {
     }
 }
 
-/// Returns true if the same is recorded once more, later: it took a moment, and only then was it sure.
+/// Returns true if the same event is recorded once more later. Then it took a moment, and only the later record is
+/// certain.
 pub(super) fn is_repeated(event: &Event, later: &[&Event]) -> bool {
     let about_it = |other: &&&Event| {
         let same_node = other.node == event.node;
@@ -111,7 +112,7 @@ pub(super) fn is_repeated(event: &Event, later: &[&Event]) -> bool {
     next.is_some_and(|next| next.what == event.what)
 }
 
-/// All terms, ordered by their first yes (those without one by presence).
+/// Returns all terms, ordered by their first valid sample (those without one by presence).
 pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
     let mut said: BTreeMap<(&str, i64), Vec<(Says, &Event)>> = BTreeMap::new();
     let mut process: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
@@ -136,7 +137,7 @@ pub(super) fn terms<'a>(view: &View<'a>) -> Vec<Term<'a>> {
 }
 
 impl Term<'_> {
-    /// The first yes, or the beginning of presence where there is no sample.
+    /// Returns the time of the first valid sample, or the beginning of presence where there is none.
     pub(super) fn begins(&self) -> Duration {
         self.valid.map_or(self.present.from, |(span, _)| span.from)
     }
@@ -196,7 +197,7 @@ fn term<'a>(
     })
 }
 
-/// The time around a stop in which the node has not noticed what became of its term.
+/// Returns the time around a stop in which the node has not noticed the end of its term.
 fn stopped(
     pause: Duration,
     said: &[(Says, &Event)],
@@ -213,7 +214,7 @@ fn stopped(
     let (says, last) = said
         .iter()
         .rfind(|(_, event)| resumed.is_none_or(|at| event.at < at))?;
-    // A process of the same name that was started after a kill knows nothing of this term.
+    // A process of the same name that was started after a kill does not know this term.
     let died = process
         .iter()
         .any(|event| event.what == What::Killed && (last.at..pause).contains(&event.at));

@@ -1,4 +1,4 @@
-//! For each invariant a minimal history that breaks it and a nearly identical one that does not.
+//! Tests each invariant by a minimal history that breaks it and a nearly identical one that does not.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn truth(at: u64, revision: i64, change: Change) -> Event {
     on(at, "etcd", What::Truth { revision, change })
 }
 
-/// Each key has the lease 100 + its revision.
+/// Returns a created key, whose lease is 100 + its revision.
 fn created(at: u64, revision: i64) -> Event {
     let change = Change::Created {
         key: format!("eldest/jobs/{revision}"),
@@ -95,7 +95,7 @@ fn rules() -> Rules {
     Rules::new(TTL)
 }
 
-/// The history breaks this and nothing else.
+/// Asserts that the history breaks this invariant and no other.
 fn breaks(invariant: Invariant, events: impl IntoIterator<Item = Event>) -> Report {
     breaks_under(&rules(), invariant, events)
 }

@@ -1,4 +1,4 @@
-//! I2: a token belongs to one node and tokens grow. I4: who is elected holds the oldest live key.
+//! Checks I2: a token belongs to one node and tokens grow. Checks I4: the elected node holds the oldest live key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::report::{Counts, Invariant, Violation};
 use super::terms::{Says, View, admitted, says};
 use super::{Change, Event, Rules, What};
 
-/// I2.
+/// Checks I2.
 pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
     let mut violate = |explanation, events: [&Event; 2]| {
         violations.push(Violation {
@@ -47,7 +47,8 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
                 [earlier, event],
             );
         }
-        // The first act of a term. Later ones may be stamped late, but then they are overlaps or stale writes.
+        // Only the first event of a term counts. Later ones may be stamped late, but then they are overlaps or stale
+        // writes.
         if let Some(token) = act(&event.what)
             && acted.insert(token)
         {
@@ -63,8 +64,8 @@ pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Returns true if the counter admitted the first write before the second, whenever their nodes recorded that: a process that was
-/// stopped in the middle of a write records it when it wakes up.
+/// Returns true if the counter admitted the first write before the second, even if their nodes recorded them later: a
+/// process that was stopped in the middle of a write records it when it continues.
 fn counted_before(first: &Event, second: &Event) -> bool {
     let value = |event: &Event| admitted(&event.what).map(|(_, value)| value);
     value(first)
@@ -72,7 +73,7 @@ fn counted_before(first: &Event, second: &Event) -> bool {
         .is_some_and(|(first, second)| first < second)
 }
 
-/// The token, where it must be the node's own.
+/// Returns the token, for events in which it must be the node's own.
 fn owned(what: &What) -> Option<i64> {
     match what {
         What::Joined {
@@ -83,7 +84,7 @@ fn owned(what: &What) -> Option<i64> {
     }
 }
 
-/// The token, where something was done with it.
+/// Returns the token, for events in which the node used it.
 fn act(what: &What) -> Option<i64> {
     match what {
         What::Guarded { token } => Some(*token),
@@ -91,17 +92,17 @@ fn act(what: &What) -> Option<i64> {
     }
 }
 
-/// The watcher's knowledge of one key.
+/// The watcher's knowledge about one key.
 struct Key {
-    /// Its deletion's revision.
+    /// The revision at which the key was deleted.
     deleted: Option<i64>,
-    /// When it was first seen to be the oldest.
+    /// The time at which the key was first seen to be the oldest.
     oldest: Option<Duration>,
-    /// Which key kept it from being the oldest, as long as it was not.
+    /// The older key in front of it, while there was one.
     elder: i64,
 }
 
-/// I4.
+/// Checks I4.
 pub(super) fn check_seniority(
     view: &View<'_>,
     rules: &Rules,
@@ -154,7 +155,7 @@ pub(super) fn check_seniority(
 
 struct Truth<'a> {
     keys: BTreeMap<i64, Key>,
-    /// From, to: revisions between which nothing is known.
+    /// The pairs of revisions between which nothing is known.
     gaps: Vec<(i64, i64)>,
     changes: Vec<(i64, &'a Change, &'a Event)>,
 }
@@ -208,7 +209,8 @@ fn replay<'a>(view: &View<'a>) -> Option<Truth<'a>> {
     })
 }
 
-/// Each key of the changes, which are in order: when it was deleted, when it became the oldest, and who was before it.
+/// Returns for each key of the ordered changes when it was deleted, when it became the oldest, and which key was before
+/// it.
 fn lives(changes: &[(i64, &Change, &Event)]) -> BTreeMap<i64, Key> {
     let mut keys: BTreeMap<i64, Key> = BTreeMap::new();
     let mut live: BTreeSet<i64> = BTreeSet::new();

@@ -3,7 +3,7 @@
 //! It shares no code with the library under test: a bare client, a list, a watch from a known revision. If that
 //! revision has been compacted, it lists again and records a [`Change::Gap`].
 
-// The observer's timers are real ones, whatever clock the library under test is given.
+// The observer's timers use real time, even if the library under test has another clock.
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
@@ -21,21 +21,21 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{Change, Recorder, What};
 use crate::error::{Error as TestError, Result as TestResult};
 
-/// The node under which etcd's side is recorded.
+/// The node name for events of etcd.
 const NODE: &str = "etcd";
 /// The pause between two requests about the leases of the oldest keys.
 const POLL: Duration = Duration::from_millis(250);
 /// The time limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
-/// How long a watch may be silent before it is asked for progress, and then given up.
+/// How long a watch may be silent before the recorder requests its progress, and then abandons it.
 const SILENCE: Duration = Duration::from_secs(2);
 /// The pause after an error.
 const RETRY: Duration = Duration::from_millis(100);
-/// The time limit of the final list, and then of the watch that has to reach its revision.
+/// The time limit of the final list, and then of the watch that must reach its revision.
 const STOP: Duration = Duration::from_secs(10);
 /// The number of keys whose leases are polled: the leader's and its successor's.
 const ELDEST: usize = 2;
-/// The largest answer, which may be large after an outage.
+/// The maximum size of an answer, which may be large after an outage.
 const MESSAGE_LIMIT: usize = 256 << 20;
 
 /// Records the changes of one election's keys, and the life of its leader's lease, until it is stopped.
@@ -79,13 +79,13 @@ struct State {
     departed: Vec<(i64, u8)>,
 }
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 enum Ended {
-    /// Everything requested is recorded.
+    /// All requested changes are recorded.
     Complete,
     /// The next revision is compacted.
     Compacted,
-    /// Any other end; continue from the same revision.
+    /// The watch ended otherwise; continue from the same revision.
     Broken,
 }
 
@@ -195,7 +195,7 @@ impl Drop for TruthRecorder {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,7 +215,7 @@ impl Shared {
             .client
             .kv_client()
             .max_decoding_message_size(MESSAGE_LIMIT);
-        // With the values: from 3.7 on etcd does not tell the leases of keys alone.
+        // The values are requested too, because etcd from 3.7 on does not report the leases of keys alone.
         let options = GetOptions::new().with_prefix();
         let answer = kv.get(&*self.prefix, Some(options)).await?;
         let keys = answer
@@ -230,7 +230,7 @@ impl Shared {
         Ok(Listing { revision, keys })
     }
 
-    /// Makes what is known equal to a newer list and records the difference, with a gap if there is any.
+    /// Brings the recorded state up to a newer list and records the difference, with a gap if there is any.
     fn reconcile(&self, listing: Listing, gap: bool) {
         let mut state = self.state();
         let State { known, departed } = &mut *state;
@@ -296,7 +296,7 @@ impl Shared {
         let mut heard = Instant::now();
         let mut asked = Instant::now();
         loop {
-            // While it stops it asks for progress often, else only of a silent watch.
+            // While it stops, it requests progress often; otherwise only of a silent watch.
             let goal = stopped.borrow_and_update().clone();
             let ask_after = if goal.is_some() { RETRY / 2 } else { SILENCE };
             let message = tokio::select! {
@@ -330,8 +330,8 @@ impl Shared {
                     self.apply(event.event_type(), kv);
                 }
             }
-            // Progress answers only once every watch of the stream has been served (from etcd 3.5 on; an older one
-            // answers at once, and what it still holds back shows as a difference to the list).
+            // A progress answer comes only once every watch of the stream has been served (from etcd 3.5 on; an older
+            // one answers at once, and the changes that it still holds back show as a difference to the list).
             let progress = !message.created() && message.events().is_empty();
             let reached = message.header().map_or(0, ResponseHeader::revision);
             if let Some(goal) = goal
@@ -371,7 +371,7 @@ impl Shared {
         }
     }
 
-    /// Asks again and again how long the leases of the oldest keys live yet, and whether those of deleted keys are gone.
+    /// Polls how long the leases of the oldest keys still live, and whether those of deleted keys are gone.
     async fn poll(self: Arc<Self>) {
         loop {
             let mut wanted: Vec<i64> = {
@@ -395,7 +395,7 @@ impl Shared {
             wanted.dedup();
             wanted.retain(|lease| *lease != 0);
             if !wanted.is_empty() {
-                // Without an answer there is no evidence, and nothing to record.
+                // Without an answer there is no evidence, so nothing is recorded.
                 let _ = timeout(REQUEST, self.ask(&wanted)).await;
             }
             sleep(POLL).await;
@@ -413,8 +413,8 @@ impl Shared {
                 .await?;
             answers.push((at, *lease, answer));
         }
-        // A deposed leader of etcd may still answer. A linearizable read proves who leads: the same raft term in a
-        // read that began after the answer means the same leader.
+        // A deposed leader of etcd may still answer. A linearizable read proves which member leads: the same raft term
+        // in a read that began after the answer means the same leader.
         let options = GetOptions::new().with_count_only();
         let proof = self
             .client
@@ -426,7 +426,7 @@ impl Shared {
         };
         for (at, lease, answer) in answers {
             let gone = answer.ttl() < 0 && answer.granted_ttl() == 0;
-            // A leader that has not taken over its leases yet gives "for ever".
+            // A leader that has not taken over its leases yet reports them as endless.
             let sane = answer.ttl() <= answer.granted_ttl() + 120;
             let left = match u64::try_from(answer.ttl()) {
                 Ok(left) if sane => Some(Duration::from_secs(left)),
@@ -453,7 +453,7 @@ impl Shared {
     }
 }
 
-/// Never blocks for long: a full queue means that the stream is stuck.
+/// Requests progress. It never blocks for long: a full queue means that the stream is stuck.
 async fn ask_for_progress(stream: &mut WatchStream) -> Result<(), Error> {
     timeout(REQUEST, stream.request_progress())
         .await

@@ -1,4 +1,5 @@
-//! Cases that random requests do not reach: leases that expire, watches from the future, and requests that are too large.
+//! Tests cases that random requests do not reach: leases that expire, watches from the future, and requests that are
+//! too large.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +21,14 @@ fn put(key: &[u8], value: Vec<u8>, lease: i64) -> Step {
     })
 }
 
-/// Both answer the same.
+/// Asserts that both servers answer the same, and returns the answer.
 async fn both(pair: &mut Pair, step: &Step) -> Result<Answer> {
     let (etcd, us) = try_join(pair.real.take(step), pair.ours.take(step)).await?;
     ensure!(etcd == us, "{step:?}: etcd answers {etcd:?}, and we {us:?}");
     Ok(etcd)
 }
 
-/// From a grant of a second to the deletion of its key.
+/// Grants a lease of a second, and waits until its key is deleted.
 async fn expiry(side: &mut Side) -> Result<(Vec<Answer>, Vec<Said>, Duration)> {
     let begun = Instant::now();
     let steps = [
@@ -43,7 +44,7 @@ async fn expiry(side: &mut Side) -> Result<(Vec<Answer>, Vec<Said>, Duration)> {
     let renewed = Instant::now();
     loop {
         let said = side.said().await?.remove(&7).unwrap_or_default();
-        // Created, put, deleted.
+        // The three events: created, put, deleted.
         if said.len() == 3 {
             let took = renewed.elapsed();
             answers.push(side.take(&Step::Renew(0x77)).await?);
@@ -73,7 +74,7 @@ fn a_lease_expires_as_with_etcd() -> Result<()> {
             etcd.0 == us.0 && etcd.1 == us.1,
             "etcd: {etcd:?}\nwe: {us:?}"
         );
-        // The shortest term is two seconds; what has expired is looked for twice a second.
+        // The shortest term is two seconds, and expired leases are searched twice a second.
         for (who, took) in [("etcd", etcd.2), ("we", us.2)] {
             ensure!(
                 took >= Duration::from_millis(1900),
@@ -90,7 +91,7 @@ fn a_lease_expires_as_with_etcd() -> Result<()> {
 }
 
 #[test]
-fn a_watch_from_the_future_keeps_its_stream_from_telling_progress() -> Result<()> {
+fn watch_from_the_future_keeps_its_stream_from_reporting_progress() -> Result<()> {
     run(async {
         let mut pair = Pair::start().await?;
         both(&mut pair, &Draw::watch_all()).await?;
@@ -137,7 +138,7 @@ fn a_request_that_is_too_large_is_refused_in_etcd_s_words() -> Result<()> {
     })
 }
 
-/// As the library joins several elections at once.
+/// Returns the join of one election, in the form in which the library joins several at once.
 fn join(election: usize, lease: i64) -> TxnOp {
     let (key, prefix) = (format!("e{election}/1"), format!("e{election}/"));
     let some = GetOptions::new().with_prefix().with_limit(3);
@@ -169,7 +170,7 @@ fn joins_that_share_a_transaction_are_answered_as_by_etcd() -> Result<()> {
         )
         .await?;
         both(&mut pair, &Draw::watch_all()).await?;
-        // Its own key; others, more than are read; and somebody where nobody may stand.
+        // The keys: its own, more than a join reads, and one in an election where no candidate may be.
         for key in ["e1/1", "e2/5", "e2/6", "e2/7", "e2/8", "e3/0"] {
             both(&mut pair, &put(key.as_bytes(), b"o".to_vec(), lease)).await?;
         }
@@ -184,7 +185,7 @@ fn joins_that_share_a_transaction_are_answered_as_by_etcd() -> Result<()> {
             let taken = matches!(answer, Answer::Txn(_));
             ensure!(taken == (number <= 126), "{number} joins: {answer:?}");
         }
-        // None is put where one may not be: the lease is gone, and one election is there twice.
+        // Nothing is put if one operation fails: the lease is gone, or one election occurs twice.
         let gone = both(&mut pair, &joins(800..804, 0x22)).await?;
         ensure!(matches!(gone, Answer::Refused(..)), "{gone:?}");
         let twice = Txn::new().and_then([join(900, lease), join(900, lease)]);

@@ -6,7 +6,7 @@ use etcd_client::proto::{
 };
 use fastrand::Rng;
 
-/// At most twelve: etcd's sort keeps the order of equals only up to there.
+/// Twelve keys at most: etcd's sort keeps the order of equal keys only up to there.
 const KEYS: [&[u8]; 10] = [
     b"a",
     b"a\0",
@@ -21,9 +21,9 @@ const KEYS: [&[u8]; 10] = [
 ];
 const ENDS: [&[u8]; 8] = [b"\0", b"a", b"a0", b"b", b"c", b"\xff", b"a/\0", b"\0\0"];
 const VALUES: [&[u8]; 4] = [b"", b"1", b"2", b"longer"];
-/// Leases that a walk grants; nobody else does.
+/// The leases of a walk. No other client grants leases.
 const LEASES: [i64; 4] = [0x11, 0x22, 0x33, i64::MAX];
-/// Long enough not to expire while a walk goes on, and reported in whole seconds.
+/// Terms too long to expire during a walk, which are reported in whole seconds.
 const TTLS: [i64; 4] = [1_000, 5_000, 9_000_000_000, 9_000_000_001];
 
 /// One step of a walk.
@@ -59,7 +59,7 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 pub(crate) struct Draw {
     rng: Rng,
-    /// The real etcd is 3 point this: what older ones do otherwise is not drawn.
+    /// The minor version of the real etcd 3; behaviour of older versions is not drawn.
     minor: u32,
     pub(crate) revision: i64,
 }
@@ -73,7 +73,7 @@ impl Draw {
         }
     }
 
-    /// One that hears of everything.
+    /// Returns a watch that receives every event.
     pub(crate) fn watch_all() -> Step {
         Step::Watch(Watch {
             id: 7,
@@ -144,7 +144,7 @@ impl Draw {
         }
     }
 
-    /// Mostly one that there was, sometimes one ahead.
+    /// Returns a revision near the present one: mostly an existing one, sometimes one ahead.
     fn near(&mut self) -> i64 {
         let back = self.rng.i64(-2..20);
         (self.revision - back).max(-1)
@@ -155,7 +155,7 @@ impl Draw {
     }
 
     fn range(&mut self) -> PbRangeRequest {
-        // Also an order and a target that there are not.
+        // Orders and targets that do not exist are drawn, too.
         let (orders, targets) = if self.minor >= 6 && self.rng.u32(..40) == 0 {
             (4, 6)
         } else {
@@ -217,7 +217,7 @@ impl Draw {
     fn compare(&mut self) -> PbCompare {
         let near = self.near().max(0);
         let target = self.rng.i32(0..5);
-        // Sometimes not what the target says.
+        // The names sometimes contradict the target.
         let named = if self.seldom() {
             self.rng.i32(0..5)
         } else {
@@ -244,7 +244,7 @@ impl Draw {
     }
 
     fn txn(&mut self, depth: u32) -> PbTxnRequest {
-        // Now and then more than etcd takes, and just as many.
+        // Now and then there are more comparisons than etcd accepts, or exactly as many.
         let compares = match self.rng.u32(..60) {
             0 => 129,
             1 => 128,
@@ -266,9 +266,9 @@ impl Draw {
         let request = match self.rng.u32(..100) {
             30..65 => Some(PbTxnOpRequest::RequestPut(self.put())),
             65..80 => {
-                // In a transaction etcd does not see that a range without an end overlaps a put, and when a key that it
+                // In a transaction etcd does not see that a range without an end overlaps a put. When a key that it
                 // deleted and made again in one revision is compacted, etcd 3.7.2 ends with "range failed to find
-                // revision pair". Nothing that may be asked of it here.
+                // revision pair". So this test never draws such a range.
                 let mut delete = self.delete();
                 if delete.range_end == b"\0" {
                     delete.range_end = b"\xff\xff\xff".to_vec();
@@ -279,10 +279,10 @@ impl Draw {
             99 => None,
             _ => {
                 let mut range = self.range();
-                // They tell the leases of keys alone.
+                // Older versions report the leases of keys without values.
                 range.keys_only &= self.minor >= 7;
                 if self.minor < 6 {
-                    // Puts are looked at first, and refused for another reason.
+                    // Puts are checked first, and refused for another reason.
                     range.revision = 0;
                 }
                 Some(PbTxnOpRequest::RequestRange(range))

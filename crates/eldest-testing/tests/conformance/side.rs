@@ -26,7 +26,7 @@ use tonic_prost::ProstCodec;
 
 use super::draw::{Step, Watch};
 
-/// Patience with what ought to be there at once.
+/// The time limit for answers that should come at once.
 const SOON: Duration = Duration::from_secs(10);
 /// Shorter than etcd's round for watches that begin in the past.
 const AGAIN: Duration = Duration::from_millis(15);
@@ -60,7 +60,7 @@ pub(crate) enum Answer {
         ids: BTreeSet<i64>,
     },
     Refused(Code, String),
-    /// A watch stream tells by itself.
+    /// The request was sent; its effect shows on the watch stream.
     Sent,
 }
 
@@ -84,15 +84,15 @@ pub(crate) enum Said {
 /// One server.
 pub(crate) struct Side {
     pub(crate) name: &'static str,
-    /// The real etcd is 3 point this: older ones tell the leases of keys without values.
+    /// The minor version of the real etcd 3: older versions report the leases of keys without values.
     minor: u32,
     channel: Channel,
     watches: Option<Watches>,
-    /// The store's, as far as it is known.
+    /// The revision of the store, as far as it is known.
     pub(crate) revision: i64,
 }
 
-/// A stream of watches and what was heard on it.
+/// A stream of watches and the messages received on it.
 struct Watches {
     requests: mpsc::Sender<PbWatchRequest>,
     heard: Arc<Mutex<Heard>>,
@@ -103,14 +103,14 @@ struct Watches {
 #[derive(Default)]
 struct Heard {
     by_id: BTreeMap<i64, Vec<Said>>,
-    /// Revisions of progress that was asked for.
+    /// The revisions of requested progress reports.
     progress: Vec<i64>,
     created: usize,
     canceled: usize,
     live: BTreeSet<i64>,
     /// The live watches that a compaction has ended.
     compacted: BTreeSet<i64>,
-    /// Where watches begin that wait for a revision to come.
+    /// The revision at which the watches begin that wait for a future one.
     ahead: i64,
     broken: Option<String>,
 }
@@ -215,7 +215,8 @@ impl Side {
                 let say = |answer: PbLeaseTimeToLiveResponse| Answer::Lease {
                     revision: revision_of(answer.header),
                     granted: answer.granted_ttl,
-                    // Whole, within what a walk may take; or gone.
+                    // The time left is compared in whole seconds, within the time that a walk may take; `None` if the
+                    // lease is gone.
                     left: (answer.ttl < answer.granted_ttl - 60).then_some(answer.ttl),
                     keys: answer.keys.into_iter().collect(),
                 };
@@ -234,12 +235,12 @@ impl Side {
         }
     }
 
-    /// Forgets the watches and what they said.
+    /// Drops the watches and their messages.
     pub(crate) fn hang_up(&mut self) {
         self.watches = None;
     }
 
-    /// The latest revision at which one of the watches begins.
+    /// Returns the latest revision at which one of the watches begins.
     pub(crate) fn ahead(&self) -> i64 {
         let watches = self.watches.as_ref();
         watches.map_or(0, |watches| watches.read(|heard| heard.ahead))
@@ -353,7 +354,8 @@ impl Side {
         self.settle().await
     }
 
-    /// As long as a watch that a compaction has ended is not canceled, etcd tells no progress on its stream.
+    /// Cancels the watches that a compaction has ended: while one of them exists, etcd reports no progress on its
+    /// stream.
     async fn sweep(&mut self) -> Result<()> {
         while let Some(id) = match &self.watches {
             Some(watches) => lock(&watches.heard).compacted.pop_first(),
@@ -372,14 +374,14 @@ impl Side {
             cancel.watch_id = id;
         }
         watches.send(union).await?;
-        // One that is not there is not answered for.
+        // A watch that does not exist is not answered.
         if let Some(before) = before {
             watches.until(|heard| heard.canceled > before).await?;
         }
         Ok(())
     }
 
-    /// Waits until every watch has received everything.
+    /// Waits until every watch has received all events.
     async fn settle(&mut self) -> Result<()> {
         let Some(watches) = &self.watches else {
             return Ok(());
@@ -415,7 +417,7 @@ impl Side {
         Ok(timeout(within, answered).await.is_ok())
     }
 
-    /// The revisions of all progress that was reported.
+    /// Returns the revisions of all reported progress.
     pub(crate) fn progress(&self) -> Option<i64> {
         let watches = self.watches.as_ref()?;
         watches.read(|heard| heard.progress.last().copied())

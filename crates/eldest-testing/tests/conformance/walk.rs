@@ -14,7 +14,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use super::draw::{Draw, Step};
 use super::side::{Answer, Side};
 
-/// Steps from one empty store to the next.
+/// The number of steps from one empty store to the next.
 const STEPS: usize = 120;
 
 /// The server in this process, over a real socket and in real time.
@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// How much of what was compared there was.
+/// The number of compared answers and events.
 #[derive(Debug, Default)]
 struct Seen {
     answers: usize,
@@ -115,7 +115,7 @@ async fn walk(
         draw.revision = *revision;
         let step = draw.step();
         if matches!(step, Step::Watch(_)) {
-            // The moment at which it is served is unknown while another waits for a revision to come.
+            // The moment at which the watch is served is unknown while another one waits for a future revision.
             catch_up(real, ours, revision, tally).await?;
         }
         both(&step, real, ours, revision, tally)
@@ -125,7 +125,7 @@ async fn walk(
     catch_up(real, ours, revision, tally).await?;
     (real.revision, ours.revision) = (*revision, *revision);
     said(real, ours, tally).await?;
-    // The next walk finds nothing.
+    // The next walk begins with an empty store.
     let all = PbDeleteRequest {
         key: vec![0],
         range_end: vec![0],
@@ -140,7 +140,7 @@ async fn walk(
     Ok(())
 }
 
-/// Writes until no watch waits for a revision to come.
+/// Writes until no watch waits for a future revision.
 async fn catch_up(
     real: &mut Side,
     ours: &mut Side,
@@ -180,7 +180,7 @@ async fn both(
     Ok(())
 }
 
-/// Both answers around the first line in which they differ.
+/// Returns both answers around the first line in which they differ.
 fn difference(etcd: &Answer, us: &Answer) -> String {
     let (etcd, us) = (format!("{etcd:#?}"), format!("{us:#?}"));
     let same = etcd

@@ -1,4 +1,4 @@
-//! Sessions that are abandoned, against a real etcd.
+//! Tests sessions that are abandoned, against a real etcd.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use crate::Result;
 
 const TTL: Duration = Duration::from_secs(2);
-/// etcd looks for expired leases each half second, after its own election timeout of a second; the rest is the machine's.
+/// etcd searches for expired leases each half second, after its own election timeout of a second; the rest is for a
+/// busy machine.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
 fn options(identity: &str) -> SessionOptions {
@@ -32,7 +33,7 @@ async fn a_crashed_leader_leaves_its_key_until_the_lease_has_run_out() -> Result
     let next = timeout(TTL + TAKEOVER, waits.elected()).await??;
     assert!(!leadership.is_valid());
     assert!(next.fencing_token() > leadership.fencing_token());
-    // The last renewal lies a third of the TTL back at most.
+    // The last renewal was at most a third of the TTL ago.
     assert!(begun.elapsed() + Duration::from_millis(100) > TTL * 2 / 3);
     assert_eq!(etcd.get(leadership.key()).await?, None);
     assert_eq!(etcd.metric(REVOKED).await, revocations, "nobody asked");
@@ -41,11 +42,11 @@ async fn a_crashed_leader_leaves_its_key_until_the_lease_has_run_out() -> Result
     Ok(())
 }
 
-/// Calls of `LeaseRevoke`, from any caller.
+/// The number of calls of `LeaseRevoke`, from any caller.
 const REVOKED: &str = r#"grpc_server_handled_total{grpc_method="LeaseRevoke"}"#;
 
 #[tokio::test]
-async fn a_session_that_connected_by_itself_cannot_crash() -> Result {
+async fn session_connected_without_the_crate_cannot_crash() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let refused = crash(&session).expect_err("its tasks are the runtime's");

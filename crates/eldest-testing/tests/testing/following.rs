@@ -26,7 +26,7 @@ async fn a_followed_term_is_sampled_from_its_election_to_its_end() -> Result {
         (history.events().iter().filter(|event| valid(event)).count() >= 3).then_some(())
     })
     .await?;
-    // While etcd stands still, the token is cancelled and the rest of the validity is used up.
+    // While etcd is stopped, the token is cancelled and the rest of the validity passes.
     etcd.pause();
     timeout(GUARD, followed).await??;
     etcd.resume();
@@ -35,7 +35,7 @@ async fn a_followed_term_is_sampled_from_its_election_to_its_end() -> Result {
     let leadership = candidate.elected().await?;
     let second = leadership.fencing_token();
     let followed = recorder.follow("n1", leadership.term());
-    leadership.resign().await?; // before it first looks
+    leadership.resign().await?; // before its first check
     timeout(GUARD, followed).await?;
 
     let history = recorder.history()?;

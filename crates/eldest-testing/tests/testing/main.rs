@@ -1,4 +1,4 @@
-//! The test tools themselves: servers, clusters and the proxy do what the other tests rely on.
+//! Tests the test tools themselves: servers, clusters and the proxy work as the other tests require.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 #![allow(clippy::float_cmp)] // metrics that count are whole numbers
 
@@ -18,5 +18,5 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 
 const GUARD: Duration = Duration::from_secs(10);
 
-/// How long something is watched not to happen.
+/// How long a test watches that an event does not happen.
 const WHILE: Duration = Duration::from_millis(200);

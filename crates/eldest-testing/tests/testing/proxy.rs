@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::{GUARD, Result, WHILE};
 
-/// Sends back what it hears, and counts it.
+/// A server that sends back the bytes that it receives, and counts them.
 struct Echo {
     address: String,
     heard: Arc<AtomicUsize>,
@@ -91,7 +91,7 @@ async fn a_proxy_passes_bytes_both_ways_on_several_connections() -> Result {
     assert_echoes(&mut first).await?;
     assert_eq!(proxy.connections(), 2);
     echo.has_heard(15).await?;
-    // Much more than one piece, and the end of the input reaches the server and comes back.
+    // The data exceed one piece. The end of the input also reaches the server and comes back.
     let much = vec![7; 3_000_000];
     let (mut reading, mut writing) = first.into_split();
     let write = async {
@@ -287,7 +287,7 @@ async fn a_dropped_proxy_resets_refuses_and_leaves_no_task() -> Result {
 }
 
 #[tokio::test]
-async fn a_put_whose_answer_is_lost_is_an_error_to_the_client_and_done_in_etcd() -> Result {
+async fn put_with_a_lost_answer_is_an_error_but_takes_effect() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let mut client = Client::connect([proxy.endpoint()], None).await?;

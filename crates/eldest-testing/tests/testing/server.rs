@@ -1,4 +1,4 @@
-//! One server: it starts, stops, pauses, restarts, and leaves nothing behind.
+//! Tests one server: it starts, stops, pauses, restarts, and leaves nothing behind.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn runs(pid: u32) -> bool {
         .is_some_and(|(_, state)| !state.starts_with('Z'))
 }
 
-/// The processes that name `text` among their arguments.
+/// Returns the processes that name `text` among their arguments.
 #[cfg(target_os = "linux")]
 fn processes_naming(text: &Path) -> Vec<PathBuf> {
     let text = text.to_str().expect("plain path");
@@ -121,7 +121,7 @@ async fn a_paused_server_lets_calls_hang_and_answers_them_when_resumed() -> Resu
 }
 
 #[tokio::test]
-async fn a_killed_server_refuses_at_once_and_restarts_with_its_port_and_data() -> Result {
+async fn killed_server_refuses_and_restarts_with_its_port_and_data() -> Result {
     let mut etcd = Etcd::start().await?;
     let endpoint = etcd.endpoint();
     etcd.client().await.put("a", "1", None).await?;
@@ -185,7 +185,7 @@ async fn a_given_data_folder_is_kept_and_used_again() -> Result {
     Ok(())
 }
 
-/// A new folder; the crate `tempfile` is not a dependency of tests.
+/// Makes a new folder. Tests do not depend on the crate `tempfile`.
 fn tempfile_dir() -> Result<PathBuf> {
     let name = format!("eldest-test-{}", std::process::id());
     let folder = std::env::temp_dir().join(name);

@@ -1,4 +1,4 @@
-//! `eventually` polls often enough to be quick, and so seldom that waiting costs little.
+//! Tests that `eventually` polls often enough to be quick, and so seldom that waiting costs little.
 
 use std::time::Duration;
 

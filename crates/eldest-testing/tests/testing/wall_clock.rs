@@ -1,4 +1,4 @@
-//! Tests that a moved wall clock is seen by the process that it is given to.
+//! Tests that a process sees the wall clock that it is given.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use eldest_testing::WallClock;
 
 use crate::Result;
 
-/// The wall clock of a process, in seconds.
+/// Returns the wall clock of a process, in seconds.
 fn seconds(clock: &WallClock) -> Result<i64> {
     let mut command = Command::new("date");
     clock.apply_to(command.arg("+%s"));

@@ -1,4 +1,5 @@
-//! Leaderships that a test makes up, and the etcd in memory at a port. Its tests under a paused clock are in `memory.rs`.
+//! Tests leaderships that a test makes up, and the etcd in memory at a port. The tests under a paused clock are in
+//! `memory.rs`.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ async fn a_fake_term_is_extended_and_runs_out_by_its_own_clock() {
 }
 
 #[test]
-fn a_fake_term_needs_no_runtime_to_be_looked_at() {
+fn fake_term_can_be_read_without_a_runtime() {
     let (leadership, control) = fake_leadership("jobs", 7);
     control.expire();
     assert!(!leadership.is_valid());
@@ -43,7 +44,7 @@ fn a_fake_term_needs_no_runtime_to_be_looked_at() {
 }
 
 #[test]
-fn each_reason_leaves_a_fake_term_valid_for_as_long_as_it_does_a_real_one() {
+fn each_reason_ends_a_fake_term_as_it_ends_a_real_one() {
     let grace = Duration::from_secs(2);
     for (reason, valid_for) in [
         (LostReason::LeaseExpiring, grace),

@@ -1,4 +1,4 @@
-//! `build`: what it costs a user to build the library with its default features, beside etcd-client by itself.
+//! `build`: the cost of building the library with its default features, beside etcd-client by itself.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,9 +24,9 @@ pub(super) const BENCH: Bench = Bench {
     peer: |_, _| async { bail!("build has no peers") }.boxed(),
 };
 
-/// The package of each peer: the least that anybody needs is the client.
+/// The package of each peer. The limit is the client, which every program needs.
 const PACKAGES: [(&str, &str); 2] = [("limit", "without"), ("eldest", "with")];
-/// Kinds of dependencies that a program needs when it runs, and when it is built.
+/// The dependencies that a program needs when it runs, and when it is built.
 const CRATES: [(&str, &str); 2] = [("crates", "normal"), ("crates to build", "normal,build")];
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -94,7 +94,7 @@ async fn cargo(folder: &Path, target: Option<&Path>, args: &[&str]) -> Result<St
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How many there are in the output of `cargo tree --prefix none`, whose first line is the package itself.
+/// Counts the crates in the output of `cargo tree --prefix none`, whose first line is the package itself.
 fn crates(tree: &str) -> usize {
     let named = tree.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! `handover`: from the leader's wish to resign to the moment at which its successor knows that it leads.
+//! `handover`: the time from the leader's decision to resign to the moment at which its successor knows that it leads.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked),
 };
 
-/// Against a delete and a bare event of it, with as many watchers.
+/// The target: this many times a bare delete and its event, with as many watchers.
 const TO_LIMIT: f64 = 1.3;
-/// Up to that many candidates.
+/// The target for few applies up to that many candidates.
 const FEW: usize = 100;
 const TO_GO: f64 = 0.6;
-/// With more, following the predecessor.
+/// The target with more candidates, which follow their predecessor.
 const MANY_TO_GO: f64 = 0.9;
 const MANY_TO_TWO: f64 = 1.5;
-/// As the answers of `stages` have them.
+/// The stages, in the order of the answers of `stages`.
 const STAGES: [&str; 4] = [
     "with its stages",
     "to the driver",
@@ -64,10 +64,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     };
     for n in sizes.iter().copied() {
         let names: &[&str] = match n {
-            // A process for each of more would be measured, rather than what they do.
+            // With a process for each of more candidates, the processes would be measured instead of their hand-overs.
             2 => &["limit", GUARDED, "eldest", "go", "rpc", "etcdctl", "kazoo"],
             ..=FEW => &["limit", GUARDED, "eldest", "go", "rpc", "kazoo"],
-            // With 500 who wait by its election service, etcd 3.7 gave no answer within 90 s.
+            // With 500 candidates that wait by its election service, etcd 3.7 gave no answer within 90 s.
             _ => &["limit", GUARDED, "eldest", "go"],
         };
         let mut peers = run.peers(names).await?;
@@ -76,7 +76,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
                 .await?;
         }
         let samples = run.samples(if n > FEW { 300 } else { 500 }, 60);
-        // A message to each who watches the whole queue.
+        // Each candidate that watches the whole queue receives a message.
         let watchers = u32::try_from(n.min(WHOLE_QUEUE))?;
         let pause = match n {
             // The next candidate has joined in the round before: Go's would still be catching up (see `handover-fresh`).
@@ -89,7 +89,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         run.report.rows(group, &rows);
         let own = rows.iter().find(|row| row.peer == "eldest");
         let own = own.map(|row| row.samples.p50());
-        // No leader may leave the comparison out (see `Standing::resign`).
+        // A leader must always make the comparison (see `Standing::resign`).
         run.report
             .ratio(group, &rows, ("eldest", GUARDED), TO_LIMIT);
         if n <= FEW {
@@ -114,11 +114,11 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Measures where the time goes: of the limit, of the limit that compares what it deletes, of that with the library's
-/// watches, and of the library, which logs the moments meanwhile. The processes are their own, for a peer that logs is
-/// slower.
+/// Measures the stages of a hand-over: of the limit, of the limit that compares before it deletes, of that with the
+/// library's watches, and of the library, which logs the moments meanwhile. They have processes of their own, because a
+/// peer that logs is slower.
 async fn stages(run: &mut Run<'_>, n: usize, pause: Duration) -> Result<()> {
-    // In a short queue it watches what the others watch.
+    // In a short queue the library watches the same keys as the others.
     let names = ["limit", GUARDED, "eldest", WATCHFUL];
     let names = &names[..if n > WHOLE_QUEUE { 4 } else { 3 }];
     let mut peers = run.peers(names).await?;

@@ -1,5 +1,5 @@
-//! `idle`: one election whose leader does nothing: processor time, memory, requests, allocations. Each peer has an etcd of its
-//! own, so that what etcd counts is its alone.
+//! `idle`: one election whose leader does nothing: processor time, memory, requests, allocations. Each peer has an etcd
+//! of its own, so that etcd's counts are the peer's alone.
 
 use std::time::Duration;
 

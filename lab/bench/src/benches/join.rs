@@ -1,4 +1,5 @@
-//! `join`: from `campaign` to leading, where nobody else stands and the session is open; an election of its own each time.
+//! `join`: the time from `campaign` to leading, with no other candidate and an open session; each time in a new
+//! election.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| handover::peer(context, asked),
 };
 
-/// Against one bare transaction of the same kind.
+/// The target: this many times one bare transaction of the same kind.
 const TO_LIMIT: f64 = 1.3;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `locks`: a lock that nobody else wants, taken and released; a lock for which 100 wait, handed over.
+//! `locks`: the time to acquire and release a free lock, and to hand over a lock for which 100 wait.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked),
 };
 
-/// Taken and released, against the two bare transactions.
+/// The target for a free lock: this many times the two bare transactions.
 const ALONE_TO_LIMIT: f64 = 1.2;
 const HANDOVER_TO_GO: f64 = 0.5;
 const WAITING: usize = 100;
@@ -50,7 +50,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         number += 1;
         format!("alone lock-{number}")
     };
-    // Its second figure: held, and released.
+    // The second figure: held and released.
     let rows = run
         .interleave_part(&mut peers, samples, pause, Part::milliseconds(1), ask)
         .await;

@@ -1,4 +1,5 @@
-//! `many`: one session that stands in many elections and leads them all: how long it takes, and what it costs then.
+//! `many`: one session that is a candidate in many elections and leads them all: how long that takes, and what it costs
+//! afterwards.
 
 mod bare;
 
@@ -33,19 +34,19 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked).boxed(),
 };
 
-/// Against bare calls that lead as many, with as many watches.
+/// The target: this many times the bare calls that lead as many, with as many watches.
 const TO_LIMIT: f64 = 1.5;
-/// Against Go's rate.
+/// The target, as a part of Go's time.
 const TO_GO: f64 = 1.0 / 5.0;
 const BYTES_EACH: f64 = 4096.0;
-/// The fewest elections of which the memory of each can be measured, and is held against that.
+/// The fewest elections with which the memory of each can be measured and compared with the target.
 const SOME: usize = 100;
 const MANY: usize = 1_000;
-/// Seconds for which the lease lives that renewals are counted of.
+/// The TTL, in seconds, of the lease whose renewals are counted.
 const RENEWED: u64 = 5;
-/// `keys` is the limit without its watches: what these cost is the difference.
+/// The peers. `keys` is the limit without its watches, so the difference is their cost.
 const PEERS: [&str; 5] = ["limit", "keys", "eldest", "go", "rpc"];
-/// etcd's election service answers one call after the other, and late.
+/// The most elections by etcd's election service, which answers one call after the other, and late.
 const MOST_BY_RPC: usize = 1_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -86,7 +87,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         for name in ["eldest", "go"] {
             leaders.extend(Leader::start(run, name).await?);
         }
-        // At once, for nothing of it is time.
+        // All peers are measured at once, because no time is measured.
         let window = Duration::from_secs(if run.options.quick { 3 } else { 30 });
         let costs = leaders.into_iter().map(|leader| leader.costs(n, window));
         for (name, costs) in try_join_all(costs).await? {
@@ -96,7 +97,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The objects and the requests a second that one peer causes.
+/// The objects and the requests per second that one peer causes.
 struct Costs {
     leases: f64,
     watch_streams: f64,
@@ -105,11 +106,12 @@ struct Costs {
     requests: f64,
     /// Memory that the process has written to, for each election.
     written: f64,
-    /// Bytes that the library's allocator handed out, for each election.
+    /// Bytes allocated by the library's allocator, for each election.
     allocated: Option<f64>,
 }
 
-/// Each peer has an etcd of its own, for etcd counts for all of its clients, and forgets those that have left in its own time.
+/// A leading peer. Each peer has an etcd of its own, because etcd counts all of its clients together, and forgets those
+/// that have left after a delay.
 struct Leader {
     peer: Peer,
     etcd: Etcd,
@@ -124,7 +126,7 @@ impl Leader {
 
     async fn costs(self, n: usize, window: Duration) -> Result<(String, Costs)> {
         let Self { mut peer, etcd } = self;
-        // So that it is renewed while we look.
+        // The lease is renewed during the measurement.
         peer.ask(&format!("ttl {RENEWED}")).await?;
         peer.ask("lead warm 1").await?;
         let before = Counts::read(&etcd).await?;
@@ -163,7 +165,7 @@ fn report_costs(run: &mut Run<'_>, n: usize, name: &str, costs: &Costs) {
         ("watchers", "", costs.watchers),
         ("idle", "req/s", costs.requests),
     ];
-    // With few elections, most of the memory would be the process' own.
+    // With few elections, most of the memory would belong to the process itself.
     if n >= SOME {
         rows.push(("memory each", "B", costs.written));
         rows.extend(costs.allocated.map(|bytes| ("allocated each", "B", bytes)));
@@ -197,8 +199,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Once what the joins left to be read has been read: an idle session sends two requests for each renewal, and renews
-    /// every third of its TTL.
+    /// Reads the counters once the session is idle: then it sends two requests for each renewal, and renews every third
+    /// of its TTL.
     async fn settled(etcd: &Etcd) -> Result<Self> {
         const QUIET: Duration = Duration::from_secs(1);
         const MOST_WHEN_QUIET: f64 = 4.0;
@@ -296,14 +298,14 @@ async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(f64, T)> {
     Ok((nanos(start.elapsed()), done))
 }
 
-/// How long it takes to lead; what resigning takes does not count.
+/// Returns how long it takes to lead; resigning is not included.
 async fn lead_and_resign(session: &eldest::Session, prefix: &str, n: usize) -> Result<Vec<f64>> {
     let (took, led) = timed(lead(session, prefix, n)).await?;
     try_join_all(led.iter().map(Leadership::resign)).await?;
     Ok(vec![took])
 }
 
-/// Leads so many elections, all asked for at once.
+/// Leads so many elections, all requested at once.
 async fn lead(session: &eldest::Session, prefix: &str, n: usize) -> Result<Vec<Leadership>> {
     let one = |number: usize| async move {
         let election = session.election(format!("{prefix}/{number}"))?;

@@ -26,23 +26,23 @@ use futures::future::BoxFuture;
 use crate::peer::{Asked, Context};
 use crate::run::Run;
 
-/// One bench.
+/// A bench.
 pub(crate) struct Bench {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Is part of `--check`.
+    /// True if the bench is part of `--check`.
     pub(crate) checked: bool,
-    /// `cargo xtask bench all` runs it with every kind of etcd.
+    /// True if `cargo xtask bench all` runs the bench with every kind of etcd.
     pub(crate) for_each_kind: bool,
-    /// Programs of others that it compares with, or runs; see [`crate::outside`].
+    /// The external programs that the bench compares with or runs; see [`crate::outside`].
     pub(crate) others: &'static [&'static str],
-    /// Measures.
+    /// Runs the measurements.
     pub(crate) run: for<'a> fn(&'a mut Run<'_>) -> BoxFuture<'a, Result<()>>,
     /// The work of a process of this bench that was started as a peer.
     pub(crate) peer: fn(Context, Asked) -> BoxFuture<'static, Result<()>>,
 }
 
-/// All, in the order in which they run.
+/// All benches, in the order in which they run.
 pub(crate) const BENCHES: &[Bench] = &[
     handover::BENCH,
     handover_fresh::BENCH,

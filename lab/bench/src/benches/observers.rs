@@ -1,4 +1,4 @@
-//! `observers`: many onlookers of one election, until all know the new leader.
+//! `observers`: many observers of one election, until all know the new leader.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ async fn peer(context: Context, asked: Asked) -> Result<()> {
     }
 }
 
-/// Waits until all have seen `leader`.
+/// Waits until all observers have seen `leader`.
 async fn all(seen: &mut Seen, leader: i64, count: usize) -> Result<()> {
     let mut left = count;
     while left > 0 {
@@ -66,7 +66,7 @@ async fn all(seen: &mut Seen, leader: i64, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// The library's: observers of one session, while two others take turns.
+/// The library's observers of one session, while two others lead in turns.
 async fn watched(context: Context, mut asked: Asked) -> Result<()> {
     let (tell, mut seen) = mpsc::unbounded_channel();
     let onlooker = eldest_peer::session(&context).await?;
@@ -109,7 +109,7 @@ async fn watched(context: Context, mut asked: Asked) -> Result<()> {
     Ok(())
 }
 
-/// Two candidates that take turns.
+/// Two candidates that lead in turns.
 struct Turns {
     leader: Leadership,
     leading: (Session, Election),
@@ -152,7 +152,7 @@ impl Turns {
     }
 }
 
-/// One put, and as many bare watchers on one stream.
+/// Measures one put, with as many bare watchers on one stream.
 async fn bare(context: Context, mut asked: Asked) -> Result<()> {
     let mut client = context.client().await?;
     let (tell, mut seen) = mpsc::unbounded_channel();

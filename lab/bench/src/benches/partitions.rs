@@ -1,5 +1,5 @@
-//! `partitions`: 10,000 partitions over three members, one of which is killed: how long until all are owned again, how much
-//! moves that need not, and what that asks of etcd.
+//! `partitions`: 10,000 partitions over three members, one of which is killed. Measures how long it takes until all are
+//! owned again, how many move without need, and how many requests etcd receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ pub(super) const BENCH: Bench = Bench {
 const PARTITIONS: usize = 10_000;
 const MEMBERS: usize = 3;
 const TTL: Duration = Duration::from_secs(5);
-/// From the last renewal etcd keeps the keys for a TTL, looks every half second, and its member takes what is free; what
-/// a busy machine adds is another second.
+/// After the last renewal, etcd keeps the keys for a TTL and searches every half second; then members take the free
+/// partitions. A busy machine may add another second.
 const OWNED_AGAIN: Duration = Duration::from_millis(6_500);
 const PATIENCE: Duration = Duration::from_secs(120);
 const REQUESTS: &str = "grpc_server_msg_received_total";

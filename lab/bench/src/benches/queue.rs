@@ -1,5 +1,5 @@
-//! `queue`: 1,000 candidates of one election in 10 processes; its leader leaves. How long until the next one leads, and how
-//! many messages etcd sends for it.
+//! `queue`: 1,000 candidates of one election in 10 processes; the leader resigns. Measures the time until the next one
+//! leads, and the messages that etcd sends for it.
 
 use anyhow::{Context as _, Result};
 use futures::FutureExt;
@@ -20,9 +20,9 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const PROCESSES: usize = 10;
-/// Messages for each change of a longer queue against one of a shorter: once a queue is long, each candidate but the first
-/// two watches its own key and two before it, however many there are. Renewals count too, and those grow with the number of
-/// sessions.
+/// The messages for each change of a longer queue, compared with a shorter one. In a long queue each candidate but the
+/// first two watches its own key and two before it, however many candidates there are. Renewals count too, and grow
+/// with the number of sessions.
 const LONGER_TO_SHORTER: f64 = 1.2;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -49,7 +49,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The messages that etcd sent for each change.
+/// Measures the messages that etcd sent for each change.
 async fn one(run: &mut Run<'_>, name: &str, n: usize) -> Result<Option<f64>> {
     let mut peers = Vec::new();
     for _ in 0..PROCESSES {

@@ -1,5 +1,5 @@
-//! `requests`: how many messages etcd gets, and how often the library asks for memory, for each hand-over, join and lock.
-//! Counted, not timed: so a change for the worse is noticed on a busy machine too.
+//! `requests`: the messages that etcd receives and the allocations of the library for each hand-over, join and lock.
+//! They are counted, not timed, so a regression is noticed on a busy machine too.
 
 use anyhow::{Context as _, Result};
 use futures::FutureExt;
@@ -23,13 +23,13 @@ pub(super) const BENCH: Bench = Bench {
 /// A kind of operation whose requests and allocations are counted, and the limits for one.
 struct Counted {
     what: &'static str,
-    /// The bench whose processes do it.
+    /// The bench whose processes do the operation.
     bench: &'static str,
     candidates: usize,
-    /// One to end, one to begin, and one each for the watch that goes and the one that comes. A twentieth of one is for
-    /// renewals that fall into the time.
+    /// One message each to end a term, to begin one, to cancel a watch and to create one. A twentieth of one is for
+    /// renewals that happen meanwhile.
     messages: f64,
-    /// A tenth above the most that was counted in ten runs.
+    /// A tenth above the highest count of ten runs.
     allocations: f64,
 }
 
@@ -70,7 +70,7 @@ const MESSAGES: &str = "grpc_server_msg_received_total";
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     for counted in &COUNTED {
         let [mut messages, mut allocations] = <[Vec<Row>; 2]>::default();
-        // One after the other: etcd counts for all of its clients.
+        // The peers run one after the other, because etcd counts all of its clients together.
         for name in ["limit", "eldest", GO] {
             let Some((sent, allocated)) = count(run, counted, name).await? else {
                 continue;
@@ -102,7 +102,7 @@ fn row(peer: &str, figure: f64) -> Row {
     }
 }
 
-/// Messages and allocations for each.
+/// Returns the messages and allocations for each operation.
 async fn count(
     run: &mut Run<'_>,
     counted: &Counted,
@@ -123,7 +123,7 @@ async fn count(
         1 => format!("alone {what}-{name}-{number}"),
         _ => "handover".to_owned(),
     };
-    // Connections and other things that are made once are not counted.
+    // Connections and other objects that are made once are not counted.
     peer.ask(&ask(TIMES)).await?;
     let (sent, allocated) = (received(run).await?, allocations(&mut peer).await?);
     for number in 0..TIMES {
@@ -147,7 +147,7 @@ async fn received(run: &mut Run<'_>) -> Result<f64> {
     Ok(sum)
 }
 
-/// None: its allocator does not count.
+/// Returns the peer's allocations; `None` if its allocator does not count.
 async fn allocations(peer: &mut crate::peer::Peer) -> Result<Option<f64>> {
     if peer.name != "eldest" {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! `route`: what it costs to send a request to the leader, by the routed client and through a node that does not lead, beside
-//! a call of the leader at its address; and what becomes of requests while the leader changes.
+//! `route`: the cost of sending a request to the leader, by the routed client and through a node that does not lead,
+//! beside a direct call of the leader; and the fate of requests while the leader changes.
 
 mod callers;
 mod node;
@@ -33,13 +33,13 @@ const DIRECT: &str = "limit";
 const ROUTED: &str = "eldest";
 /// Calls the node that does not lead.
 const FORWARDED: &str = "forwarded";
-/// Beside a direct call.
+/// The target: this many times a direct call.
 const ROUTED_TO_LIMIT: f64 = 1.3;
 const FORWARDED_TO_LIMIT: f64 = 2.5;
 /// The election of the hand-overs.
 const ELECTION: &str = "route";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between a hand-over and the next one: requests meet leaders that stay, too.
+/// The pause between two hand-overs, so that requests also meet leaders that stay.
 const SETTLED: Duration = Duration::from_millis(20);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -55,7 +55,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     hand_overs(run, [leader, other], [at_leader, at_other]).await
 }
 
-/// A node that serves requests, and its port.
+/// Starts a node that serves requests, and returns its port.
 async fn node(run: &mut Run<'_>) -> Result<Option<(Peer, f64)>> {
     let Some(mut node) = run.peer(ROUTED).await? else {
         return Ok(None);
@@ -64,7 +64,7 @@ async fn node(run: &mut Run<'_>) -> Result<Option<(Peer, f64)>> {
     Ok(Some((node, *port.first().context("a port")?)))
 }
 
-/// Waits until a node says so.
+/// Waits until a node answers the question with yes.
 async fn until(node: &mut Peer, question: &str) -> Result<()> {
     let start = Instant::now();
     while node.ask(question).await? != [1.0] {
@@ -159,8 +159,8 @@ async fn hand_overs(run: &mut Run<'_>, mut nodes: [Peer; 2], at: [f64; 2]) -> Re
     Ok(())
 }
 
-/// How many requests were lost: without an answer, or never carried out. How many were carried out twice, though they may be
-/// sent again only if nobody worked on them.
+/// Returns how many requests were lost, that is without an answer or never carried out, and how many were carried out
+/// twice although they may be sent again only if no handler worked on them.
 fn fate(sent: &[Sent], taken: &HashMap<u64, usize>) -> (usize, usize) {
     let times = |sent: &Sent| taken.get(&sent.request).copied().unwrap_or(0);
     let lost = sent
@@ -190,7 +190,7 @@ mod tests {
     use super::{Sent, fate};
 
     #[test]
-    fn a_request_is_lost_without_an_answer_or_a_node_that_took_it_and_doubled_by_two() {
+    fn request_is_lost_without_answer_or_taker_and_doubled_by_two_takers() {
         let sent = |caller: u64, number: u64, answered| Sent {
             request: Sent::request(caller, number),
             answered,

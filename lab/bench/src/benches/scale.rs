@@ -1,5 +1,5 @@
-//! `scale`: what sessions, watchers and ends of leases cost etcd itself, by bare calls of the kinds that the library makes:
-//! the figures from which docs/etcd.md calculates how many sessions one cluster carries.
+//! `scale`: the cost of sessions, watchers and expiring leases for etcd itself, measured by bare calls of the kinds
+//! that the library makes. docs/etcd.md calculates from these figures how many sessions one cluster carries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,12 +28,12 @@ pub(super) const BENCH: Bench = Bench {
     peer: |_, _| async { bail!("scale has no peers") }.boxed(),
 };
 
-/// Renewals that are under way at once.
+/// The number of renewals in flight at the same time.
 const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Keys in one transaction.
+/// The number of keys in one transaction.
 const IN_ONE: usize = 128;
-/// How often somebody else renews while a lease ends.
+/// How often another session renews while a lease ends.
 const BESIDE: Duration = Duration::from_millis(2);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -68,7 +68,7 @@ async fn usage(run: &mut Run<'_>) -> Result<Usage> {
     Ok(sum)
 }
 
-/// The lease of somebody, and the stream on which it is renewed.
+/// A lease, and the stream on which it is renewed.
 struct Renewing {
     client: Client,
     keeper: LeaseKeeper,
@@ -86,7 +86,7 @@ impl Renewing {
         })
     }
 
-    /// As the library renews: the message, and a read through the leader that confirms it.
+    /// Renews as the library does: the message, and a read through the leader that confirms it.
     async fn renew(&mut self) -> Result<()> {
         self.keeper.keep_alive().await?;
         self.stream
@@ -99,7 +99,7 @@ impl Renewing {
     }
 }
 
-/// Processor time and time of renewals that follow one another, some at once.
+/// Measures the processor time and the duration of consecutive renewals, several at once.
 async fn renewals(run: &mut Run<'_>) -> Result<()> {
     let each = run.samples(1_000, 300);
     let mut renewing = Vec::new();
@@ -137,7 +137,7 @@ async fn renewals(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// etcd's memory for each session: connections, a lease, a stream of renewals and one of watches, and one key.
+/// Measures etcd's memory for each session: connections, a lease, a stream of renewals and one of watches, and one key.
 async fn sessions(run: &mut Run<'_>) -> Result<()> {
     let count = run.samples(1_000, 300);
     let before = usage(run).await?.resident;
@@ -158,7 +158,7 @@ async fn sessions(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Processor time for each watcher of a change, and time until all have heard of it.
+/// Measures the processor time for each watcher of a change, and the time until all have received it.
 async fn watchers(run: &mut Run<'_>, n: usize) -> Result<()> {
     const STREAMS: usize = 100;
     const KEY: &str = "scale/watched";
@@ -213,8 +213,8 @@ async fn reaches(counted: &AtomicUsize, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A lease with so many keys ends, as that of a process that died does: how long that takes, and how long somebody else's
-/// renewals take meanwhile.
+/// Measures the end of a lease with so many keys, as after the death of a process: how long it takes, and how long
+/// renewals of another session take meanwhile.
 async fn ends(run: &mut Run<'_>, n: usize) -> Result<()> {
     let rounds = run.samples(10, 3);
     let [mut whole, mut beside, mut quiet, mut slowest] = <[Samples; 4]>::default();

@@ -1,4 +1,5 @@
-//! `supervised`: what `eldest run` runs is killed (SIGKILL), until what the successor runs has begun.
+//! `supervised`: the time from the kill (SIGKILL) of the program of `eldest run` to the start of the successor's
+//! program.
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream as Blocking;
@@ -32,10 +33,10 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| handover::peer(context, asked),
 };
 
-/// Against a delete and a bare event of it. The rest are two programs: one ends, another one begins.
+/// The target: this many times a bare delete and its event. The rest is for two programs: one ends, another one begins.
 const TO_LIMIT: f64 = 20.0;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For what `eldest run` prepares once it stands, such as the process from which its program will come.
+/// A pause for the preparations of `eldest run` once it is a candidate, such as the process that becomes its program.
 const SETTLED: Duration = Duration::from_millis(50);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -68,7 +69,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         program = nodes.begun().await?;
         own.add((program.at - killed) / 1e6);
         std::mem::swap(&mut old, &mut next);
-        // The old leader's supervisor ends as its program did.
+        // The old leader's supervisor ends with its program.
         let ended = tokio::time::timeout(PATIENCE, next.wait()).await?;
         ended.context("the old leader")?;
         alone.add(nodes.start_alone().await?);
@@ -85,7 +86,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     limit.end().await
 }
 
-/// Nodes that run a program while they lead, and what their programs report.
+/// Nodes that run a program while they lead, and the reports of their programs.
 struct Nodes {
     command: OsString,
     endpoints: String,
@@ -97,7 +98,7 @@ struct Nodes {
 /// A program that has begun; it ends when this is dropped.
 struct Program {
     pid: Pid,
-    /// By the wall clock, in nanoseconds.
+    /// The time of its start by the wall clock, in nanoseconds.
     at: f64,
     _line: BufReader<UnixStream>,
 }
@@ -106,7 +107,7 @@ const ELECTION: &str = "supervised";
 const NAMESPACE: &str = "bench";
 
 impl Nodes {
-    /// Starts one more, and waits until so many stand.
+    /// Starts one more node, and waits until that many are candidates.
     async fn join(&mut self, count: i64) -> Result<Child> {
         let program = std::env::current_exe()?;
         let ttl = format!("{}s", TTL.as_secs());
@@ -138,7 +139,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// The next program that begins.
+    /// Waits for the next program that begins.
     async fn begun(&self) -> Result<Program> {
         let program = async {
             let (stream, _) = self.listener.accept().await?;
@@ -159,7 +160,7 @@ impl Nodes {
         program.map_err(|_| anyhow!("no program has begun within {PATIENCE:?}"))?
     }
 
-    /// How many milliseconds the same program needs to begin when nothing else has to happen.
+    /// Returns how many milliseconds the same program needs to begin by itself.
     async fn start_alone(&self) -> Result<f64> {
         let start = wall_now()?;
         let mut bare = Command::new(std::env::current_exe()?)
@@ -173,10 +174,10 @@ impl Nodes {
     }
 }
 
-/// The word by which this program becomes the one that is run.
+/// The argument that turns this program into the supervised one.
 pub(crate) const REPORT_START: &str = "report-start";
 
-/// Reports that it has begun, and ends when nobody listens any more.
+/// Reports its start, and ends when the listener is gone.
 pub(crate) fn report_start(socket: &Path) -> Result<()> {
     use std::io::{Read as _, Write as _};
     let at = wall_now()?;

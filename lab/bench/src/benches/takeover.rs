@@ -1,6 +1,7 @@
-//! `takeover`: the leader's process is killed at a random moment, until the successor knows that it leads. Many elections at
-//! once, for each takes seconds; a bare watcher of the same keys tells when etcd deleted them. How much of its lease a killed
-//! process leaves depends on how often it renews: etcd tells no fractions of a second, but it counts renewals.
+//! `takeover`: the leader's process is killed at a random moment, until the successor knows that it leads. Many
+//! elections run at once, because each takes seconds. A bare watcher of the same keys shows when etcd deleted them. How
+//! much of its lease a killed process leaves depends on how often it renews: etcd reports no fractions of a second, but
+//! it counts renewals.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::run::Run;
 use crate::samples::Samples;
 use crate::standing::wall_now;
 
-/// Whose processes those are that [`killed`] starts for another bench.
+/// The bench that owns the processes which [`killed`] starts for another bench.
 const NAME: &str = "takeover";
 
 pub(super) const BENCH: Bench = Bench {
@@ -33,11 +34,11 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const TO_GO: f64 = 1.0;
-/// How much later than a bare watcher of the same delete, in milliseconds.
+/// The target: how much later than a bare watcher of the same delete, in milliseconds.
 const AFTER_WATCHER: f64 = 2.0;
 const AT_ONCE: usize = 8;
 const PEERS: [&str; 2] = ["eldest", "go"];
-/// How often etcd is asked how many renewals came.
+/// How often etcd's count of renewals is read.
 const LOOK: Duration = Duration::from_millis(5);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -57,7 +58,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// From the kill until the successor leads, for the bench that sets guarded takeovers beside these.
+/// Measures the time from the kill until the successor leads, for the bench that compares guarded takeovers with it.
 pub(super) async fn killed(run: &mut Run<'_>, ttl: u64, rounds: usize) -> Result<Vec<Row>> {
     let mut times = Times::default();
     for round in 0..rounds {
@@ -69,11 +70,11 @@ pub(super) async fn killed(run: &mut Run<'_>, ttl: u64, rounds: usize) -> Result
 /// Each peer's times, in milliseconds.
 #[derive(Default)]
 struct Times {
-    /// From the kill until the successor leads.
+    /// The time from the kill until the successor leads.
     took: HashMap<&'static str, Samples>,
-    /// From the kill until etcd deletes the leader's key.
+    /// The time from the kill until etcd deletes the leader's key.
     until: HashMap<&'static str, Samples>,
-    /// From then until the successor leads.
+    /// The time from that delete until the successor leads.
     after: HashMap<&'static str, Samples>,
 }
 
@@ -93,8 +94,8 @@ async fn kill_leaders(
     }
     let mut client = run.client().await?;
     let mut deleted = deletes(&mut client).await?;
-    // Evenly spread over a TTL since each began to renew, which is a few intervals of anybody's renewals. By the
-    // time at which the last one began, some have renewed for longer than a TTL.
+    // The kills are spread evenly over a TTL after all have begun to renew, which is several intervals of every peer's
+    // renewals. When the last one begins, some have already renewed for longer than a TTL.
     let all_renew = Instant::now();
     let part = (round as f64 + 0.5) / rounds as f64;
     let killed = pairs.into_iter().map(|pair| {
@@ -110,7 +111,7 @@ async fn kill_leaders(
         seen.entry(key).or_insert(at);
     }
     for end in ended {
-        // The leader's is the first: its successor's goes when that process ends.
+        // The leader's key is the first; the successor's is deleted when its process ends.
         let prefix = format!("{}/", end.election);
         let of_it = seen.iter().filter(|(key, _)| key.contains(&prefix));
         let at = of_it.map(|(_, at)| *at).min_by(f64::total_cmp);
@@ -160,13 +161,13 @@ fn rows(of: &HashMap<&str, Samples>) -> Vec<Row> {
     PEERS.iter().filter_map(row).collect()
 }
 
-/// How often each peer renews, and how much of its lease a process that is killed at a random moment leaves.
+/// Reports how often each peer renews, and how much of its lease a process that is killed at a random moment leaves.
 async fn report_renewals(run: &mut Run<'_>, ttl: u64) -> Result<()> {
     let of_ttl = run.group(usize::try_from(ttl)?, "ms");
     let renewals = renewals(run, ttl).await?;
     let group = |what| Group { what, ..of_ttl };
     run.report.rows(group("renewals"), &renewals);
-    // Calculated: at a random moment half of such a time has passed since the last renewal.
+    // The value is calculated: at a random moment, half of the interval has passed since the last renewal.
     let left = |row: Row| {
         let of = |interval: f64| ttl as f64 * 1e3 - interval / 2.0;
         Row {
@@ -179,7 +180,7 @@ async fn report_renewals(run: &mut Run<'_>, ttl: u64) -> Result<()> {
     Ok(())
 }
 
-/// How long it takes from one renewal to the next, by etcd's count of them; each peer has an etcd of its own.
+/// Measures the interval between two renewals by etcd's count; each peer has an etcd of its own.
 async fn renewals(run: &mut Run<'_>, ttl: u64) -> Result<Vec<Row>> {
     let intervals = run.samples(20, 3);
     let mut leading = Vec::new();
@@ -211,7 +212,7 @@ async fn renewals(run: &mut Run<'_>, ttl: u64) -> Result<Vec<Row>> {
     try_join_all(rows).await
 }
 
-/// Waits until etcd has counted more; how many there are then.
+/// Waits until etcd has counted another renewal, and returns the count.
 async fn next_renewal(etcd: &Etcd, count: f64, ttl: u64) -> Result<f64> {
     const RENEWALS: &str = r#"grpc_server_msg_received_total{grpc_method="LeaseKeepAlive"}"#;
     let start = Instant::now();
@@ -225,11 +226,11 @@ async fn next_renewal(etcd: &Etcd, count: f64, ttl: u64) -> Result<f64> {
     }
 }
 
-/// A leader and its successor, each a process.
+/// A leader and its successor, each in its own process.
 struct Pair {
     election: String,
     number: usize,
-    /// When the leader's lease was granted, but for what an answer takes.
+    /// The time at which the leader's lease was granted, plus the duration of an answer.
     began: Instant,
     leader: Peer,
     successor: Peer,
@@ -238,7 +239,7 @@ struct Pair {
 struct End {
     peer: &'static str,
     election: String,
-    /// By the wall clock, in nanoseconds.
+    /// The time of the kill by the wall clock, in nanoseconds.
     killed: f64,
     led: f64,
 }
@@ -291,7 +292,7 @@ impl Pair {
     }
 }
 
-/// Every delete that a bare watcher hears of, and when.
+/// Reports every delete that a bare watcher receives, with its time.
 async fn deletes(
     client: &mut etcd_client::Client,
 ) -> Result<mpsc::UnboundedReceiver<(String, f64)>> {

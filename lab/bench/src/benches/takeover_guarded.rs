@@ -1,5 +1,6 @@
-//! `takeover/guarded`: a guarded leader's process is killed, until the successor knows that it leads; with one election and
-//! with a thousand in the session, beside those who wait until the lease expires; and what an idle agent costs.
+//! `takeover/guarded`: a guarded leader's process is killed, until the successor knows that it leads; with one election
+//! and with a thousand in the session, compared with takeovers that wait until the lease expires; and the cost of an
+//! idle agent.
 
 mod node;
 
@@ -31,13 +32,14 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| node::serve(context, asked).boxed(),
 };
 
-/// Against a process that is seen dead, a bare revoke, and a bare event of it.
+/// The target: this many times the bare calls, which are to notice the death of a process, revoke its lease and receive
+/// the event.
 const TO_LIMIT: f64 = 5.0;
-/// In milliseconds, whatever the TTL.
+/// The target in milliseconds, whatever the TTL.
 const P99: f64 = 50.0;
-/// For watches that begin in the past, which etcd serves every 100 ms.
+/// A pause for watches that begin in the past, which etcd serves every 100 ms.
 const SETTLED: Duration = Duration::from_millis(120);
-/// The TTL of those who have no guard, in seconds.
+/// The TTL of candidates without a guard, in seconds.
 const UNGUARDED: u64 = 5;
 const MANY: usize = 1_000;
 const NAMESPACE: &str = "eldest";
@@ -45,7 +47,7 @@ const NAMESPACE: &str = "eldest";
 /// The guard of a leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// Bare calls.
+    /// Bare calls guard the leader.
     Limit,
     Agent,
     Spawned,
@@ -104,7 +106,7 @@ fn report(run: &mut Run<'_>, n: usize, rows: &[Row]) {
     }
 }
 
-/// Leaders of one kind, one after the other.
+/// A series of leaders of one kind, one after the other.
 struct Killing {
     by: By,
     n: usize,
@@ -117,7 +119,7 @@ impl Killing {
     async fn begin(run: &mut Run<'_>, by: By, n: usize, socket: &str) -> Result<Self> {
         let client = run.client().await?;
         let socket = socket.to_owned();
-        let mut leader = stand(run, by, n, &socket).await?;
+        let mut leader = start_leader(run, by, n, &socket).await?;
         leader.ask("lead").await?;
         Ok(Self {
             by,
@@ -128,14 +130,14 @@ impl Killing {
         })
     }
 
-    /// Kills the leader, and returns the milliseconds until the next one leads everything.
+    /// Kills the leader, and returns the milliseconds until the next one leads all elections.
     async fn kill(&mut self, run: &mut Run<'_>) -> Result<f64> {
-        let mut next = stand(run, self.by, self.n, &self.socket).await?;
+        let mut next = start_leader(run, self.by, self.n, &self.socket).await?;
         tokio::time::sleep(SETTLED).await;
         let (killed, led) = if self.by == By::Limit {
             let process = process(&self.leader)?;
             let bare = tokio::spawn(bare_guard(self.client.clone(), process, self.n));
-            // The watch stands, and the death is awaited.
+            // The pause lets the watch begin, and the guard await the death.
             tokio::time::sleep(SETTLED).await;
             let killed = wall_now()?;
             self.leader.kill().await?;
@@ -157,8 +159,8 @@ impl Killing {
     }
 }
 
-/// A process that stands in so many elections, guarded.
-async fn stand(run: &mut Run<'_>, by: By, n: usize, socket: &str) -> Result<Peer> {
+/// Starts a process that is a guarded candidate in so many elections.
+async fn start_leader(run: &mut Run<'_>, by: By, n: usize, socket: &str) -> Result<Peer> {
     let mut peer = run.peer(by.name()).await?.context("not wanted")?;
     let guard = match by {
         By::Limit => "none",
@@ -209,7 +211,8 @@ async fn bare_guard(mut client: Client, process: OwnedFd, n: usize) -> Result<f6
     bail!("the watch has ended")
 }
 
-/// Takeovers that wait for the lease, in the same run: eldest without a guard, Go's, and kazoo, whose recipe is Curator's.
+/// Measures takeovers that wait for the lease, in the same run: eldest without a guard, Go's, and kazoo, whose recipe
+/// is Curator's.
 async fn unguarded(run: &mut Run<'_>) -> Result<()> {
     let rounds = run.samples(2, 1);
     let mut rows = takeover::killed(run, UNGUARDED, rounds).await?;

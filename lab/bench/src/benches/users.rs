@@ -1,5 +1,5 @@
-//! `users`: one session of a user of etcd that stands in many elections and leads them all. etcd checks each key of a lease for
-//! every key that a user puts under it.
+//! `users`: one session of an etcd user that is a candidate in many elections and leads them all. etcd checks each key
+//! of a lease for every key that a user puts under it.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How long it takes to lead so many elections. Fails if the lease is lost meanwhile.
+/// Returns how long it takes to lead so many elections. Fails if the lease is lost meanwhile.
 async fn lead(n: usize) -> Result<Duration> {
     let etcd = Etcd::start().await.map_err(|error| anyhow!("{error}"))?;
     let mut client = Client::connect([etcd.endpoint()], None).await?;

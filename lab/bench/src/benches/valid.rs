@@ -1,4 +1,5 @@
-//! `valid`: what `is_valid()` costs, on one thread and on all, beside one read of the same clock. It allocates nothing.
+//! `valid`: the cost of `is_valid()`, on one thread and on all, beside one read of the same clock. It allocates
+//! nothing.
 
 use std::hint::black_box;
 use std::thread;
@@ -26,9 +27,9 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked).boxed(),
 };
 
-/// Beyond one read of the clock.
+/// The target: nanoseconds beyond one read of the clock.
 const NANOSECONDS: f64 = 5.0;
-/// Calls in one sample.
+/// The number of calls in one sample.
 const CALLS: u32 = 20_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -49,9 +50,9 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             ..run.group(threads, "ns")
         };
         run.report.rows(group, &rows);
-        // How much code there is around a clock read says nothing about code that is not optimised.
+        // In unoptimised code, the cost around a clock read proves nothing.
         if let ([limit, eldest], false) = (&rows[..], run.options.check) {
-            // The quickest of all: what disturbs only adds.
+            // The quickest samples are compared, because disturbances only add time.
             let beyond = eldest.samples.quantile(0.0) - limit.samples.quantile(0.0);
             run.report
                 .target(group, "ns beyond one clock read", beyond, NANOSECONDS);
@@ -69,7 +70,7 @@ async fn peer(context: Context, mut asked: Asked) -> Result<()> {
     let mut leads = None;
     if context.peer == "eldest" {
         let session = eldest_peer::session(&context).await?;
-        // One of its own: the process before was killed, and its key stands.
+        // An election of its own, because the process before was killed and its key still exists.
         let mut candidate = session
             .election(format!("valid-{}", std::process::id()))?
             .campaign()
@@ -89,7 +90,7 @@ async fn peer(context: Context, mut asked: Asked) -> Result<()> {
     Ok(())
 }
 
-/// One call: of the term's check, or of the clock alone.
+/// Makes one call: of the term's check, or of the clock alone.
 fn call(term: Option<&Term>) {
     match term {
         Some(term) => {
@@ -101,7 +102,7 @@ fn call(term: Option<&Term>) {
     }
 }
 
-/// Nanoseconds for each call, on so many threads at once.
+/// Returns the nanoseconds for each call, on so many threads at once.
 fn calls(term: Option<&Term>, threads: usize) -> f64 {
     let one = || {
         let start = Instant::now();
@@ -118,8 +119,8 @@ fn calls(term: Option<&Term>, threads: usize) -> f64 {
     })
 }
 
-/// How often memory was asked for during the calls; whatever else the process did then counts too, so the fewest of some
-/// tries.
+/// Returns the number of allocations during the calls. Other work of the process counts too, so the fewest of several
+/// tries are returned.
 fn allocations(term: Option<&Term>) -> f64 {
     let tries = (0..20).map(|_| {
         let region = Region::new(&INSTRUMENTED_SYSTEM);

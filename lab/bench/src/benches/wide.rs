@@ -28,9 +28,9 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, asked| peer(context, asked),
 };
 
-/// Round trips, in milliseconds.
+/// The round trips, in milliseconds.
 const DISTANCES: [usize; 2] = [40, 120];
-/// A tenth is for what the machine needs.
+/// The target in round trips; a tenth is for the machine.
 const ROUND_TRIPS: f64 = 1.1;
 
 fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {

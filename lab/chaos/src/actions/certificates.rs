@@ -1,4 +1,4 @@
-//! Replaces certificates while sessions use them, by right and by wrong ones.
+//! Replaces certificates while sessions use them, by valid and by wrong ones.
 
 use eldest_fixtures::tls::Authority;
 use futures::FutureExt;
@@ -11,7 +11,7 @@ use crate::certificates::{Certificates, ETCD, Wrong};
 use crate::lab::Lab;
 use crate::links::Links;
 
-/// Name and description, what must come of it, and what is done.
+/// Name and description, the expected effect, and the change.
 type Row = ([&'static str; 2], (Side, Effect, Lasts), How);
 
 const CERTIFICATES: [Row; 5] = {
@@ -75,9 +75,9 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
 }
 
 enum How {
-    /// By ones of the same authority.
+    /// By new certificates of the same authority.
     Issue,
-    /// By ones of another authority, in the steps of docs/security.md.
+    /// By certificates of another authority, in the steps of docs/security.md.
     Authorities,
     Spoil(Wrong),
 }
@@ -88,7 +88,7 @@ struct Replace {
 }
 
 impl Replace {
-    /// As whom the fault is recorded, and whose certificate is wrong.
+    /// Returns the name under which the fault is recorded, and the owner of the wrong certificate.
     fn names<'a>(&self, lab: &'a Lab, victim: &Victim) -> [&'a str; 2] {
         match self.card.side {
             Side::Everybody => ["", ETCD],
@@ -128,7 +128,7 @@ impl Action for Replace {
             self.replace(lab, certificates, whose).await?;
             reset(lab, node);
             if matches!(self.how, How::Spoil(_)) {
-                // A connection that was being made has read the files before. It stands until it is reset too.
+                // A connection that was being made had already read the old files. It stays open until it is reset too.
                 lab.pass(lab.settings.ttl / 3).await?;
                 reset(lab, node);
             }

@@ -9,9 +9,9 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-/// Further than any timeout, deadline or TTL.
+/// Longer than any timeout, deadline or TTL.
 const JUMP: Duration = Duration::from_secs(3_600);
-/// Largest difference between two readings of a clock on a busy machine.
+/// The largest difference between two readings of a clock on a busy machine, in seconds.
 const CLOSE: u64 = 300;
 
 const FORWARD: [&str; 2] = [
@@ -65,7 +65,7 @@ impl Action for Jump {
             if node.is_up() {
                 self.is_seen(lab, victim.node).await?;
             } else {
-                // The other fault of a pair.
+                // The other fault of a pair ended the process.
                 lab.missed(self.card.name);
             }
             lab.fault(&node.name, self.card.name);
@@ -88,7 +88,7 @@ impl Action for Jump {
 }
 
 impl Jump {
-    /// Waits until the process itself tells the time that was set.
+    /// Waits until the process itself reports the time that was set.
     async fn is_seen(&self, lab: &Lab, node: usize) -> Result {
         lab.until("the process sees the other time", async || {
             let reply = lab.nodes[node].order("clock", lab.settings.patience());

@@ -11,9 +11,9 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-/// Outside of the election.
+/// A prefix for the data, outside of the election.
 const DATA: &str = "chaos-data/";
-/// A value; etcd takes 1.5 MiB in a request.
+/// The size of a value; etcd accepts 1.5 MiB in a request.
 const MIB: usize = 1 << 20;
 /// The message that the node logs when it turns to another endpoint.
 const SWITCHED: &str = "endpoint switched";
@@ -104,9 +104,9 @@ impl Action for Defrag {
     }
 }
 
-/// Defragments that server, and returns the longest time that it left a linearizable read without an answer.
+/// Defragments that server, and returns the longest time during which it left a linearizable read unanswered.
 async fn blocked_by_defrag(lab: &Lab, client: Client) -> Result<Duration> {
-    // A gigabyte on a busy machine.
+    // Enough for a gigabyte on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(120);
     let defragmented = async |mut client: Client| client.defragment().await;
     let defragmented = timeout(PATIENCE, defragmented(client.clone()));

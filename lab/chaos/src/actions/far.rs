@@ -1,4 +1,4 @@
-//! Faults of the ways between data centres.
+//! Makes faults of the links between data centres.
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -13,8 +13,8 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
     vec![Box::new(Isolate)]
 }
 
-/// The client still has its answers, from a server that nobody follows any more: its renewals are acknowledged, and must
-/// not count.
+/// Isolates a leader with its server. The client still has its answers from a server that no other follows: its
+/// renewals are acknowledged, and must not count.
 struct Isolate;
 
 impl Action for Isolate {

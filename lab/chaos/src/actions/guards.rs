@@ -8,10 +8,10 @@ use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::agent::Agent;
 use crate::lab::Lab;
 
-/// As whom the agent's faults are recorded.
+/// The name under which the agent's faults are recorded.
 const AGENT: &str = "agent";
 
-/// Name and description, and what is done to the agent.
+/// Name and description, and the change to the agent.
 type Row = ([&'static str; 2], How);
 
 const ALONE: [Row; 3] = [
@@ -83,7 +83,7 @@ enum How {
     Cut,
 }
 
-/// The agent is broken, and then, if that is the fault, the leader dies.
+/// Breaks the agent, and then, if the fault says so, kills the leader.
 struct Breaks {
     card: Card,
     how: How,

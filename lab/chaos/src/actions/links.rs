@@ -11,7 +11,7 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-/// Name and description, what must come of it, and what is done to which links.
+/// Name and description, the expected effect, and the change to which links.
 type Row = (
     [&'static str; 2],
     (Side, Effect, Lasts),
@@ -136,7 +136,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
     all
 }
 
-/// Compacts the events that a node missed while it was away, so they are gone when it comes back.
+/// Compacts the events that a node missed while it was away, so that it cannot read them when it comes back.
 struct Compaction;
 
 impl Action for Compaction {
@@ -163,7 +163,7 @@ impl Action for Compaction {
 
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
         async move {
-            // Leaders count all the time: there is something to compact.
+            // Leaders count all the time, so there are events to compact.
             let compacted = lab.operate("history is compacted", async |mut client| {
                 let now = client.get("compact", None).await?;
                 let now = now.header().map_or(0, ResponseHeader::revision);
@@ -178,7 +178,7 @@ impl Action for Compaction {
     }
 }
 
-/// Which links of the node.
+/// The links of the node that are hit.
 enum Reach {
     /// Links to the server that the node uses.
     InUse,

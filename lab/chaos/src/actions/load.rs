@@ -13,15 +13,15 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{Lab, PREFIX};
 
-/// Keys that etcd takes in one transaction.
+/// The number of keys in one transaction.
 const BATCH: usize = 100;
 const CANDIDATES: usize = 5_000;
 const ELECTIONS: usize = 10_000;
-/// Sessions of each kind, which share the elections.
+/// The number of sessions of each kind, which share the elections.
 const SESSIONS: usize = 10;
-/// The one lease of all strangers' keys, so that all keys go at once.
+/// The one lease of all keys of the load, so that all keys can be deleted at once.
 const LEASE: i64 = 0x000c_0de5;
-/// Long enough that nobody mistakes it for a slow takeover.
+/// A TTL so long that its expiry cannot be confused with a slow takeover.
 const LONG: i64 = 600;
 
 pub(super) fn all() -> Vec<Box<dyn Action>> {
@@ -111,8 +111,8 @@ struct Held {
     waits: Vec<(Session, Vec<Candidate>)>,
 }
 
-/// A session in its share of the elections.
-async fn stands(lab: &Lab, name: &str, share: usize) -> Result<(Session, Vec<Candidate>)> {
+/// Opens a session, and joins its share of the elections.
+async fn join_share(lab: &Lab, name: &str, share: usize) -> Result<(Session, Vec<Candidate>)> {
     let endpoints = lab.cluster.lock().await.endpoints();
     let options = SessionOptions::new(name).ttl(lab.settings.ttl);
     let session = Session::connect(endpoints, options).await?;
@@ -146,10 +146,10 @@ impl Action for Elections {
                 waits: Vec::new(),
             };
             for share in 0..SESSIONS {
-                let (session, mut candidates) = stands(lab, "leads", share).await?;
+                let (session, mut candidates) = join_share(lab, "leads", share).await?;
                 let leads = elected(&mut candidates, lab.settings.takeover()).await?;
                 held.leads.push((session, leads));
-                held.waits.push(stands(lab, "waits", share).await?);
+                held.waits.push(join_share(lab, "waits", share).await?);
             }
             *self.held.lock().await = Some(held);
             lab.fault("", self.card.name);
@@ -170,7 +170,7 @@ impl Action for Elections {
     }
 }
 
-/// The leading sessions close, and the waiting ones lead everything; then nobody leads.
+/// Closes the leading sessions; the waiting ones then lead all elections, until they close too.
 async fn change_hands(lab: &Lab, held: Held) -> Result {
     let mut all = held.leads.iter().flat_map(|(_, leads)| leads);
     if let Some(lost) = all.find(|leadership| !leadership.is_valid()) {

@@ -37,7 +37,7 @@ enum How {
     Replace,
 }
 
-/// One member comes, or another one instead of it.
+/// Adds a member, or replaces one by another.
 struct Change {
     card: Card,
     how: How,
@@ -64,7 +64,8 @@ impl Action for Change {
                 }
                 How::Replace => {
                     let server = lab.server_of_leader()?;
-                    // As an operator does: its data and its vote may go, its leadership goes first.
+                    // As an operator does: the leadership is moved first, because the member loses its data and its
+                    // vote.
                     lab.lead_etcd_by((server + 1) % lab.settings.members)
                         .await?;
                     lab.fault("", self.card.name);

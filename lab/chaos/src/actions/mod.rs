@@ -17,7 +17,7 @@ mod store;
 mod upgrade;
 mod users;
 
-/// All of them, in the order of the catalogue.
+/// Returns all faults, in the order of the catalogue.
 pub fn all() -> Vec<Box<dyn Action>> {
     let mut all = processes::all();
     all.extend(orders::all());
@@ -36,7 +36,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all
 }
 
-/// The one of that name.
+/// Returns the fault of that name.
 pub fn find(name: &str) -> Option<Box<dyn Action>> {
     all().into_iter().find(|action| action.card().name == name)
 }

@@ -10,10 +10,10 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-/// More than etcd takes in one request.
+/// More bytes than etcd accepts in one request.
 const TOO_LARGE: usize = 2_000_000;
 
-/// Name and description, what must come of it and how long it lasts, and the order to the program.
+/// Name and description, the expected effect and its duration, and the order to the program.
 type Row = ([&'static str; 2], (Effect, Lasts), Order);
 
 const ORDERS: [Row; 4] = {
@@ -82,7 +82,7 @@ impl Action for Program {
     fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
         let (node, name) = (&lab.nodes[victim.node], self.card.name);
         let order = async |order: &str| node.order(order, lab.settings.patience()).await;
-        // In a pair it may not lead any more, and then there is no work that could do it.
+        // In a pair the node may no longer lead, and then no work can carry out the order.
         async move {
             lab.fault(&node.name, name);
             match self.order {

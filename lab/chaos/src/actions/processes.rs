@@ -11,7 +11,7 @@ use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{ELECTION, Lab};
 use crate::ledger::Writes;
 
-/// Name and description, what must come of it, and what is done to the process.
+/// Name and description, the expected effect, and the change to the process.
 type Row = ([&'static str; 2], (Side, Effect, Lasts), How);
 
 const PROCESSES: [Row; 6] = {
@@ -86,7 +86,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
 enum How {
     Kill,
     Stop,
-    /// While a write of the leader is on its way, which must be refused.
+    /// Stops the process while a write of the leader is in flight, which must be refused.
     StopInWrite,
     Tell,
 }
@@ -142,8 +142,8 @@ impl Action for Process {
     }
 }
 
-/// Stops the node between its look at the term and the write that follows. False if the term ended first, as by the other
-/// fault of a pair: then the node writes no more.
+/// Stops the node between its check of the term and the write that follows. Returns false if the term ended first, for
+/// example by the other fault of a pair: then the node writes no more.
 async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
     let node = &lab.nodes[victim.node];
     let counter = record::register_name(ELECTION);
@@ -153,7 +153,7 @@ async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
         let stopped = lab.now();
         let writes = lab.ledger()?.writes((&node.name, token), &counter);
         match writes {
-            // Later, the node may have locked the register, and would keep everybody else out of it.
+            // Later, the node may have locked the register, which would block all other nodes.
             Writes::OnTheWay { since } if stopped < since + WORK / 2 => {
                 lab.record(&node.name, What::Paused);
                 return Ok(Some(true));
@@ -165,7 +165,7 @@ async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
     .await
 }
 
-/// Another process under the identity of one that is there.
+/// Starts another process under the identity of a running one.
 struct Twin;
 
 impl Action for Twin {

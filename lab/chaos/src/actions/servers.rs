@@ -9,13 +9,13 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
-/// Longer than the others take to choose another leader.
+/// Longer than the other servers take to elect another leader.
 const ELECTION: Lasts = Lasts {
     ttls: 0.0,
     and: Duration::from_millis(2500),
 };
 
-/// Name and description, what must come of it and how long it lasts, and what is done to which servers.
+/// Name and description, the expected effect and its duration, and the change to which servers.
 type Row = ([&'static str; 2], (Effect, Lasts), (Which, How));
 
 const SERVERS: [Row; 8] = {
@@ -98,7 +98,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
 enum Which {
     Leader,
     Follower,
-    /// All but the one that leads.
+    /// All servers but the leading one.
     Majority,
     All,
 }
@@ -140,7 +140,7 @@ impl Action for Servers {
             }
             if matches!(self.how, How::StopInTurn) {
                 let next = cluster.leader().await;
-                // The nodes go on for a while: something is there to be lost.
+                // The nodes continue for a while, so that there are changes to lose.
                 lab.pass(self.card.lasts.of(lab.settings.ttl)).await?;
                 cluster.member(leader).resume();
                 // The old leader learns of its successor, and forwards to it the requests that it had received.

@@ -1,4 +1,4 @@
-//! Faults in what etcd holds: operators, strangers, and limits.
+//! Makes faults in etcd's data: operators, foreign keys, and limits.
 
 use eldest_testing::history::What;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp};
@@ -9,7 +9,7 @@ use crate::Result;
 use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::{Key, Lab, PREFIX};
 
-/// Name and description, what must come of it, and what is done to the node's key.
+/// Name and description, the expected effect, and the change to the node's key.
 type Row = ([&'static str; 2], (Side, Effect), How);
 
 const MEDDLES: [Row; 6] = {
@@ -93,7 +93,7 @@ enum How {
     Recreate,
 }
 
-/// Something is done to a node's key, once.
+/// Changes a node's key, once.
 struct Meddles {
     card: Card,
     how: How,
@@ -135,7 +135,7 @@ impl Action for Meddles {
             let key = keys
                 .into_iter()
                 .find(|key| Some(key.create_revision) == stands);
-            // The other fault of a pair took it away.
+            // The other fault of a pair removed the key.
             let Some(key) = key else {
                 lab.missed(self.card.name);
                 return Ok(());
@@ -145,7 +145,7 @@ impl Action for Meddles {
                 let create_revision = key.create_revision;
                 lab.record("operator", What::DeletedByOther { create_revision });
             }
-            // Once: a repetition may hit the key that the node puts next.
+            // The change is made only once: a repetition could hit the key that the node puts next.
             let done = lab.operate_once(async |client| self.meddle(client, &key).await);
             let done = done.await;
             lab.healed(node, self.card.name);
@@ -159,17 +159,17 @@ impl Action for Meddles {
     }
 
     fn undo<'a>(&'a self, _: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        // The node itself does.
+        // The node itself undoes this fault.
         async { Ok(()) }.boxed_local()
     }
 }
 
-/// Keys of strangers, for a while.
+/// Puts foreign keys for a while.
 struct Garbage {
     card: Card,
 }
 
-/// Names below the prefix, and values.
+/// Returns names below the prefix, and values.
 fn garbage() -> [(&'static [u8], Vec<u8>); 4] {
     [
         (b"\xff\xfe\x00", vec![0xff; 10]),
@@ -219,7 +219,7 @@ impl Action for Garbage {
     }
 }
 
-/// etcd is full, by its own account.
+/// Raises etcd's alarm that it has no space.
 struct NoSpace {
     card: Card,
 }

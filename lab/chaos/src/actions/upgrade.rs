@@ -1,4 +1,4 @@
-//! An upgrade of etcd while everybody works.
+//! Upgrades etcd while all nodes work.
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -44,7 +44,7 @@ impl Action for Upgrade {
             for etcd in newer {
                 for index in 0..lab.settings.members {
                     let mut cluster = lab.cluster.lock().await;
-                    // The others choose first, so that one at most is missing at any time.
+                    // The others elect a leader first, so that at most one server is missing at any time.
                     cluster.leader().await;
                     let member = cluster.member(index);
                     let from = member.version().to_owned();
@@ -54,7 +54,7 @@ impl Action for Upgrade {
                     let (name, to) = (member.name().to_owned(), member.version().to_owned());
                     lab.say(&format!("    {name}: {from} -> {to}"));
                 }
-                // All of them serve, or the next one would be one too many.
+                // All servers must serve before the next one restarts; otherwise two would be missing.
                 lab.cluster.lock().await.leader().await;
                 lab.settled().await?;
             }

@@ -1,4 +1,4 @@
-//! Faults of etcd's users: a password changes, and a role is revoked, under a session that stands.
+//! Makes faults of etcd's users: a password changes, and a role is revoked, while a session uses them.
 
 use etcd_client::{Client, Error};
 use futures::FutureExt;
@@ -9,7 +9,7 @@ use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 use crate::users;
 
-/// Name and description, what must come of it, what is done to the user, and which failure the node logs.
+/// Name and description, the expected effect, the change to the user, and the failure that the node logs.
 type Row = ([&'static str; 2], (Side, Effect), (How, &'static str));
 
 const USERS: [Row; 3] = {
@@ -66,7 +66,7 @@ struct User {
 }
 
 impl User {
-    /// Does it, or undoes it. Either may be done twice.
+    /// Makes the change, or undoes it. Either may be repeated.
     async fn change(&self, lab: &Lab, victim: &Victim, is_undone: bool) -> Result {
         let user = lab.nodes[victim.node].identity();
         let ask = async |mut client: Client| -> std::result::Result<(), Error> {
@@ -88,7 +88,7 @@ impl User {
         };
         lab.operate("a user is changed", async |client| {
             match ask(client).await {
-                // An earlier request had done it, and its answer was lost.
+                // An earlier request had already made the change, and its answer was lost.
                 Err(error) if error.to_string().contains("role is not granted") => Ok(()),
                 done => done,
             }

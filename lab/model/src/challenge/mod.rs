@@ -1,9 +1,9 @@
-//! Models challenges: how a session that stands behind a silent leader takes its place before the leader's lease ends.
+//! Models challenges: how a candidate behind a silent leader takes its place before the leader's lease ends.
 //!
-//! A *suspect* leads an election and waits in a second one; *challengers* stand behind it, one in each. etcd is atomic. Each
-//! request is sent, served and answered in separate steps, and may be late or lost at each of them. Either side may pause at
-//! any time, because nothing forces it to take a step before time passes. Clocks are exact: bounds on their rates are part of
-//! the arithmetic, not of the order of events.
+//! A *suspect* leads an election and waits in a second one; *challengers* wait behind it, one in each. etcd is atomic.
+//! Each request is sent, served and answered in separate steps, and may be late or lost at each of them. Either side
+//! may pause at any time, because nothing forces it to take a step before time passes. Clocks are exact: bounds on
+//! their rates are part of the arithmetic, not of the order of events.
 
 mod rules;
 mod show;
@@ -19,22 +19,22 @@ use crate::search::Explored;
 pub use rules::Rule;
 pub use state::State;
 
-/// A suspect never acts as leader where its key has gone, so never beside its successor.
+/// A suspect never acts as leader without its key, so never beside its successor.
 pub const ONE_LEADER: &str = "no leader acts where its key has gone";
-/// A suspect that says nothing more.
+/// The property about a suspect that takes no further step.
 pub const TAKEOVER: &str = "a living challenger removes the key of a silent suspect";
-/// Something that must be possible.
+/// A state that must be reachable.
 pub const CONDEMNATION: &str = "a suspect is condemned";
-/// Something that must be possible.
+/// A state that must be reachable.
 pub const REFUTATION: &str = "a condemnation comes too late, because the suspect has answered";
-/// Something that must be possible.
+/// A state that must be reachable.
 pub const PROMOTION: &str = "a suspect leads its second election";
 
-/// The world of challenges, and the rules that it obeys.
+/// The world of challenges, and its active rules.
 #[derive(Debug, Clone)]
 pub struct Challenges {
     pub(crate) challengers: usize,
-    /// Requests of the suspect that may be under way at once.
+    /// The maximum number of requests of the suspect in flight.
     pub(crate) requests: usize,
     /// How many ticks a clean read lets the suspect lead.
     pub(crate) d: u8,
@@ -68,29 +68,29 @@ pub enum Action {
     Promote,
     /// The suspect deletes its anchor.
     Withdraw,
-    /// etcd applies that.
+    /// etcd applies the withdrawal.
     ServeWithdrawal,
     /// The suspect leads by its lease alone.
     Withdrawn,
     /// The challenger sends a challenge.
     Challenge(usize),
-    /// etcd applies it.
+    /// etcd applies the challenge.
     ServeChallenge(usize),
     /// The challenger no longer awaits the answer.
     GiveUpChallenge(usize),
-    /// etcd applies a challenge that nobody awaits.
+    /// etcd applies a challenge whose answer is no longer awaited.
     ChallengeAppliedLate(usize),
     /// The answer arrives, and the challenger begins to count.
     Count(usize),
-    /// The challenger's suspicion ends.
+    /// The challenger no longer suspects the leader.
     Forget(usize),
     /// The challenger sends the condemnation.
     Condemn(usize),
-    /// etcd applies or refuses it.
+    /// etcd applies or refuses the condemnation.
     ServeCondemnation(usize),
-    /// The challenger hears that it was applied.
+    /// The challenger learns that the condemnation was applied.
     Condemned(usize),
-    /// The challenger never hears of it.
+    /// The challenger never learns that it was applied.
     CondemnedUnheard(usize),
     /// etcd revokes the suspect's lease.
     Revoke(usize),
@@ -112,12 +112,12 @@ impl Default for Challenges {
 }
 
 impl Challenges {
-    /// A world of one challenger; the suspect has at most two requests under way.
+    /// Returns a world of one challenger, with at most two requests of the suspect in flight.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The smallest world in which it shows that the rule is not obeyed.
+    /// Returns the smallest world that shows the effect of a missing rule.
     pub fn without(rule: Rule) -> Self {
         let two = [
             Rule::PromotionReads,
@@ -132,11 +132,11 @@ impl Challenges {
         }
     }
 
-    /// So many challengers, and so many requests of the suspect at once.
+    /// Sets the number of challengers, and of the suspect's requests in flight.
     ///
     /// # Panics
     ///
-    /// If one of them is not 1 or 2.
+    /// If one of the numbers is not 1 or 2.
     pub fn of(self, challengers: usize, requests: usize) -> Self {
         let fits = |number: usize| (1..=state::MOST).contains(&number);
         assert!(fits(challengers) && fits(requests), "1 or 2");
@@ -151,7 +151,8 @@ impl Challenges {
         self.without != Some(rule)
     }
 
-    /// The suspect takes no step any more. Whether each living challenger gets the suspect's key out of its way.
+    /// Returns true if each living challenger removes the suspect's key from its way while the suspect takes no further
+    /// step.
     fn takes_over(&self, state: &State) -> bool {
         let lives = |c: &usize| state.challengers[*c].lives && state.keys[*c];
         (0..self.challengers).filter(lives).all(|c| {

@@ -10,7 +10,7 @@ use crate::rules::named;
 pub enum Rule {
     /// A clean read counts from the instant before it was sent, not from when its answer arrived.
     ReadFromSending,
-    /// A read that shows a challenge lets nobody lead.
+    /// A read that shows a challenge does not permit the suspect to lead.
     CleanOnly,
     /// Clean reads are linearizable.
     Linearizable,
@@ -22,22 +22,22 @@ pub enum Rule {
     CountFromArrival,
     /// A challenger waits for as long as a clean read lets the suspect lead.
     FullWait,
-    /// A condemnation compares the challenge's modification revision, not only whether there is a challenge.
+    /// A condemnation compares the challenge's modification revision, not only its existence.
     CondemnCompares,
     /// The suspect's lease is revoked only after the condemnation was confirmed.
     RevokeLast,
     /// A session that begins to lead another election needs a clean read for it, too: trust in its lease is not enough.
     PromotionReads,
-    /// A session that announced an anchor keeps it for as long as its candidates stand.
+    /// A session that announced an anchor keeps it for as long as it has candidates.
     AnchorStays,
     /// A session that finds an announced anchor missing deletes that session's key in its own election.
     AbsenceDeletes,
-    /// An anchor with another create revision than the announced one counts as none.
+    /// An anchor with another create revision than the announced one counts as missing.
     AbsenceCompares,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 13] = [
         Self::ReadFromSending,
         Self::CleanOnly,
@@ -54,7 +54,7 @@ impl Rule {
         Self::AbsenceCompares,
     ];
 
-    /// Its name at the command line.
+    /// Returns the rule's name at the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReadFromSending => "read-from-sending",

@@ -48,7 +48,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Describes a path: after each step, how long the suspect may lead and what stands in etcd.
+/// Describes a path: after each step, how long the suspect may lead and which keys etcd has.
 pub(crate) fn describe_path(path: Path<State, Action>) -> String {
     let mut text = String::new();
     let mut action: Option<Action> = None;

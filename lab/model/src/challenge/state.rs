@@ -1,15 +1,15 @@
-//! Holds what etcd, the suspect and the challengers know. Times are countdowns, so that time needs no bound.
+//! Holds the knowledge of etcd, the suspect and the challengers. Times are countdowns, so that time needs no bound.
 
 use super::Challenges;
 use super::rules::Rule;
 
-/// A modification revision. [`State::renumber`] keeps them small: only their order counts.
+/// A modification revision. [`State::renumber`] keeps revisions small: only their order counts.
 pub(crate) type Revision = u8;
 
-/// At most so many challengers, and so many requests of the suspect under way.
+/// The maximum number of challengers, and of the suspect's requests in flight.
 pub(crate) const MOST: usize = 2;
 
-/// Elections in which the suspect stands. It leads the first, and another candidate stands before it in the second.
+/// The number of elections of the suspect. It leads the first, and another candidate is before it in the second.
 pub(crate) const ELECTIONS: usize = 2;
 
 /// The suspect's anchor in etcd.
@@ -36,7 +36,7 @@ pub(crate) enum Request {
     None,
     /// A read-only transaction.
     Read {
-        /// For how long it would let the suspect lead, counted from its sending.
+        /// How long it would let the suspect lead, counted from its sending.
         gives: u8,
         shown: Option<Shown>,
     },
@@ -52,7 +52,7 @@ pub(crate) enum Request {
 pub(crate) enum Ask {
     None,
     Sent,
-    /// The challenge stands, with that modification revision.
+    /// The challenge exists, with that modification revision.
     Shown(Revision),
 }
 
@@ -64,19 +64,19 @@ pub(crate) enum Condemnation {
     Done,
 }
 
-/// A session that stands behind the suspect, in the election of its number.
+/// A session that waits behind the suspect, in the election of its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Challenger {
     pub(crate) lives: bool,
     pub(crate) ask: Ask,
-    /// From the sending of the request on, how long the challenger would still wait.
+    /// How long the challenger would still wait if it counted from the sending of its request.
     pub(crate) since_sending: u8,
-    /// A request is under way whose answer nobody awaits any more.
+    /// True if a request is in flight whose answer the challenger no longer awaits.
     pub(crate) late_ask: bool,
-    /// The challenger counts: the challenge that it saw, and for how long it still waits.
+    /// The challenge that the challenger saw and counts for, and how long it still waits.
     pub(crate) counts: Option<(Revision, u8)>,
     pub(crate) condemnation: Condemnation,
-    /// A revocation of the suspect's lease is under way.
+    /// True if a revocation of the suspect's lease is in flight.
     pub(crate) revokes: bool,
 }
 
@@ -87,29 +87,29 @@ pub(crate) struct Challenger {
 )]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    // etcd
+    // State of etcd.
     pub(crate) anchor: Anchor,
     /// The suspect's keys, by election.
     pub(crate) keys: [bool; ELECTIONS],
-    /// Another candidate stands before it in the second election.
+    /// True if another candidate is before the suspect in the second election.
     pub(crate) behind: bool,
     pub(crate) challenges: [Option<Revision>; MOST],
-    // the suspect
-    /// For how long clean reads let it lead.
+    // State of the suspect.
+    /// How long clean reads still let the suspect lead.
     pub(crate) belief: u8,
     pub(crate) leads: [bool; ELECTIONS],
-    /// The suspect has given up its lease.
+    /// True if the suspect has given up its lease.
     pub(crate) over: bool,
     pub(crate) requests: [Request; MOST],
-    /// An answer to challenges is under way that the suspect no longer awaits.
+    /// True if an answer to challenges is in flight that the suspect no longer awaits.
     pub(crate) late_answer: bool,
-    /// A second put of the anchor is under way.
+    /// True if a second put of the anchor is in flight.
     pub(crate) late_anchor: bool,
     pub(crate) withdrawal: Withdrawal,
     pub(crate) challengers: [Challenger; MOST],
 }
 
-/// The suspect stops allowing challenges, and leads by its lease alone.
+/// The withdrawal of the anchor: afterwards the suspect allows no challenges, and leads by its lease alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Withdrawal {
     None,
@@ -161,14 +161,14 @@ impl State {
         !self.over && self.leads[election] && (self.belief > 0 || by_lease)
     }
 
-    /// The suspect's lease is revoked, or given up: everything under it goes.
+    /// Revokes the suspect's lease, which deletes all of its keys.
     pub(crate) fn revoke(&mut self) {
         self.keys = [false; ELECTIONS];
         self.anchor = Anchor::None;
         self.late_anchor = false;
     }
 
-    /// The next modification revision.
+    /// Puts the challenge, and returns its modification revision.
     pub(crate) fn put_challenge(&mut self, challenger: usize) -> Revision {
         let newest = self.revisions().max().unwrap_or(0);
         self.challenges[challenger] = Some(newest + 1);

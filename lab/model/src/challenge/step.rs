@@ -1,4 +1,4 @@
-//! Applies one step to a state: how etcd serves each request, and what each side makes of the answer.
+//! Applies one step to a state: how etcd serves each request, and what each side concludes from the answer.
 
 use super::rules::Rule;
 use super::state::{Anchor, Ask, Condemnation, MOST, Request, Shown, State, Withdrawal};
@@ -162,7 +162,7 @@ impl Challenges {
         show(&mut next.requests[n], shown);
     }
 
-    /// Returns true if a read takes what stands in etcd for the suspect's anchor.
+    /// Returns true if a read accepts the key in etcd as the suspect's anchor.
     fn is_anchored(&self, state: &State) -> bool {
         match state.anchor {
             Anchor::Announced => true,
@@ -171,7 +171,7 @@ impl Challenges {
         }
     }
 
-    /// etcd applies the transaction that deletes all challenges.
+    /// Applies the transaction that deletes all challenges, and returns what it shows.
     fn answer(&self, next: &mut State) -> Shown {
         if next.anchor == Anchor::Announced || !self.obeys(Rule::AnswerCompares) {
             next.challenges = [None; MOST];
@@ -277,7 +277,7 @@ impl Challenges {
         };
     }
 
-    /// Returns true if a challenger takes the announced anchor for gone.
+    /// Returns true if a challenger considers the announced anchor gone.
     pub(crate) fn is_gone(&self, state: &State) -> bool {
         match state.anchor {
             Anchor::Announced => false,
@@ -286,18 +286,18 @@ impl Challenges {
         }
     }
 
-    /// How long a challenger waits.
+    /// Returns how long a challenger waits.
     pub(crate) fn wait(&self) -> u8 {
         self.d - u8::from(!self.obeys(Rule::FullWait))
     }
 }
 
-/// etcd applies a challenge; returns the challenge that stands then.
+/// Applies a challenge in etcd, and returns the challenge that then exists.
 fn put(next: &mut State, c: usize) -> Option<u8> {
     if next.challenges[c].is_some() {
         return next.challenges[c];
     }
-    // A challenge goes with the lease of a challenger that died.
+    // A challenge is deleted with the lease of a challenger that died.
     let stands = next.anchor == Anchor::Announced && next.keys[c] && next.challengers[c].lives;
     stands.then(|| next.put_challenge(c))
 }

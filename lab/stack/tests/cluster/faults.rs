@@ -1,4 +1,4 @@
-//! Defines the faults of the simulated world, and makes and mends each of them.
+//! Defines the faults of the simulated world, and makes and undoes each of them.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::world::{MEMBERS, PREFIX, TTL, World, member, millis, seconds};
 /// A fault that lasts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// A node does not reach one member.
+    /// A node cannot reach one member.
     CutFromOne,
-    /// A node reaches nobody.
+    /// A node cannot reach any member.
     CutFromAll,
     /// A node's requests do not arrive.
     RequestsLost,
     /// Answers to a node do not arrive.
     AnswersLost,
-    /// Everything between a node and etcd is held, and arrives in the end.
+    /// All packets between a node and etcd are held, and arrive in the end.
     Held,
-    /// Everything between a node and etcd takes long.
+    /// All packets between a node and etcd are slow.
     Slow,
-    /// etcd's leader does not hear the others, but its clients.
+    /// etcd's leader cannot reach the others, but its clients.
     LeaderAlone,
-    /// etcd's leader and one node hear each other alone.
+    /// etcd's leader and one node can reach only each other.
     LeaderAndNodeAlone,
     /// A member dies and is restarted.
     MemberDies,
@@ -32,21 +32,21 @@ pub(crate) enum Fault {
     MajorityDies,
     /// All members are restarted.
     AllDie,
-    /// etcd's leader is stopped for a while, and goes on as if nothing had happened.
+    /// etcd's leader is stopped for a while, and then continues.
     LeaderStops,
-    /// ... and revokes what it takes for expired.
+    /// etcd's leader is stopped for a while, and then revokes the leases that it considers expired.
     LeaderStopsAndRevokes,
     /// A node dies and is restarted.
     NodeDies,
     /// The leading node dies and is restarted.
     LeaderDies,
-    /// Writes are applied and answered by a timeout.
+    /// Writes are applied, but answered as timed out.
     AnswersTimeOut,
-    /// A member's watches say nothing.
+    /// A member's watches are silent.
     WatchesStall,
-    /// etcd takes no more.
+    /// etcd refuses writes for lack of space.
     NoSpace,
-    /// etcd forgets its history.
+    /// etcd compacts its history.
     Compaction,
     /// An operator revokes the leader's lease.
     Revoked,
@@ -75,10 +75,10 @@ pub(crate) const ALL: [Fault; 20] = [
     Fault::Revoked,
 ];
 
-/// Something that is broken now.
+/// A fault that is in effect now.
 pub(crate) struct Broken {
     fault: Fault,
-    /// Whom it hits; empty: everybody.
+    /// The node that it hits; empty if it hits all.
     node: String,
     name: String,
     mend: Mend,
@@ -87,11 +87,11 @@ pub(crate) struct Broken {
 type Mend = Box<dyn FnOnce(&mut World)>;
 
 impl Fault {
-    /// Breaks it. What is written down names it by its number, since two of a kind may overlap.
+    /// Makes the fault. The records name it by its number, since two of a kind may overlap.
     pub(crate) fn begin(self, world: &mut World, rng: &mut Rng, number: usize) -> Broken {
         let leader = world.eldest();
         let any = world.nodes[rng.usize(..world.nodes.len())].clone();
-        // The leader more often than the others.
+        // The leader is hit more often than the others.
         let node = match leader.clone() {
             Some(leader) if rng.bool() => leader,
             _ => any,
@@ -107,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// Returns true if both at once would hit the same, so that mending the one would mend the other.
+    /// Returns true if both faults hit the same part, so that undoing one would undo the other.
     pub(crate) fn excludes(self, other: Fault) -> bool {
         let kind = |fault| match fault {
             Fault::CutFromOne
@@ -123,7 +123,7 @@ impl Fault {
             | Fault::LeaderStops
             | Fault::LeaderStopsAndRevokes => 2,
             Fault::NodeDies | Fault::LeaderDies => 3,
-            // Both of the network and of the members.
+            // This fault is one of the network and of the members.
             Fault::LeaderAndNodeAlone => 0,
             Fault::AnswersTimeOut => 4,
             Fault::WatchesStall => 5,
@@ -135,7 +135,7 @@ impl Fault {
         one == two || (one * two == 0 && one.max(two) <= 2)
     }
 
-    /// For how long it is worth to last.
+    /// Draws the duration of the fault.
     pub(crate) fn lasts(self, rng: &mut Rng) -> Duration {
         match self {
             Fault::Compaction | Fault::Revoked => Duration::ZERO,
@@ -146,7 +146,7 @@ impl Fault {
         }
     }
 
-    /// Whom it hits, if not everybody, and how it is mended.
+    /// Makes the fault, and returns the node that it hits, if it hits only one, and how to undo it.
     fn make(
         self,
         world: &mut World,
@@ -224,7 +224,7 @@ impl Fault {
         })
     }
 
-    /// Breaks members of etcd, or what they answer.
+    /// Breaks members of etcd, or their answers.
     fn on_members(
         self,
         world: &mut World,
@@ -308,7 +308,7 @@ fn each(act: impl Fn(&str)) {
     (0..MEMBERS).for_each(|one| act(&member(one)));
 }
 
-/// A time of quiet that lets everything settle.
+/// Draws a quiet time in which the world recovers.
 pub(crate) fn quiet(rng: &mut Rng) -> Duration {
     seconds(rng.u64(1..40))
 }

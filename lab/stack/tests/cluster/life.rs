@@ -13,8 +13,8 @@ use crate::world::{Plan, World, seconds};
 
 /// The duration of one world.
 const LIFE: Duration = Duration::from_secs(15 * 60);
-/// Time that a takeover may take beyond TTL and election timeout. A connection that a partition has cut is dead in turmoil, as
-/// nothing is sent again: the next one is made after a request has timed out on each of the old ones.
+/// The time that a takeover may take beyond TTL and election timeout. A connection that a partition has cut is dead in
+/// turmoil, because nothing is sent again: a new one is made after a request has timed out on each of the old ones.
 const SLACK: Duration = Duration::from_secs(8);
 
 /// The tally of all worlds together.
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-/// One world's life.
+/// Runs one world under random faults.
 fn life(seed: u64, tally: &mut Seen) -> Report {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let mut plan = Plan::new(seed, 3 + seed as usize % 3);
@@ -53,11 +53,11 @@ fn life(seed: u64, tally: &mut Seen) -> Report {
     world.until(seconds(30), "all stand", |world| world.candidates() == all);
     let mut number = 0;
     while world.now() < LIFE {
-        // One alone, or two of them that overlap.
+        // Either one fault, or two that overlap.
         let mut broken = Vec::new();
         for _ in 0..rng.usize(1..=2) {
             let fault = ALL[rng.usize(..ALL.len())];
-            // Nobody dies twice, and nobody dead is stopped.
+            // A dead node cannot die again or be stopped.
             let excluded = |other: &crate::faults::Broken| other.fault().excludes(fault);
             if broken.iter().any(excluded) {
                 continue;

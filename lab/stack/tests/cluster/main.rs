@@ -1,5 +1,5 @@
-//! An hour of a cluster's life in simulated time: three members of etcd, nodes that run for one election, and faults drawn
-//! at random. Every history goes through the library's checker.
+//! Simulates an hour of a cluster's life: three members of etcd, nodes that campaign in one election, and random
+//! faults. The library's checker judges every history.
 //!
 //! A failure is reported with its seed; `ELDEST_SEED` runs that one alone.
 

@@ -1,4 +1,4 @@
-//! Runs a node: the unchanged library in its own surroundings, running for the election for as long as its host lives.
+//! Runs a node: the unchanged library in its own environment, which campaigns for as long as its host lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use eldest_testing::history::{Outcome, What};
 
 use crate::world::{ELECTION, Shared, World, millis};
 
-/// Outside of the election's keys.
+/// The key of the counter, outside of the election's keys.
 pub(crate) const COUNTER: &str = "count/jobs";
 /// The time between two fenced writes.
 const PACE: Duration = Duration::from_secs(2);
@@ -20,13 +20,13 @@ const PACE: Duration = Duration::from_secs(2);
 /// The behaviour of the nodes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Habits {
-    /// They work for as long as their term is valid, whatever their token says.
+    /// True if nodes work for as long as their term is valid, even after its token is cancelled.
     pub(crate) stubborn: bool,
-    /// They step down after so long, by their own clock.
+    /// The time after which a leader steps down, by its own clock.
     pub(crate) term: Option<Duration>,
 }
 
-/// Runs for the election until the host ends.
+/// Campaigns until the host ends.
 pub(crate) async fn live(
     name: String,
     ttl: Duration,
@@ -66,7 +66,8 @@ async fn lead(name: &str, shared: &Shared, habits: &Habits, leadership: Leadersh
         () = lost.cancelled() => {}
         () = write(name, shared, &term) => {}
         () = steps_down => {
-            // If it cannot, the term is lost already. This waits for the work to end, which is this.
+            // A failure means that the term is already lost. The task is needed because stepping down waits for the end
+            // of this work.
             tokio::spawn(async move { leadership.step_down().await });
             lost.cancelled().await;
         }
@@ -87,7 +88,7 @@ async fn lead(name: &str, shared: &Shared, habits: &Habits, leadership: Leadersh
         .record(name, ELECTION, What::Released { token });
 }
 
-/// Counts up, fenced, for as long as it is let.
+/// Raises the fenced counter for as long as the term permits.
 async fn write(name: &str, shared: &Shared, term: &Term) {
     let token = term.fencing_token();
     let record = |outcome| {
@@ -115,7 +116,7 @@ async fn write(name: &str, shared: &Shared, term: &Term) {
     }
 }
 
-/// The counter, read under the same guard.
+/// Reads the counter under the term's guard.
 async fn read(term: &Term) -> Option<u64> {
     let outcome = term.txn([Op::get(COUNTER)]).await.ok()?;
     match outcome.found().next() {

@@ -1,11 +1,11 @@
-//! One thing at a time: what must happen after each fault, and when; and that the checker sees what must not.
+//! Tests one fault at a time: its required effect and its time; and that the checker reports violations.
 
 use eldest_testing::history::{Invariant, What};
 
 use crate::node::Habits;
 use crate::world::{MEMBERS, Plan, TTL, World, member, millis, seconds};
 
-/// A world in which all stand.
+/// Makes a world in which all nodes are candidates, and returns it with its leader.
 fn settled(plan: &Plan) -> (World, String) {
     let mut world = World::new(plan);
     let all = plan.nodes;
@@ -68,11 +68,11 @@ fn a_leader_that_is_cut_off_has_ended_when_the_next_begins() {
     }
 }
 
-/// The checker's own proof: a clock that is slower than the configured drift makes two leaders.
+/// This proves that the checker works: a clock that is slower than the configured drift makes two leaders.
 #[test]
 fn a_clock_beyond_its_bound_makes_two_leaders_and_is_seen() {
     let plan = Plan {
-        // Exactly that much slower, all of them.
+        // All clocks are slower by exactly that much.
         drift_ppm: (-200_000, -200_000),
         ..stubborn(2, 3)
     };
@@ -94,7 +94,7 @@ fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
     for seed in 0..5 {
         let plan = Plan {
             ttl,
-            // The replaced leader goes on until it hears of its successor.
+            // The replaced leader continues as one until it learns of its successor.
             stale: seconds(10_000),
             ..stubborn(seed, 2)
         };
@@ -110,12 +110,12 @@ fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
         });
         let elected = world.now();
         world.pass_while(ttl / 2, |world| world.cluster.tally().stale_renewals == 0);
-        // The other leader gave every lease its whole term at its election, and an election timeout more.
+        // At its election, the other leader gave every lease its whole TTL and an election timeout more.
         let acknowledged = world.cluster.tally().stale_renewals > 0;
         late += u32::from(acknowledged && world.now() > elected + seconds(4));
         world.cluster.join();
         world.cluster.learn();
-        // Time to verify it.
+        // This is enough time to verify the renewal.
         world.pass(millis(300));
         cut_off(&mut world, &eldest);
         healed(&world, "", "etcd's leader is alone");
@@ -131,7 +131,7 @@ fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
 }
 
 #[test]
-fn without_a_majority_nobody_leads_and_with_one_somebody_does() {
+fn node_leads_only_while_etcd_has_a_majority() {
     let (mut world, _) = settled(&stubborn(5, 4));
     fault(&world, "", "two members die");
     world.kill_member(0);
@@ -166,7 +166,7 @@ fn a_leader_that_steps_down_is_followed_at_once() {
     let report = world.judge(|rules| rules);
     report.assert_ok();
     assert!(report.counts.elections >= 5, "{report}");
-    // A deletion and an event: a few messages.
+    // The deletion and its event take a few messages.
     assert!(vacant < millis(500), "{vacant:?}\n{report}");
 }
 

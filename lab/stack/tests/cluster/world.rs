@@ -1,4 +1,4 @@
-//! Builds the simulated world of hosts, their network and the clock of all, and records and judges its history.
+//! Builds the simulated world of hosts, their network and their clocks, and records and judges its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ pub(crate) const ELECTION: &str = "jobs";
 pub(crate) const PREFIX: &str = "eldest/jobs/";
 pub(crate) const MEMBERS: usize = 3;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
-/// One step of the simulation: no message takes less.
+/// The length of a simulation step, which is the shortest time of a message.
 const TICK: Duration = Duration::from_millis(20);
-/// How often each term is asked whether it is valid.
+/// How often each term's validity is checked.
 const SAMPLE: Duration = Duration::from_millis(50);
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
@@ -37,7 +37,7 @@ pub(crate) fn member(number: usize) -> String {
     format!("etcd-{number}")
 }
 
-/// A world: members of etcd, nodes, and an eye on all of them.
+/// A world: members of etcd, nodes, and an observer of all of them.
 pub(crate) struct World {
     pub(crate) sim: Sim<'static>,
     pub(crate) cluster: Cluster,
@@ -51,12 +51,12 @@ pub(crate) struct World {
 pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     terms: Mutex<Vec<(String, Term)>>,
-    /// The time between two steps.
+    /// The simulated time of the last step.
     now: Arc<AtomicU64>,
 }
 
 impl Shared {
-    /// Writes down an election, and asks all others at that moment whether they still lead.
+    /// Records an election, and samples all other terms at that moment.
     pub(crate) fn elected(&self, node: &str, term: &Term) {
         self.sample();
         let token = term.fencing_token();
@@ -66,7 +66,7 @@ impl Shared {
         self.sample();
     }
 
-    /// Asks every term; one that says no is not asked again.
+    /// Samples every term; a term that is invalid is not sampled again.
     fn sample(&self) {
         self.terms().retain(|(node, term)| {
             let token = term.fencing_token();
@@ -80,7 +80,7 @@ impl Shared {
         self.terms().retain(|(of, _)| of != node);
     }
 
-    /// Returns the nodes whose terms were valid when last asked.
+    /// Returns the nodes whose terms were valid at the last sample.
     pub(crate) fn leading(&self) -> Vec<String> {
         self.terms().iter().map(|(node, _)| node.clone()).collect()
     }
@@ -90,16 +90,16 @@ impl Shared {
     }
 }
 
-/// How a world is made.
+/// The parameters of a world.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) ttl: Duration,
-    /// How long a replaced leader of etcd goes on, at the most.
+    /// The longest time for which a replaced leader of etcd acts as one.
     pub(crate) stale: Duration,
     pub(crate) habits: Habits,
-    /// How far the clocks' rates are off: least and most, in parts per million.
+    /// The smallest and the largest error of the clocks' rates, in parts per million.
     pub(crate) drift_ppm: (i32, i32),
 }
 
@@ -109,7 +109,7 @@ impl Plan {
             seed,
             nodes,
             ttl: TTL,
-            // Longer than a real one.
+            // This is longer than in a real etcd.
             stale: TTL / 2,
             habits: Habits::default(),
             drift_ppm: (-450, 450),
@@ -127,7 +127,7 @@ fn host_etcd(sim: &mut Sim<'_>, cluster: &Cluster) {
     }
 }
 
-/// Samples every term all the time.
+/// Samples every term continuously.
 fn host_eye(sim: &mut Sim<'_>, shared: &Arc<Shared>) {
     let eye = Arc::clone(shared);
     sim.host("eye", move || {
@@ -243,10 +243,10 @@ impl World {
         self.write_down();
     }
 
-    /// Records the changes that the store has seen meanwhile.
+    /// Records the store's changes since the last call.
     fn write_down(&mut self) {
         let recorder = &self.shared.recorder;
-        // They are deleted by nobody of us.
+        // None of our nodes deleted these keys.
         for (create_revision, at) in self.cluster.removed_early() {
             let what = What::DeletedByOther { create_revision };
             recorder.record_at(at, "etcd", ELECTION, what);
@@ -340,7 +340,7 @@ impl World {
         self.sim.bounce(member(number));
     }
 
-    /// Everything that was written down.
+    /// Returns all records.
     pub(crate) fn history(&self) -> History {
         self.shared.recorder.history().expect("in memory")
     }

@@ -1,19 +1,19 @@
-//! A cgroup that is removed with its test.
+//! Provides cgroups that are removed with their test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::stage::Result;
 
-/// A limit of memory: enough for the subject, and soon eaten.
+/// A limit of memory, in bytes: enough for the subject, and soon used up.
 pub(crate) const LITTLE: &str = "67108864";
 
 /// A cgroup that is removed at the end.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a cgroup (version 2) in which that file can be written, and writes the value, unless it is empty. `None`, which
-    /// is said, where none may be made.
+    /// Makes a cgroup (version 2) in which that file can be written, and writes the value, unless it is empty. Returns
+    /// `None`, with a printed line, where none can be made.
     pub(crate) fn new(file: &str, value: &str) -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -42,7 +42,7 @@ impl Cgroup {
         value: &str,
     ) -> Option<Self> {
         parents.into_iter().find_map(|parent| {
-            // Needed with cgroup v2, and refused where processes are in the parent.
+            // The write is needed with cgroup v2, and refused if the parent has processes.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
             let (process, number) = (std::process::id(), fastrand::u64(..));
             let folder = parent.join(format!("eldest-test-{process}-{number:016x}"));

@@ -1,4 +1,4 @@
-//! A leader's process ends in every way a process can, and the next candidate leads long before the lease could expire.
+//! Tests that the next candidate leads long before the lease could expire, in whatever way a leader's process ends.
 
 use eldest_testing::Proxy;
 
@@ -121,7 +121,7 @@ async fn a_session_that_was_closed_is_not_guarded_any_longer() -> Result {
     agent.guards(0).await
 }
 
-/// The endpoint with which the guard was started is gone when it is needed.
+/// The endpoint with which the guard was started is gone when the guard needs one.
 #[tokio::test]
 async fn a_spawned_guard_uses_the_endpoints_that_its_session_was_given_last() -> Result {
     let stage = Stage::new().await?;
@@ -143,7 +143,7 @@ async fn a_spawned_guard_uses_the_endpoints_that_its_session_was_given_last() ->
     stage.candidates("work-0", 2).await?;
     let order = format!("endpoints {}", stage.etcd.endpoint());
     leader.obey(&order).await?;
-    // Its task and the order say this in either order.
+    // Two tasks report these lines, in either order.
     leader.says("unguarded it is started again").await?;
     leader.says("guarded").await?;
     first.cut();

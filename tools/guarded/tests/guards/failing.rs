@@ -1,5 +1,5 @@
-//! The guard dies, stands still, hangs, is replaced or loses etcd: the session's leadership stays as it is, and the session
-//! is guarded again afterwards.
+//! Tests a guard that dies, is stopped, hangs, is replaced or loses etcd: the session's leadership stays as it is, and
+//! the session is guarded again afterwards.
 
 use eldest_testing::Proxy;
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +9,7 @@ use crate::process::{Process, spawned_guards, start};
 use crate::raw::{Listener, Raw};
 use crate::stage::{PROGRAM, Result, Stage, stat, until};
 
-/// A TTL that would run out during the test if renewals stopped.
+/// A TTL that would expire during the test if renewals stopped.
 const SHORT: &[(&str, &str)] = &[("TTL_MS", "6000")];
 
 /// Waits until the lease was renewed twice.
@@ -25,7 +25,7 @@ async fn is_renewed_twice(stage: &Stage, lease: i64) -> Result {
     .await
 }
 
-/// Asserts that the term and the lease are what they were, and that a death is noticed again.
+/// Asserts that the term and the lease are unchanged, and that a death is noticed again.
 async fn is_as_before(stage: &Stage, leader: &mut Process, lease: i64) -> Result {
     is_renewed_twice(stage, lease).await?;
     leader.has_lost_nothing().await?;
@@ -76,10 +76,10 @@ async fn an_agent_that_dies_at_any_step_of_a_registration_changes_nothing() -> R
     let guard = format!("optional={}", stage.socket().display());
     let mut leader = stage.subject_with(&guard, "leader", 1, &[], SHORT)?;
     leader.says("leading work-0").await?;
-    // hello, guard, proven, ping
+    // The messages are hello, guard, proven and ping.
     for answered in 0..=4 {
         let mut raw = fake.accept()?;
-        // The session may have given a connection up that was not accepted in time.
+        // The session may have abandoned a connection that was not accepted in time.
         while answer(&raw, answered).is_err() {
             raw = fake.accept()?;
         }
@@ -104,7 +104,7 @@ async fn an_agent_that_dies_at_any_step_of_a_registration_changes_nothing() -> R
 }
 
 #[tokio::test]
-async fn an_agent_that_names_another_key_has_it_written_by_nobody() -> Result {
+async fn key_that_a_wrong_agent_names_is_not_written() -> Result {
     let stage = Stage::new().await?;
     let fake = Listener::bind(&stage.socket())?;
     let guard = format!("optional={}", stage.socket().display());
@@ -119,7 +119,7 @@ async fn an_agent_that_names_another_key_has_it_written_by_nobody() -> Result {
     ] {
         loop {
             let raw = fake.accept()?;
-            // The session may have given this connection up.
+            // The session may have abandoned this connection.
             if answer(&raw, 1).is_err() || raw.receive()?.is_none() {
                 continue;
             }
@@ -154,7 +154,7 @@ async fn an_agent_that_is_killed_and_replaced_guards_again() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_that_stands_still_and_resumes_guards_again() -> Result {
+async fn stopped_agent_guards_again_when_it_continues() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
@@ -169,7 +169,7 @@ async fn an_agent_that_stands_still_and_resumes_guards_again() -> Result {
 }
 
 #[tokio::test]
-async fn a_death_while_the_agent_stands_still_is_noticed_when_it_resumes() -> Result {
+async fn death_while_the_agent_is_stopped_is_noticed_when_it_continues() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
@@ -182,7 +182,7 @@ async fn a_death_while_the_agent_stands_still_is_noticed_when_it_resumes() -> Re
 }
 
 #[tokio::test]
-async fn an_agent_that_never_answers_holds_up_nobody_who_does_not_require_it() -> Result {
+async fn silent_agent_delays_only_sessions_that_require_it() -> Result {
     let stage = Stage::new().await?;
     let _hung = Listener::bind(&stage.socket())?;
     let guard = format!("optional={}", stage.socket().display());
@@ -334,7 +334,7 @@ async fn a_spawned_guard_keeps_no_file_of_its_program_open() -> Result {
 #[tokio::test]
 async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
     let stage = Stage::new().await?;
-    // With a TTL that no test outlives: the lease cannot have expired.
+    // The TTL is longer than any test, so the lease cannot have expired.
     let (mut leader, lease) = stage.leader("spawned").await?;
     let guards = spawned_guards(leader.id());
     let [guard] = guards[..] else {

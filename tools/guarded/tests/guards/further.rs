@@ -1,4 +1,4 @@
-//! A session names further lives and gives promises, and its leases are revoked only when all of them have ended.
+//! Tests sessions that name further lives and give promises: their leases are revoked only when all of them have ended.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ impl Sleeper {
         Ok(Self(Command::new("sleep").arg("600").spawn()?))
     }
 
-    /// Starts one in a cgroup.
+    /// Starts a process in a cgroup.
     fn within(cgroup: &Cgroup) -> Result<Self> {
         let child = Command::new("sleep").arg("600").spawn()?;
         cgroup.write("cgroup.procs", &child.id().to_string())?;
@@ -40,12 +40,12 @@ impl Drop for Sleeper {
     }
 }
 
-/// Makes a cgroup that can be killed as a whole; `None`, which is said, where this is not possible.
+/// Makes a cgroup that can be killed as a whole. Returns `None`, with a printed line, where this is not possible.
 fn cgroup() -> Option<Cgroup> {
     Cgroup::new("cgroup.kill", "")
 }
 
-/// A leader whose lease the agent guards, and a candidate behind it.
+/// Starts a leader whose lease the agent guards, and a candidate behind it.
 async fn leading(stage: &Stage, agent: &Process) -> Result<(Process, Process)> {
     let (leader, _) = stage.leader(&agent.guard()).await?;
     let next = stage.subject("none", "next", 1)?;
@@ -60,7 +60,7 @@ async fn add(leader: &mut Process, life: &str) -> Result {
 }
 
 #[tokio::test]
-async fn a_lease_goes_when_the_last_further_process_has_ended() -> Result {
+async fn lease_is_revoked_when_the_last_further_process_has_ended() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
@@ -117,9 +117,9 @@ async fn a_cgroup_that_the_guard_may_not_kill_is_awaited() -> Result {
     Ok(())
 }
 
-/// The guard reads the message when the life is over.
+/// The guard reads the message after the life has ended.
 #[tokio::test]
-async fn a_life_that_has_ended_before_the_guard_looks_does_not_count() -> Result {
+async fn life_that_ended_before_the_guard_reads_its_message_does_not_count() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
@@ -186,7 +186,7 @@ async fn a_session_with_a_life_that_the_guard_refuses_is_not_guarded() -> Result
     let agent = stage.agent().await?;
     let (mut leader, _next) = leading(&stage, &agent).await?;
     let _program = Sleeper::within(&cgroup)?;
-    // Another task than that which adds the life says what the guard answers, perhaps before "added".
+    // Another task than the one that adds the life reports the guard's answer, perhaps before "added".
     let life = format!("also other-kill {}", cgroup.path().display());
     leader.obey(&life).await?;
     let reason = leader.says("unguarded").await?;
@@ -218,17 +218,17 @@ async fn a_life_that_begins_while_the_agent_is_stopped_counts() -> Result {
     Ok(())
 }
 
-/// How long a test's promise lasts: longer than all that happens until its guard could delete the keys.
+/// How long a test's promise lasts: longer than all steps until its guard could delete the keys.
 const PROMISED: Duration = Duration::from_secs(4);
 
-/// Has the leader promise something; returns when that was, at the latest.
+/// Makes the leader give a promise; returns the latest time at which it began.
 async fn promise(leader: &mut Process) -> Result<Instant> {
     let begun = Instant::now();
     add(leader, &format!("promise {}", PROMISED.as_millis())).await?;
     Ok(begun)
 }
 
-/// Waits until the next one leads, which is not before the promise has ended.
+/// Waits until the next candidate leads, which must not be before the promise has ended.
 async fn keeps(begun: Instant, next: &mut Process) -> Result {
     next.says("leading work-0").await?;
     let after = begun.elapsed();
@@ -240,7 +240,7 @@ async fn keeps(begun: Instant, next: &mut Process) -> Result {
 }
 
 #[tokio::test]
-async fn a_lease_goes_when_the_last_promise_of_a_dead_process_has_ended() -> Result {
+async fn lease_is_revoked_when_the_last_promise_of_a_dead_process_ends() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
@@ -266,7 +266,7 @@ async fn a_spawned_guard_keeps_the_promises_of_its_process() -> Result {
 }
 
 #[tokio::test]
-async fn a_process_that_has_promised_nothing_that_lasts_is_succeeded_at_once() -> Result {
+async fn process_without_a_running_promise_is_succeeded_at_once() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;
@@ -306,7 +306,7 @@ async fn a_first_promise_that_is_given_while_the_agent_is_stopped_counts() -> Re
 
 /// The limit is 64 lives.
 #[tokio::test]
-async fn a_process_that_is_promised_much_counts_once() -> Result {
+async fn process_with_many_promises_counts_once() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, mut next) = leading(&stage, &agent).await?;

@@ -1,11 +1,12 @@
-//! A process dies while its registration is half done: the guard keeps nothing of it, and forgets no goodbye.
+//! Tests a process that dies while its registration is incomplete: the guard keeps no part of it, and forgets no
+//! farewell.
 
 use serde_json::json;
 
 use crate::process::Process;
 use crate::stage::{Result, Stage};
 
-/// How far a peer gets before it dies.
+/// The step up to which a peer gets before it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Connected,
@@ -15,7 +16,7 @@ enum Step {
     Proven,
 }
 
-/// Takes a peer to that step.
+/// Brings a peer to that step.
 async fn advance(stage: &Stage, peer: &mut Process, lease: i64, last: Step) -> Result {
     if last >= Step::Introduced {
         peer.hello().await?;
@@ -81,7 +82,7 @@ async fn a_session_that_dies_before_the_agent_reads_its_hello_leaves_nothing() -
 }
 
 #[tokio::test]
-async fn a_goodbye_that_was_sent_before_the_death_counts() -> Result {
+async fn farewell_sent_before_the_death_counts() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let lease = stage.lease("peer").await?;

@@ -1,11 +1,11 @@
-//! Sessions and agents come and go a thousand times, and leave no descriptor, no thread and no entry behind.
+//! Tests that a thousand sessions and agents come and go, and leave no descriptor, no thread and no entry behind.
 
 use std::path::Path;
 
 use crate::process::Process;
 use crate::stage::{Result, Stage, until};
 
-/// Sessions of one process at a time.
+/// The number of sessions of one process at a time.
 const SESSIONS: usize = 50;
 
 /// Returns the open descriptors and the threads of a process.
@@ -26,7 +26,7 @@ async fn holds_no_more(process: &Process, before: (usize, usize)) -> Result {
     less.map_err(|error| format!("{error}; it held {before:?} before and {now:?} now").into())
 }
 
-/// Has sessions come and go.
+/// Opens and closes sessions.
 async fn come_and_go(stage: &Stage, agent: &Process, sessions: usize, by: &str) -> Result {
     let many = [("SESSIONS", &*sessions.to_string())];
     let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &[], &many)?;

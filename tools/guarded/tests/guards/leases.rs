@@ -1,5 +1,5 @@
-//! Which leases are guarded and when they go: a lease that was lost and granted again, a guard that is required and
-//! missing, one that comes late, and one that lingers.
+//! Tests which leases are guarded and when they are revoked: a lease that was lost and granted again, a required guard
+//! that is missing, one that comes late, and one that lingers.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ async fn a_lease_that_was_lost_is_followed_by_one_that_is_guarded() -> Result {
 }
 
 #[tokio::test]
-async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
+async fn last_two_leases_of_a_session_are_revoked_with_its_process() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let mut peer = stage.peer()?;
@@ -47,7 +47,7 @@ async fn the_last_two_leases_of_a_session_go_with_its_process() -> Result {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_gone_before_the_death_does_not_count_as_released() -> Result {
+async fn lease_gone_before_the_death_does_not_count_as_released() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut peer, lease) = stage.guarded_peer("peer").await?;
@@ -79,7 +79,7 @@ async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_campaign_outside_of_the_namespace_is_refused_by_a_session_that_requires_a_guard()
+async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace()
 -> Result {
     const PREFIX: &str = "elsewhere/work";
     let stage = Stage::new().await?;

@@ -1,4 +1,4 @@
-//! A process that only looks dead keeps its lease: the guard sees its socket close, and the process lives on.
+//! Tests a process that only looks dead: the guard sees its socket close, but the process lives, so it keeps its lease.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -48,7 +48,8 @@ fn tricks(stage: &Stage) -> Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// Gives the guard its chance to take the disconnected leader for dead; then lets it die, which must be noticed.
+/// Gives the guard the opportunity to consider the disconnected leader dead; then lets the leader die, which must be
+/// noticed.
 async fn lives_until_killed(
     stage: &Stage,
     agent: &Process,
@@ -94,7 +95,7 @@ async fn a_process_that_becomes_another_program_keeps_its_lease() -> Result {
 }
 
 #[tokio::test]
-async fn a_process_that_becomes_another_program_from_a_second_thread_keeps_its_lease() -> Result {
+async fn process_that_execs_from_a_second_thread_keeps_its_lease() -> Result {
     becomes_another_program("exec-by-thread", false).await
 }
 

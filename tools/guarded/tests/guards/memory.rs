@@ -1,9 +1,9 @@
-//! A leader runs out of the memory of its cgroup, or its cgroup is killed as a whole.
+//! Tests a leader that uses up the memory of its cgroup, or whose cgroup is killed as a whole.
 
 use crate::cgroup::{Cgroup, LITTLE};
 use crate::stage::{Result, Stage};
 
-/// A leader in that cgroup eats its memory.
+/// Asserts that a leader in that cgroup, which uses up its memory, has a successor.
 async fn eats(group: &Cgroup, guard: &str) -> Result {
     let stage = Stage::new().await?;
     let guard = stage.guard(guard).await?;
@@ -22,7 +22,7 @@ async fn a_leader_that_runs_out_of_memory_is_followed() -> Result {
         return Ok(());
     };
     eats(&group, "agent").await?;
-    // The kernel kills the one that has most memory.
+    // The kernel kills the process with the most memory.
     eats(&group, "spawned").await
 }
 

@@ -1,4 +1,4 @@
-//! Messages that no session sends: the agent refuses each with a reason, and guards the other sessions as before.
+//! Tests messages that no session sends: the agent refuses each with a reason, and guards the other sessions as before.
 
 use serde_json::{Value, json};
 
@@ -121,7 +121,7 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
         refused.contains("no proof was asked for lease"),
         "{refused}"
     );
-    // The last answer used the key up.
+    // The last answer used up the key.
     assert!(peer.prove(own).await?.is_some());
     let former = peer.ask_to_guard(own).await?;
     stage.put(&former, own).await?;
@@ -144,7 +144,7 @@ async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
 
 /// An unreadable message may have named a life, so the lease must not be revoked when the other lives end.
 #[tokio::test]
-async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
+async fn guarded_session_with_an_unreadable_message_is_forgotten() -> Result {
     for (nonsense, why) in [
         ("garbage 100", "cannot be read: "),
         ("garbage 65537", "longer than allowed"),
@@ -177,7 +177,7 @@ async fn a_guarded_session_that_talks_nonsense_is_forgotten() -> Result {
 }
 
 #[tokio::test]
-async fn nonsense_as_the_first_message_disturbs_nobody() -> Result {
+async fn unreadable_first_message_does_not_disturb_other_sessions() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;

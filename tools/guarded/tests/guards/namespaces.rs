@@ -1,5 +1,5 @@
-//! Process numbers that mislead: other pid namespaces, number 1 of a container, and a number that the kernel gives to
-//! another process.
+//! Tests misleading process numbers: other pid namespaces, number 1 of a container, and a number that the kernel gives
+//! to another process.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use crate::stage::{PROGRAM, Result, Stage, has, is_root};
 /// A pid namespace, with a program that keeps it.
 struct Namespace {
     _keeper: Process,
-    /// The number of its first process, outside.
+    /// The number, outside, of its first process.
     init: u32,
 }
 
 impl Namespace {
-    /// `None` where none may be made.
+    /// Makes a namespace; returns `None` where none can be made.
     async fn new() -> Result<Option<Self>> {
         if !is_root() || !has("unshare") || !has("nsenter") {
             return Ok(None);
@@ -56,7 +56,7 @@ async fn the_first_process_of_a_container_is_followed_by_an_agent_outside() -> R
     let lease = leader.leads().await?;
     leader.obey("pid").await?;
     assert_eq!(leader.says("pid").await?, "1");
-    // A signal of its own does not end the first process of a namespace.
+    // Its own signal does not end the first process of a namespace.
     leader.obey("abort").await?;
     stage.released(lease).await
 }
@@ -104,7 +104,7 @@ async fn a_process_that_the_agent_cannot_see_is_followed() -> Result {
 }
 
 #[tokio::test]
-async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_session() -> Result {
+async fn reused_process_number_hides_no_death_and_ends_no_other_session() -> Result {
     let Some(namespace) = Namespace::new().await? else {
         return Ok(());
     };
@@ -117,7 +117,7 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     let number: u32 = first.says("pid").await?.parse()?;
     first.hello().await?;
     let lease = stage.register(&mut first, "first").await?;
-    // The agent sees nothing until another process has the number.
+    // The agent is stopped until another process has the number.
     signal_inside(&agent, "STOP")?;
     first.obey("kill").await?;
     first.ended().await?;
@@ -134,7 +134,7 @@ async fn a_number_that_the_kernel_reuses_hides_no_death_and_ends_no_other_sessio
     stage.released(lease).await
 }
 
-/// Signals the agent, whose parent `nsenter` is what the test has started.
+/// Signals the agent, which is a child of the `nsenter` that the test started.
 fn signal_inside(agent: &Process, signal: &str) -> Result {
     let children = format!("/proc/{0}/task/{0}/children", agent.id());
     let pid = std::fs::read_to_string(children)?.trim().to_owned();
@@ -147,7 +147,7 @@ fn signal_inside(agent: &Process, signal: &str) -> Result {
 /// Starts a peer that has that number in the namespace.
 async fn with_number(stage: &Stage, enter: &[String], number: u32) -> Result<Process> {
     let before = number - 1;
-    // The shell does nothing in between that needs a process.
+    // In between, the shell starts no other process.
     let script =
         format!("exec 3<&0; echo {before} > /proc/sys/kernel/ns_last_pid; \"$@\" <&3 & wait $!");
     let words = [borrow(enter), vec!["sh", "-c", &script, "sh"]].concat();

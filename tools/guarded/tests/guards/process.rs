@@ -1,4 +1,4 @@
-//! A process of this package's program: gives it orders, reads what it says, and asks an agent for its sessions.
+//! Runs a process of this package's program: gives it orders, reads its lines, and asks an agent for its sessions.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl Process {
         format!("agent={}", self.socket.display())
     }
 
-    /// Returns what the agent says of its sessions.
+    /// Returns the agent's answer about its sessions.
     pub(crate) async fn sessions(&self) -> Result<Vec<Value>> {
         let (sessions, _) = eldest::internal::agent::status(&self.socket).await?;
         Ok(sessions)
@@ -97,7 +97,7 @@ impl Process {
 
     /// Waits until the subject is guarded and leads `work-0`; returns its lease.
     pub(crate) async fn leads(&mut self) -> Result<i64> {
-        // Two tasks of the subject say this, in either order.
+        // Two tasks of the subject report these lines, in either order.
         let (mut lease, mut leads, mut said) = (None, false, Vec::new());
         while lease.is_none() || !leads {
             let next = self.says_at_last("").await;
@@ -134,7 +134,7 @@ impl Process {
         }
     }
 
-    /// Fails if the subject has lost a term or met an error since it was last asked.
+    /// Fails if the subject has lost a term or met an error since the last call.
     pub(crate) async fn has_lost_nothing(&mut self) -> Result {
         self.obey("ping").await?;
         let (_, said) = self.says_at_last("pong").await?;
@@ -166,7 +166,7 @@ impl Process {
         Ok(serde_json::from_str(&self.says("received").await?)?)
     }
 
-    /// Has a peer introduce itself.
+    /// Makes a peer introduce itself.
     pub(crate) async fn hello(&mut self) -> Result {
         let answer = self.ask("own", &hello()).await?;
         match answer["welcome"]["version"].as_u64() {
@@ -175,7 +175,7 @@ impl Process {
         }
     }
 
-    /// Has a peer ask for a proof key for a lease.
+    /// Makes a peer request a proof key for a lease.
     pub(crate) async fn ask_to_guard(&mut self, lease: i64) -> Result<String> {
         let message = serde_json::json!({"guard": {"lease": format!("{lease:x}")}});
         let answer = self.ask("none", &message).await?;
@@ -185,7 +185,7 @@ impl Process {
             .to_owned())
     }
 
-    /// Has a peer say that it has put the key, and returns the reason if the agent refuses.
+    /// Makes a peer report that it has put the key, and returns the reason if the agent refuses.
     pub(crate) async fn prove(&mut self, lease: i64) -> Result<Option<String>> {
         let message = serde_json::json!({"proven": {"lease": format!("{lease:x}")}});
         let answer = self.ask("none", &message).await?;
@@ -206,13 +206,13 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until the process has ended and is no zombie any more.
+    /// Waits until the process has ended and is no longer a zombie.
     pub(crate) async fn ended(&mut self) -> Result {
         timeout(LONG, self.child.wait()).await??;
         Ok(())
     }
 
-    /// Stops the process with SIGSTOP, and waits until it stands still.
+    /// Stops the process with SIGSTOP, and waits until it is stopped.
     pub(crate) async fn stop(&self) -> Result {
         self.signal(Signal::STOP)?;
         self.is_in_state("T").await
@@ -236,7 +236,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Without their etcd, spawned guards would go on trying.
+        // Without their etcd, spawned guards would continue to retry.
         for pid in spawned_guards(self.id()) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -257,7 +257,7 @@ pub(crate) fn spawned_guards(of: u32) -> Vec<Pid> {
     processes.filter_map(guard).collect()
 }
 
-/// The first message of a session of this version.
+/// Returns the first message of a session of this version.
 pub(crate) fn hello() -> Value {
     serde_json::json!({"hello": {"version": 2, "identity": "peer", "namespace": "eldest/", "linger_ms": 0}})
 }

@@ -1,4 +1,4 @@
-//! Starts an etcd, agents and subjects for one test, and looks at what is left in etcd.
+//! Starts an etcd, agents and subjects for one test, and reads which keys are left in etcd.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::process::{Process, start};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
-/// Longer than anything here takes on a busy machine, and far shorter than a subject's TTL of 300 s.
+/// Longer than any step takes on a busy machine, and far shorter than a subject's TTL of 300 s.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The program of this package.
@@ -24,7 +24,7 @@ pub(crate) struct Stage {
     folder: tempfile::TempDir,
 }
 
-/// A guard that a test uses: an agent, which it keeps, or a spawned process.
+/// A guard for a test: an agent, which this value keeps, or a spawned process.
 pub(crate) struct Guard {
     pub(crate) agent: Option<Process>,
     pub(crate) word: String,
@@ -38,7 +38,7 @@ impl Stage {
     pub(crate) async fn with(etcd: Etcd) -> Result<Self> {
         let client = etcd.client().await;
         let folder = tempfile::tempdir()?;
-        // Another user of the system must be able to reach the sockets.
+        // Other users of the system must be able to reach the sockets.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open)?;
         Ok(Self {
@@ -52,7 +52,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// Where the agent listens.
+    /// Returns the path at which the agent listens.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path("agent.sock")
     }
@@ -62,7 +62,7 @@ impl Stage {
         self.agent_through(&self.etcd.endpoint(), &[], &[]).await
     }
 
-    /// Starts an agent that reaches etcd at that endpoint, behind those words of a command, with those variables.
+    /// Starts an agent that reaches etcd at that endpoint, with those words before its command, and those variables.
     pub(crate) async fn agent_through(
         &self,
         endpoint: &str,
@@ -108,7 +108,7 @@ impl Stage {
         self.subject_with(guard, identity, count, &[], &[])
     }
 
-    /// Starts a subject behind those words of a command, with those variables.
+    /// Starts a subject with those words before its command, and those variables.
     pub(crate) fn subject_with(
         &self,
         guard: &str,
@@ -132,7 +132,7 @@ impl Stage {
         Ok((leader, lease))
     }
 
-    /// Starts a process that speaks the protocol word by word.
+    /// Starts a process that speaks the protocol message by message.
     pub(crate) fn peer(&self) -> Result<Process> {
         self.peer_behind(&[])
     }
@@ -189,8 +189,8 @@ impl Stage {
         until(what, async || Ok((!self.lives(lease).await?).then_some(()))).await
     }
 
-    /// Kills another session of the same guard and waits until its keys are deleted: the guard had its chance to delete the
-    /// keys of whatever it takes for dead.
+    /// Kills another session of the same guard and waits until its keys are deleted: by then the guard would also have
+    /// deleted the keys of any session that it considers dead.
     pub(crate) async fn another_dies(&self, guard: &str) -> Result {
         let mut other = self.subject_with(guard, "other", 1, &[], &[])?;
         let lease = other.says("guarded").await?;
@@ -208,7 +208,7 @@ impl Stage {
         self.proofs(0).await
     }
 
-    /// Waits until so many proof keys stand.
+    /// Waits until there are so many proof keys.
     pub(crate) async fn proofs(&self, count: usize) -> Result {
         self.keys("eldest/~guard/", count).await
     }
@@ -234,7 +234,7 @@ pub(crate) async fn until<T>(
     eventually(LONG, what, async || condition().await.transpose()).await?
 }
 
-/// Returns whether there is such a program; says so if not.
+/// Returns true if there is such a program; prints a line if not.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -244,7 +244,7 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// Returns whether this process is root; says so if not.
+/// Returns true if this process is root; prints a line if not.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -253,7 +253,7 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// Returns one word of the kernel's account of a process, such as its state `S`.
+/// Returns one word of the kernel's status of a process, such as its state `S`.
 pub(crate) fn stat(pid: u32) -> Result<String> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))?;
     let after = stat.rsplit_once(") ").ok_or("no name")?.1;

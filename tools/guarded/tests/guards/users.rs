@@ -1,5 +1,5 @@
-//! An etcd with users: who may not write the keys of a lease cannot prove that it is theirs, and an agent whose user may
-//! too little says so. And an agent of another user of the system.
+//! Tests an etcd with users: a user who may not write the keys of a lease cannot prove that it owns them, and an agent
+//! reports that its user lacks permissions. Also tests an agent of another user of the system.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,10 +10,10 @@ use etcd_client::{Client, ConnectOptions, DeleteOptions, Permission, PermissionT
 use crate::process::{Process, start};
 use crate::stage::{PROGRAM, Result, Stage, has, is_root};
 
-/// An etcd on which `leader` may write below `eldest/`, `reader` may read there, and `mallory` may write elsewhere. Each
-/// one's password is its name.
+/// Starts an etcd on which `leader` may write below `eldest/`, `reader` may read there, and `mallory` may write
+/// elsewhere. Each user's password is its name.
 async fn stage_with_users() -> Result<Stage> {
-    // The cheapest hash: it is not what is tested.
+    // The cheapest hash is enough, because hashing is not under test.
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client = etcd.client().await;
     let users = [
@@ -49,7 +49,7 @@ async fn agent_of(stage: &Stage, name: &str) -> Result<Process> {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_write_the_keys_of_a_lease_cannot_prove_it() -> Result {
+async fn user_without_write_access_cannot_prove_a_lease() -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, "root").await?;
     let victim = stage.lease("victim").await?;
@@ -90,7 +90,7 @@ async fn mallory_proves(stage: &Stage, lease: i64) -> Result<Process> {
 
 /// Between two terms a lease has no keys, and any user may bind one to it.
 #[tokio::test]
-async fn proof_of_a_lease_without_keys_deletes_no_key_that_its_owner_puts_later() -> Result {
+async fn proof_of_an_empty_lease_deletes_no_later_key_of_its_owner() -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, "root").await?;
     let lease = stage.client.clone().lease_grant(300, None).await?.id();
@@ -125,7 +125,8 @@ async fn a_proof_that_was_taken_back_before_the_death_counts_no_more() -> Result
     stage.keys("mallory/", 1).await
 }
 
-/// An agent whose user may too little: a session that requires it does not campaign, and one that does not goes on.
+/// Tests an agent whose user lacks a permission: a session that requires the agent does not campaign, and one that does
+/// not continues.
 async fn says_what_it_may_not(name: &str, why: &str) -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, name).await?;
@@ -186,7 +187,7 @@ const ANOTHER_USER: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_its_socket()
+async fn agent_of_another_user_guards_only_processes_that_may_write_to_its_socket()
 -> Result {
     if !is_root() || !has("setpriv") {
         return Ok(());
@@ -216,7 +217,7 @@ async fn an_agent_of_another_user_of_the_system_guards_only_those_who_may_write_
     agent.guards(0).await?;
     std::os::unix::fs::chown(stage.path("."), Some(65_534), None)?;
 
-    // root may write every socket.
+    // root may write to every socket.
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     leader.kill()?;
     stage.released(lease).await?;

@@ -20,18 +20,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-/// Longer than that a node beside us takes only if it is stopped.
+/// A node beside the worker takes longer than this only if it is stopped.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// More than a node says about itself.
+/// The largest answer, in bytes, which exceeds a node's description of itself.
 const LONGEST: usize = 64 << 10;
 
 /// The data from which the worker answers.
 struct Worker {
-    /// `ELDEST_ID`, by `eldest run`.
+    /// The value of `ELDEST_ID`, set by `eldest run`.
     name: String,
-    /// `ELDEST_FENCING_TOKEN`, by `eldest run`: under no other it may act.
+    /// The value of `ELDEST_FENCING_TOKEN`, set by `eldest run`. The worker may act under no other token.
     token: i64,
-    /// Where the node beside us answers: the port of `ELDEST_SERVE`.
+    /// The address of the node beside the worker: the port of `ELDEST_SERVE`.
     node: SocketAddr,
     answered: AtomicU64,
 }
@@ -40,7 +40,7 @@ struct Worker {
 async fn main() -> Result<()> {
     let mut terminations = signal(SignalKind::terminate())?;
     let worker = Arc::new(Worker::from_env()?);
-    // `WORKER_LISTEN`: where it answers.
+    // `WORKER_LISTEN` names the worker's own address.
     let at = std::env::var("WORKER_LISTEN").unwrap_or_else(|_| "0.0.0.0:8080".to_owned());
     let listener = TcpListener::bind(&at).await;
     let listener = listener.with_context(|| format!("WORKER_LISTEN={at}"))?;
@@ -86,14 +86,14 @@ impl Worker {
         println!("{:.3} {}: {what}", Timestamp::now(), self.name);
     }
 
-    /// Returns the deadline by our own clock until which the worker may act, as the node beside us states.
+    /// Returns the deadline, by the worker's own clock, until which it may act, as the node beside it states.
     async fn permission(&self) -> Result<Duration> {
-        // Whatever the node knows, it knows later than this.
+        // The node learns every fact after this time.
         let asked = now();
         let stream = TcpStream::connect(self.node).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the sender.
+        // The task ends with the sender.
         tokio::spawn(connection);
         let request = Request::get("/leader").header(header::HOST, self.node.to_string());
         let answer = sender.send_request(request.body(Body::empty())?).await?;
@@ -109,13 +109,14 @@ impl Worker {
             leads["fencing_token"] == self.token,
             "it leads with another token"
         );
-        // Beside `eldest run` nobody is promised more: we are ended before the term is, but for a pause of us all.
+        // `eldest run` gives its program no further promise: it ends the program before the term ends, unless a pause
+        // stops them all.
         let long = leads["valid_for_ms"].as_u64();
         Ok(asked + Duration::from_millis(long.context("it does not say for how long")?))
     }
 }
 
-/// The work. What it may not do it does not begin, and says so: then the front asks another node.
+/// Answers a request. If the worker may not act, it refuses at once, so that the load balancer asks another node.
 async fn answer(State(worker): State<Arc<Worker>>) -> Response {
     let name = &worker.name;
     let until = match timeout(PATIENCE, worker.permission()).await {
@@ -123,7 +124,7 @@ async fn answer(State(worker): State<Arc<Worker>>) -> Response {
         Ok(Err(why)) => return refused(&format!("{name} may not act: {why}\n")),
         Err(_) => return refused(&format!("{name} may not act: its node does not answer\n")),
     };
-    // The last look at the clock: a pause before it is noticed. What comes after it is what fencing tokens are for.
+    // This is the last read of the clock: it notices a pause before it. For a pause after it there are fencing tokens.
     let at = now();
     if at >= until {
         return refused(&format!("{name} may not act any more\n"));
@@ -142,7 +143,8 @@ fn refused(why: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()).into_response()
 }
 
-/// Time since boot, pauses of this process and of the machine included; the same in all containers of a machine.
+/// Returns the time since boot, including pauses of this process and of the machine; the same in all containers of a
+/// machine.
 fn now() -> Duration {
     #[cfg(target_os = "linux")]
     const CLOCK: ClockId = ClockId::Boottime;

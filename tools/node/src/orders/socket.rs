@@ -17,10 +17,11 @@ use tokio::runtime::Handle;
 
 use crate::config::Config;
 
-/// How long the work may take to begin with an order: while etcd is out of reach it is in the middle of a request.
+/// How long the work may take to start an order: while etcd is out of reach, the work may be in the middle of a
+/// request.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The orders that this node is given, if anybody may.
+/// The orders to this node, if it accepts any.
 pub(crate) struct Orders(Option<Arc<Desk>>);
 
 #[derive(Default)]
@@ -43,7 +44,7 @@ impl Orders {
         let Some(path) = &config.orders else {
             return Ok(Self(None));
         };
-        // Left by a node that was killed.
+        // A killed node may have left the file.
         let _ = std::fs::remove_file(path);
         let listener =
             UnixListener::bind(path).with_context(|| format!("ORDERS={}", path.display()))?;
@@ -52,14 +53,14 @@ impl Orders {
         let thread = std::thread::Builder::new().name("orders".to_owned());
         thread.spawn(move || {
             for caller in listener.incoming().flatten() {
-                // The caller may be gone by now.
+                // The caller may have gone by now.
                 let _ = given.serve(&caller, &runtime);
             }
         })?;
         Ok(Self(Some(desk)))
     }
 
-    /// Returns true if the work is to go on as if its term had not ended.
+    /// Returns true if the work must continue as if its term had not ended.
     pub(crate) fn is_deaf(&self) -> bool {
         let desk = self.0.as_ref();
         desk.is_some_and(|desk| desk.deaf.load(Ordering::Relaxed))
@@ -124,7 +125,7 @@ impl Desk {
         Ok("done".to_owned())
     }
 
-    /// On return every worker is busy.
+    /// Keeps every worker busy; on return all are.
     fn starve(self: &Arc<Self>, runtime: &Handle) {
         *lock(&self.starving) = true;
         let workers = runtime.metrics().num_workers();
@@ -147,7 +148,7 @@ impl Desk {
         if let Ok(answer) = answered.recv_timeout(PATIENCE) {
             return answer;
         }
-        // Taken back, unless the work has just begun with it.
+        // The order is withdrawn, unless the work has just begun with it.
         match lock(&self.for_work).take() {
             Some(_) => "nobody works here".to_owned(),
             None => answered.recv().unwrap_or_else(|_| "unknown".to_owned()),

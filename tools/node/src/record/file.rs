@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep};
 use super::{Counter, Event, Write};
 use crate::config::Config;
 
-/// How often a term is asked whether it is valid.
+/// How often a term's validity is sampled.
 const SAMPLE: Duration = Duration::from_millis(10);
-/// How long the last things may take to be given back, in the background: the system's resolver, when a name server
-/// does not answer, keeps its thread for two tries of five seconds.
+/// How long the release of the last resources may take in the background: if a name server does not answer, the
+/// system's resolver keeps its thread for two tries of five seconds.
 const SETTLE: Duration = Duration::from_secs(12);
 
-/// The history of this node, if anybody asked for it.
+/// The history of this node, if one is wanted.
 #[derive(Clone)]
 pub(crate) struct History(Option<Arc<Book>>);
 
@@ -35,7 +35,7 @@ struct Book {
 
 struct Sampled {
     term: Term,
-    /// A no was recorded; another would say nothing new.
+    /// True once an invalid sample was recorded; further ones would add nothing.
     ended: bool,
 }
 
@@ -78,12 +78,12 @@ impl History {
         }
     }
 
-    /// The last entry: what the process holds at its end.
+    /// Records the last entry: the resources that the process holds at its end.
     pub(crate) async fn finish(self) {
         let Some(book) = self.0 else {
             return;
         };
-        // Terms are handles of the session.
+        // Terms are handles of the session, so they are dropped before the count.
         lock(&book.terms).clear();
         let before = *lock(&book.held);
         let until = Instant::now() + SETTLE;
@@ -137,7 +137,7 @@ impl Book {
                 let what = What::FencedWrite { token, outcome };
                 match counter {
                     Counter::Etcd => self.write(what),
-                    // A history has one counter for each election: this one is not the election's own.
+                    // A history has one counter for each election, so the register has a name of its own.
                     Counter::Register => {
                         let election = super::register_name(&self.election);
                         self.recorder.record(self.node.as_str(), election, what);
@@ -153,7 +153,8 @@ impl Book {
             .record(self.node.as_str(), self.election.as_str(), what);
     }
 
-    /// A yes counts from before the check, a no from after it: a process that is stopped in between did nothing.
+    /// Samples a term. A valid sample has the time before the check, an invalid one the time after it: a process that
+    /// is stopped in between did nothing.
     fn sample(&self, sampled: &mut Sampled) {
         let token = sampled.term.fencing_token();
         let before = self.recorder.now();
@@ -168,7 +169,7 @@ impl Book {
     }
 }
 
-/// On a thread of its own, so that a node whose runtime is blocked is sampled too.
+/// Samples on a thread of its own, so that a node whose runtime is blocked is sampled too.
 fn sample(book: &Weak<Book>) {
     while let Some(book) = book.upgrade() {
         for sampled in lock(&book.terms).iter_mut() {

@@ -6,7 +6,7 @@ use eldest::Term;
 use crate::config::Config;
 use crate::record::History;
 
-/// Nothing.
+/// Stands in for the register.
 pub(crate) struct Register;
 
 impl Register {
@@ -25,7 +25,7 @@ impl Register {
     }
 }
 
-/// Nothing.
+/// Stands in for the counting.
 pub(crate) struct Counting;
 
 impl Counting {

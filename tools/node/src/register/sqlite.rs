@@ -11,24 +11,24 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use crate::config::Config;
 use crate::record::{Counter, Event, History, Write};
 
-/// Patience with somebody else's write. Who is stopped in the middle of one keeps all others out.
+/// How long to wait for another node's write. A node that is stopped in the middle of one blocks all others.
 const BUSY: Duration = Duration::from_millis(500);
-/// The pause between the check of the term and the write, as if something was worked out: a node that is stopped nearly
-/// always stops there.
+/// The pause between the check of the term and the write, in place of real work: a node that is stopped nearly always
+/// stops there.
 pub const WORK: Duration = Duration::from_millis(40);
 const PAUSE: Duration = Duration::from_millis(10);
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS register
     (name TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL) WITHOUT ROWID";
 const FIRST: &str = "INSERT OR IGNORE INTO register VALUES (?1, 0, 0)";
-/// The resource's part of fencing: nobody older than the newest that ever wrote.
+/// The resource's part of fencing: it refuses every token older than the newest that ever wrote.
 const FENCED: &str = "UPDATE register SET token = ?2, value = value + 1
     WHERE name = ?1 AND token <= ?2 RETURNING value";
 const UNFENCED: &str = "UPDATE register SET token = ?2, value = value + 1
     WHERE name = ?1 RETURNING value";
 const VALUE: &str = "SELECT value FROM register WHERE name = ?1";
 
-/// Where the register is, if anybody named one.
+/// The register's file, if one is configured.
 pub(crate) struct Register {
     file: Option<PathBuf>,
     name: String,
@@ -48,8 +48,8 @@ impl Register {
         Ok(register)
     }
 
-    /// Counts up for as long as the term is valid and its work is not asked to end, on a thread of its own: this kind
-    /// of work cannot be dropped.
+    /// Raises the counter for as long as the term is valid and its token is not cancelled, on a thread of its own: this
+    /// kind of work cannot be dropped.
     pub(crate) fn count(&self, term: &Term, history: &History) -> Result<Counting> {
         let Some(file) = &self.file else {
             return Ok(Counting(None));
@@ -72,7 +72,7 @@ impl Register {
     }
 }
 
-/// The counting of one term.
+/// The running count of one term.
 pub(crate) struct Counting(Option<JoinHandle<()>>);
 
 impl Counting {
@@ -90,7 +90,7 @@ impl Counting {
 ///
 /// # Errors
 ///
-/// The file is no register, or somebody keeps it locked.
+/// The file is no register, or another process keeps it locked.
 pub fn value(file: &Path, election: &str) -> Result<u64> {
     let connection = connect(file)?;
     Ok(connection.query_row(VALUE, params![election], |row| row.get(0))?)
@@ -113,7 +113,7 @@ fn prepare(connection: &Connection, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// An error means that the database took nothing of it: what is not committed is rolled back.
+/// Writes once. An error means that the database changed nothing: an uncommitted transaction is rolled back.
 fn write(connection: &Connection, name: &str, token: i64, fenced: bool) -> Write {
     let update = if fenced { FENCED } else { UNFENCED };
     let write = || -> rusqlite::Result<Option<u64>> {

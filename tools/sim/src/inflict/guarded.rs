@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::stand_again;
+use super::rejoin;
 use crate::mutant::Mutant;
 use crate::world::World;
 
-/// Where a stranger has its keys: outside of the nodes' namespace.
+/// The prefix of a stranger's keys, outside of the nodes' namespace.
 const STRANGER: &[u8] = b"stranger/~guard/";
 
-/// Whose keys a guard deletes: those of the namespace for which the proof speaks.
+/// The keys that a guard deletes: those of the namespace that the proof names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     Nodes,
@@ -18,8 +18,8 @@ enum Of {
 }
 
 impl World {
-    /// The process dies and another takes its place. After a while its guard, which lives on, deletes the dead one's keys.
-    /// Nobody's term may be harmed by that: no key counts as taken away by somebody else.
+    /// Kills the process; another takes its place. After a while its guard, which lives on, deletes the dead one's
+    /// keys. No term may be harmed by that, so no key counts as taken away by another client.
     pub(crate) fn die_guarded(&mut self, node: usize, wait: Duration) {
         let own = self.nodes[node].lease();
         let another = self.nodes[(node + 1) % self.nodes.len()].lease();
@@ -32,7 +32,7 @@ impl World {
                 self.after(wait, move |w| {
                     if w.lives[node] == life {
                         w.kill(node);
-                        stand_again(w, node);
+                        rejoin(w, node);
                     }
                 });
             }
@@ -60,7 +60,7 @@ impl World {
         self.after(wait, move |w| w.release_by_guard(lease, Of::Stranger));
     }
 
-    /// A guard asks until etcd confirms.
+    /// Lets a guard request the deletion until etcd confirms it.
     fn release_by_guard(&mut self, lease: Option<i64>, of: Of) {
         let Some(id) = lease else {
             return;

@@ -1,11 +1,11 @@
-//! Makes single requests of a node meet their fate: lost, late, or refused.
+//! Gives single requests of a node their fate: lost, late, or refused.
 
 use crate::kind::Kind;
 use crate::plan::Fault;
 use crate::world::{Fate, Rule, World};
 use eldest_core::action::{Ask, Class};
 
-/// The next request of that kind meets that fate.
+/// Gives that fate to the node's next request of that kind.
 pub(super) fn befalls(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
     w.rules.retain(|rule| rule.times > 0);
     w.rules.push(Rule {
@@ -16,7 +16,7 @@ pub(super) fn befalls(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: 
     });
 }
 
-/// The requests that the fault names, or those that its dice choose.
+/// Returns the requests that the fault names, or those that its dice select.
 fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
     if let Some(request) = fault.of {
         return request.matcher();
@@ -29,7 +29,7 @@ fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
     }
 }
 
-/// One request is lost, late or refused.
+/// Makes one request lost, late or refused.
 pub(super) fn on_requests(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, lasts, dice, ..
@@ -61,7 +61,7 @@ pub(super) fn on_requests(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// One request arrives late, before everything is healed.
+/// Makes one request arrive late, before all faults end.
 fn late_once(w: &mut World, fault: Fault) {
     let (node, half) = (fault.node, fault.lasts / 2);
     befalls(w, node, asks_for(fault), Fate::Delayed(half));
@@ -69,12 +69,12 @@ fn late_once(w: &mut World, fault: Fault) {
     w.after(half, move |w| w.rules.retain(|rule| !this(rule)));
 }
 
-/// A class of refusals that another attempt mends.
+/// Returns a class of refusals after which a retry can succeed.
 fn passing(dice: u64) -> Class {
     [Class::Backoff, Class::Auth, Class::Retry, Class::Stale][(dice >> 8) as usize % 4]
 }
 
-/// A class of refusals that another attempt does not mend.
+/// Returns a class of refusals that a retry does not mend.
 fn for_good(dice: u64) -> Class {
     [Class::Denied, Class::Invalid][(dice >> 8) as usize % 2]
 }

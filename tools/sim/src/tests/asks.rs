@@ -57,7 +57,7 @@ pub(super) fn finds(ask: &Ask) -> bool {
     matches!(ask, Ask::Find { .. })
 }
 
-/// A read of a queue.
+/// Returns true for a read of a queue.
 pub(super) fn reads(ask: &Ask) -> bool {
     match ask {
         Ask::List { prefix, .. } => **prefix != *MARKS,

@@ -1,4 +1,4 @@
-//! Tests the simulator's part of the driver: what waits during a turn, and what a suspended machine leaves undone.
+//! Tests the simulator's part of the driver: the inputs that wait during a turn, and the timers of a suspended machine.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn timers_of_a_suspended_machine_go_on_where_they_stood() {
 }
 
 #[test]
-fn a_timer_of_a_stopped_process_fires_as_soon_as_it_goes_on() {
+fn timer_of_a_stopped_process_fires_as_soon_as_the_process_continues() {
     let mut w = World::new(1, 1);
     w.next(0, joins, Fate::RequestLost);
     w.campaign(0);
@@ -37,7 +37,7 @@ fn a_timer_of_a_stopped_process_fires_as_soon_as_it_goes_on() {
 }
 
 #[test]
-fn what_a_turn_decides_is_done_at_its_end() {
+fn decisions_of_a_turn_take_effect_at_its_end() {
     let mut late = 0;
     for seed in 0..20 {
         let mut w = World::new(1, seed);
@@ -54,9 +54,9 @@ fn what_a_turn_decides_is_done_at_its_end() {
     assert!((1..20).contains(&late), "some turns cost time, some none");
 }
 
-/// Its timers may ring late, but a check of validity reads the clock.
+/// Its timers may fire late, but a check of validity reads the clock.
 #[test]
-fn a_leader_whose_machine_was_suspended_for_a_ttl_leads_no_more() {
+fn leader_no_longer_leads_after_its_machine_was_suspended_for_a_ttl() {
     let mut w = World::seated(2);
     w.suspend(0, crate::tests::TTL, secs(1));
     w.run(crate::tests::TTL);
@@ -64,11 +64,11 @@ fn a_leader_whose_machine_was_suspended_for_a_ttl_leads_no_more() {
     w.until("the next one leads", crate::tests::TTL, |w| w.leads(1));
 }
 
-/// Two elections, whose joins are asked for in the one turn in which the lease is granted.
+/// Joins two elections, both requested in the one turn in which the lease is granted.
 fn two_elections(w: &mut World) {
     w.together = true;
     for election in [b"e/", b"f/"] {
-        w.stand(0, election, eldest_core::candidate::WatchScope::Auto, false);
+        w.join(0, election, eldest_core::candidate::WatchScope::Auto, false);
     }
 }
 
@@ -77,7 +77,7 @@ fn created(w: &World) -> Vec<i64> {
 }
 
 #[test]
-fn joins_of_one_turn_share_a_create_revision_and_both_lead_by_it() {
+fn joins_of_one_turn_share_a_create_revision_and_both_lead() {
     let mut w = World::new(1, 1);
     two_elections(&mut w);
     let both = |w: &World| w.leader(b"e/").is_some() && w.leader(b"f/").is_some();

@@ -1,4 +1,4 @@
-//! Hunts: stories of a few kinds of faults.
+//! Tests hunts: stories with a few kinds of faults.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn hunt(options: &[(&str, &str)]) -> Result<Hunt, String> {
 }
 
 #[test]
-fn hunt_draws_its_kinds_and_no_others_and_its_plans_can_be_kept() {
+fn hunt_draws_only_its_kinds_and_its_plans_can_be_kept() {
     let hunt = hunt(&[("--only", "drop-owned,late-once"), ("--nodes", "2")]).unwrap();
     let mut kinds = BTreeSet::new();
     for seed in 1..200 {

@@ -1,4 +1,4 @@
-//! Plans that are kept: each breaks nothing, and what is written of one is read again, or refused with its line.
+//! Tests kept plans: none breaks a promise, and a written plan is read again, or refused with its line.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::run::run;
 use crate::shrink::shrink;
 use crate::world::World;
 
-/// The rules that are broken on purpose.
+/// The mutants of the rules.
 const MUTANTS: &str = include_str!("../../mutants.toml");
 
 const SMALL: &str = "\
@@ -61,7 +61,7 @@ pub(super) fn is_noticed_by_a_kept_plan(mutant: Mutant) -> bool {
     })
 }
 
-/// Plans for mutants of the core's source are run with their mutants by `cargo xtask mutants`.
+/// `cargo xtask mutants` runs the plans for mutants of the core's source.
 #[test]
 fn plans_kept_for_a_mutant_of_the_adapter_notice_it() {
     let names = kept_plans().into_iter().map(|kept| kept.mutant);
@@ -73,7 +73,7 @@ fn plans_kept_for_a_mutant_of_the_adapter_notice_it() {
 }
 
 #[test]
-fn what_is_plain_is_not_written() {
+fn plain_values_are_not_written() {
     let kept = Kept::parse(SMALL).unwrap();
     assert_eq!(kept.plan.members[1].work, None);
     assert_eq!(kept.plan.faults[0].lasts, Duration::ZERO);
@@ -82,7 +82,7 @@ fn what_is_plain_is_not_written() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_plan_is_read_again() {
     for seed in 1..200 {
         let kept = Kept {
             lesson: "Several \"words\",\nand lines.".to_owned(),
@@ -94,7 +94,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn what_is_no_plan_is_refused_with_its_line_and_the_rule() {
+fn invalid_plan_is_refused_with_its_line_and_the_rule() {
     let refusals = [
         ("\"cut\"", "\"cutt\"", "line 11", "unknown variant `cutt`"),
         ("lasts = ", "last = ", "line 11", "unknown field `last`"),
@@ -169,7 +169,7 @@ fn a_node_that_draws_more_changes_nothing_for_another() {
 }
 
 #[test]
-fn where_nothing_is_drawn_messages_take_as_long_as_they_can() {
+fn messages_take_the_longest_time_if_nothing_is_drawn() {
     let mut w = World::new(1, 1);
     w.drawn = false;
     assert_eq!([w.hop(0), w.hop(0)], [w.delay; 2]);

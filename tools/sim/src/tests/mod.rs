@@ -41,13 +41,13 @@ const SLOW: Settings = Settings {
     batch: BATCH,
 };
 
-/// The TTL of every world here.
+/// The TTL of every world in these tests.
 const TTL: Duration = SLOW.ttl;
 const GRACE: Duration = SLOW.grace;
 const MARGIN: Duration = SLOW.margin;
 
 impl World {
-    /// One that remembers everything, at a TTL of 6 s.
+    /// Makes a recording world at a TTL of 6 s.
     pub(crate) fn new(nodes: usize, seed: u64) -> Self {
         Self::of(SLOW, nodes, seed)
     }
@@ -61,7 +61,7 @@ impl World {
         world
     }
 
-    /// One more, which does nothing yet.
+    /// Adds a node, which does nothing yet.
     pub(crate) fn add_node(&mut self) {
         let seed = self.rng.u64(..);
         let mut node = Node::new(self.settings, seed);
@@ -72,13 +72,13 @@ impl World {
         self.inboxes.push(Vec::new());
     }
 
-    /// How many hold, each by its own clock.
+    /// Returns how many nodes hold, each by its own clock.
     pub(crate) fn holders(&self, prefix: &[u8]) -> usize {
         let held = |n: &Node| n.held(prefix, self.now).count();
         self.nodes.iter().map(held).sum()
     }
 
-    /// Runs until it is so; panics if that takes longer than `most`.
+    /// Runs until the condition holds; panics if that takes longer than `most`.
     pub(crate) fn until(&mut self, what: &str, most: Duration, so: impl Fn(&World) -> bool) {
         assert!(self.within(most, so), "not within {most:?}: {what}");
     }
@@ -89,9 +89,9 @@ impl World {
         }
     }
 
-    /// Stands in the one election of most scenarios.
+    /// Joins the one election of most scenarios.
     pub(crate) fn campaign(&mut self, node: usize) -> SlotId {
-        self.stand(node, E, WatchScope::Auto, false)
+        self.join(node, E, WatchScope::Auto, false)
             .expect("does not stand yet")
     }
 
@@ -101,7 +101,7 @@ impl World {
         });
     }
 
-    /// etcd refuses the node's watches below the prefix from now on.
+    /// Makes etcd refuse the node's watches below the prefix from now on.
     pub(crate) fn forbid(&mut self, node: usize, prefix: &[u8], readable: bool) {
         self.forbidden.push(Forbidden {
             node,
@@ -114,7 +114,7 @@ impl World {
         self.leader(E) == Some(node)
     }
 
-    /// The next request of that kind from that node meets that fate.
+    /// Gives that fate to the node's next request of that kind.
     pub(crate) fn next(&mut self, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
         self.the_next(1, node, what, fate);
     }
@@ -134,13 +134,13 @@ impl World {
         });
     }
 
-    /// How many requests of that kind a node has sent.
+    /// Returns how many requests of that kind a node has sent.
     pub(crate) fn count(&self, node: usize, what: fn(&Ask) -> bool) -> usize {
         let of_node = self.asked.iter().filter(|(_, n, _)| *n == node);
         of_node.filter(|(_, _, ask)| what(ask)).count()
     }
 
-    /// Everybody stands, in that order, and the first leads.
+    /// Makes a world in which all nodes have joined in their order, and the first leads.
     pub(crate) fn seated(nodes: usize) -> Self {
         let mut world = World::new(nodes, 1);
         for node in 0..nodes {

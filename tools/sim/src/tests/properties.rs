@@ -1,5 +1,5 @@
-//! Random schedules of faults over three nodes and two elections: the invariants hold at every step, and after the
-//! faults everything settles.
+//! Tests random schedules of faults over three nodes and two elections: the invariants hold at every step, and after
+//! the faults the world settles.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use eldest_core::time::Time;
 
 const NODES: usize = 3;
 const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
-/// Where each node is announced beside them.
+/// The group in which each node is also announced.
 const GROUP: &[u8] = b"g/";
-/// Faults begin until then.
+/// The time until which faults begin.
 const HEALED: Duration = Duration::from_secs(60);
-/// From the end of all faults until there is one leader.
+/// The time from the end of all faults until there is one leader.
 const RECOVERY: Duration = Duration::from_millis(3500);
 
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ const FAULTS: &[Kind] = &[
     Kind::Close,
 ];
 
-/// Changes that others make to etcd's keys.
+/// Changes that other clients make to etcd's keys.
 const MEDDLING: &[Kind] = &[Kind::Delete, Kind::Recreate, Kind::Overwrite, Kind::Revoke];
 
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ impl Schedule {
             w.nodes[node].work = Work::After(Duration::from_millis(self.work_ms[node]));
             let follow = self.follow(node);
             for election in ELECTIONS {
-                w.stand(node, election, follow, true);
+                w.join(node, election, follow, true);
             }
         }
         for fault in self.faults.clone() {
@@ -127,12 +127,12 @@ impl Schedule {
         w
     }
 
-    /// After the faults: every node that does not stand does so again, and all of it settles.
+    /// After the faults, lets every node that is no candidate join again, and checks that the world settles.
     fn settle(&self, w: &mut World) {
         w.run(HEALED.saturating_sub(w.now.since(Time::ZERO)));
         w.tidy();
         for node in 0..NODES {
-            stand_again(w, node, self.follow(node));
+            rejoin(w, node, self.follow(node));
         }
         for election in ELECTIONS {
             let one = |w: &World| w.leader(election).is_some();
@@ -150,12 +150,12 @@ impl Schedule {
     }
 }
 
-fn stand_again(w: &mut World, node: usize, follow: WatchScope) {
+fn rejoin(w: &mut World, node: usize, follow: WatchScope) {
     if w.nodes[node].closed() {
         w.kill(node);
     }
     for election in ELECTIONS {
-        w.stand(node, election, follow, true);
+        w.join(node, election, follow, true);
     }
 }
 
@@ -165,12 +165,12 @@ fn inflict(w: &mut World, fault: Step, lasts: Duration, follow: WatchScope) {
     match fault.what {
         Kind::Kill => {
             w.kill(node);
-            stand_again(w, node, follow);
+            rejoin(w, node, follow);
         }
-        // Leaves and stands again at once, whatever is under way.
+        // The candidate leaves and rejoins at once, whatever is in progress.
         Kind::Return => {
             w.leave(node, election);
-            stand_again(w, node, follow);
+            rejoin(w, node, follow);
         }
         kind => assert!(
             inflict_alike(w, kind, (node, election), lasts),
@@ -190,7 +190,7 @@ const WANTS: &[Kind] = &[
     Kind::GiveUp,
 ];
 
-/// The lock and the semaphore, in the place of the elections of a step.
+/// The lock and the semaphore, which take the place of the elections of a step.
 const HELD: [&[u8]; 2] = [b"l/", PERMITS];
 
 fn want(w: &mut World, step: Step) {
@@ -205,7 +205,7 @@ fn want(w: &mut World, step: Step) {
     }
 }
 
-/// The same of the lock alone, which the one half shares.
+/// Makes the same actions on the lock alone, which one half shares.
 fn want_one(w: &mut World, step: Step) {
     let shares = step.election == 1;
     let acquires = !matches!(step.what, Kind::Release | Kind::GiveUp);
@@ -222,7 +222,7 @@ fn want_one(w: &mut World, step: Step) {
     }
 }
 
-/// A member leaves its group, or leaves it and joins it again at once.
+/// Makes a member leave its group, or leave and rejoin it at once.
 fn come_or_go(w: &mut World, step: Step) {
     if w.nodes[step.node].paused {
         return;
@@ -247,17 +247,17 @@ fn cases(debug: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// I1, I2, I4 at every step, I5 and I6 in the end.
+    /// Checks I1, I2 and I4 at every step, I5 and I6 at the end.
     #[test]
-    fn whatever_fails_one_leads_at_most_and_in_the_end_the_eldest(schedule in schedule()) {
+    fn random_faults_leave_one_leader_at_most_and_finally_the_eldest(schedule in schedule()) {
         let mut w = schedule.world();
         schedule.settle(&mut w);
     }
 
-    /// The same of locks and semaphores, on the same leases: never more hold than may, every waiter gets its turn, and
-    /// what was given back or given up is gone.
+    /// Checks the same for locks and semaphores, on the same leases: never too many holders, every waiter gets its
+    /// turn, and released or abandoned keys are deleted.
     #[test]
-    fn whatever_fails_no_more_hold_than_may(
+    fn random_faults_never_leave_too_many_holders(
         schedule in schedule(),
         wants in proptest::collection::vec(step(WANTS), 4..40),
     ) {
@@ -268,9 +268,9 @@ proptest! {
         schedule.settle(&mut w);
     }
 
-    /// The same of one lock that some want to share: those who share hold together, and nobody beside one who does not.
+    /// Checks the same for one lock that some tasks share: sharers hold together, and no other task beside them.
     #[test]
-    fn whatever_fails_nobody_holds_beside_one_who_does_not_share(
+    fn random_faults_leave_no_holder_beside_an_exclusive_one(
         schedule in schedule(),
         wants in proptest::collection::vec(step(WANTS), 4..40),
     ) {
@@ -281,9 +281,9 @@ proptest! {
         schedule.settle(&mut w);
     }
 
-    /// And when keys are taken away, those who lost them are no more in the way than leaders are.
+    /// If keys are deleted, the tasks that lost them overlap no more than leaders do.
     #[test]
-    fn whatever_is_deleted_no_more_hold_than_may_beside_those_who_lost_their_keys(
+    fn deleted_keys_never_leave_too_many_holders(
         schedule in schedule(),
         wants in proptest::collection::vec(step(WANTS), 4..40),
         losses in proptest::collection::vec(step(MEDDLING), 1..6),
@@ -303,9 +303,10 @@ proptest! {
         schedule.settle(&mut w);
     }
 
-    /// Members of a group stand beside elections, on the same leases: each has its key in the end, and nobody ever leads.
+    /// Members of a group exist beside candidates of elections, on the same leases: each has its key at the end, and no
+    /// member ever leads.
     #[test]
-    fn whatever_fails_each_member_of_a_group_has_its_key_in_the_end(
+    fn random_faults_leave_each_group_member_its_key(
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 0..6),
         comings in proptest::collection::vec(step(&[Kind::Leave, Kind::Return]), 0..6),
@@ -330,16 +331,16 @@ proptest! {
             w.join_group(node, GROUP);
         }
         schedule.settle(&mut w);
-        // Whose session was still closing when the faults were over, is closed now.
+        // Sessions that were still closing at the end of the faults are closed now.
         let open: Vec<_> = w.nodes.iter().filter(|n| !n.closed()).collect();
         prop_assert!(open.iter().all(|n| n.status(GROUP) == Some(Status::Present)));
         prop_assert_eq!(w.store.queue(GROUP).len(), open.len());
         prop_assert!(w.elected.iter().all(|elected| &*elected.prefix != GROUP));
     }
 
-    /// A key that somebody else took away early is the one thing that lets two nodes lead, and not for long.
+    /// Only the early deletion of a key by another client lets two nodes lead, and not for long.
     #[test]
-    fn what_somebody_else_deletes_is_trusted_until_the_deadline_at_most(
+    fn deleted_key_is_trusted_until_the_deadline_at_most(
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 1..6),
     ) {
@@ -352,17 +353,18 @@ proptest! {
         }
         schedule.settle(&mut w);
         for ((_, token), (first, last)) in &w.overlaps {
-            // A verified renewal may extend the belief once for each of the session's keys until the turn of the
-            // one that is gone has come.
+            // A verified renewal may extend the trust once for each of the session's keys until the deleted one is
+            // checked.
             let most = TTL + TTL / 3 * ELECTIONS.len() as u32;
             prop_assert!(last.since(*first) <= most, "term {} overlapped from {:?} to {:?}", token, first, last);
         }
     }
 }
 
-/// Its key is written over and it does not hear of it, because etcd's answers are lost until it has closed.
+/// The session's key is overwritten, and the session does not learn it, because etcd's answers are lost until it has
+/// closed.
 #[test]
-fn closing_session_leaves_a_key_that_was_written_over_to_its_writer() {
+fn closing_session_leaves_an_overwritten_key_to_its_writer() {
     let step = |at_ms, for_ms, what| Step {
         at_ms,
         node: 1,

@@ -1,4 +1,4 @@
-//! Measures the cost of decisions with the number of a session's elections.
+//! Measures how the cost of decisions grows with the number of a session's elections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Asks to stand, and has not been heard yet.
+    /// Makes a session that has requested to join, and has no answer yet.
     fn standing(elections: u64) -> Self {
         let core = Core::new(SLOW.config());
         let mut pair = Self {
@@ -49,7 +49,7 @@ impl Pair {
         pair
     }
 
-    /// Does what the session asks, until it asks nothing more.
+    /// Answers the session's requests until there are none left.
     fn serve(&mut self) {
         while let Some(action) = self.core.action() {
             match action {
@@ -77,10 +77,10 @@ impl Pair {
         self.core.answer(self.now, request, answer);
     }
 
-    /// Has the session doubt its lease, give every key up and stand again everywhere, and returns how long that takes.
+    /// Makes the session stop trusting its lease, release every key and rejoin everywhere. Returns how long that takes.
     fn doubt_and_stand_again(&mut self) -> Duration {
         let before = self.terms.clone();
-        // The renewal that is due fails, and the belief ends before the next one.
+        // The renewal that is due fails, and the trust ends before the next one.
         self.now = self.now.after(TTL).before(Duration::from_secs(1));
         self.core.tick(self.now);
         let mut asked = Vec::new();
@@ -112,7 +112,7 @@ impl Pair {
 
 /// Each watch begins after the next election was joined, so that every view but one has a gap that a read must close.
 #[test]
-fn what_leaders_read_waits_until_nobody_joins() {
+fn reads_of_leaders_wait_until_all_joins_have_ended() {
     const N: u64 = 400;
     let mut pair = Pair::standing(N);
     let (mut asked, mut watches) = (VecDeque::new(), VecDeque::new());
@@ -149,15 +149,15 @@ fn what_leaders_read_waits_until_nobody_joins() {
     assert_eq!((pair.terms.len() as u64, listed), (N, N - 1));
 }
 
-/// How long sessions of so many elections take to stand again, one session after the other.
+/// Returns how long sessions of so many elections take to rejoin, one session after the other.
 fn cost(sessions: u32, elections: u64) -> Duration {
     let session = |_| Pair::leading(elections).doubt_and_stand_again();
     (0..sessions).map(session).sum()
 }
 
 #[test]
-fn standing_again_in_all_elections_costs_in_proportion_to_their_number() {
-    // As many elections in both cases, and about as long, so that a busy machine hits both alike.
+fn rejoining_all_elections_costs_in_proportion_to_their_number() {
+    // Both cases have as many elections and take about as long, so that a busy machine affects them alike.
     let ratio = || cost(1, 16_000).as_secs_f64() / cost(8, 2_000).as_secs_f64();
     let ratio = (0..5).map(|_| ratio()).fold(f64::MAX, f64::min);
     assert!(

@@ -15,7 +15,7 @@ use crate::world::promise::Invariant;
 /// The checks that noticed the mutants in the last run.
 const NOTICED: &str = include_str!("../../noticed.toml");
 
-/// More than any mutation needed when the table was written, but for those that a kept plan notices.
+/// More seeds than any mutation needed when the table was written, except those that a kept plan notices.
 const MOST: u64 = 400;
 
 #[test]
@@ -58,7 +58,7 @@ fn every_kind_of_fault_is_drawn() {
 }
 
 #[test]
-fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
+fn deliberate_breaks_are_noticed_and_all_in_the_table() {
     let rows = Mutant::ALL.map(|mutant| {
         let first = |seed| Some((seed, run(&Plan::of(seed), Some(mutant), false).broken?));
         let caught = (1..=MOST).find_map(first);
@@ -66,7 +66,7 @@ fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
         assert!(noticed, "{} is not noticed", mutant.name());
         Row { mutant, caught }
     });
-    // How many seeds it takes changes with every change of the core; the mutants and their rules do not.
+    // The number of seeds changes with every change of the core; the mutants and their rules do not.
     let noticed: toml::Table = toml::from_str(NOTICED).unwrap();
     let adapter = noticed["adapter"].as_table().unwrap();
     let kept = adapter
@@ -83,7 +83,7 @@ fn what_is_broken_on_purpose_is_noticed_and_the_table_names_all_of_it() {
 }
 
 #[test]
-fn a_guard_that_revokes_early_breaks_i1_and_one_that_awaits_the_death_takes_no_key_away() {
+fn only_a_guard_that_revokes_early_breaks_i1() {
     let at = Duration::from_secs(7);
     for (lasts, dice) in [(0, 0), (0, 1), (500, 1), (3000, 1)] {
         let dies = Fault {
@@ -95,7 +95,7 @@ fn a_guard_that_revokes_early_breaks_i1_and_one_that_awaits_the_death_takes_no_k
             of: None,
             dice,
         };
-        // The first node leads, and does not hear at once that its key is gone.
+        // The first node leads, and does not learn at once that its key is deleted.
         let stalls = Fault {
             at: at.saturating_sub(Duration::from_millis(10)),
             lasts: Duration::from_secs(1),
@@ -111,7 +111,7 @@ fn a_guard_that_revokes_early_breaks_i1_and_one_that_awaits_the_death_takes_no_k
         assert!(outcome.broken.is_none(), "{:?}", outcome.broken);
         assert_eq!(outcome.sum.early.0, 0);
         assert!(outcome.sum.faults[&Kind::GuardRevokes].1 > 0);
-        // Revoked and killed at the same moment, nobody acts under the lease.
+        // If the process is killed at the moment of the revocation, no node acts under the lease.
         if lasts > 0 {
             let early = run(&plan, Some(Mutant::GuardRevokesEarly), false);
             assert_eq!(early.broken.unwrap().invariant, Invariant::Overlap);
@@ -133,7 +133,7 @@ fn a_shrunk_story_breaks_the_same_with_fewer_faults() {
 }
 
 #[test]
-fn what_cannot_be_zero_is_reported_when_it_is() {
+fn impossible_zero_counts_are_reported() {
     let missing = report::vacuous(&Sum::default());
     for what in ["terms", "refused renewals", "Deposed", "lease_expiring"] {
         assert!(missing.iter().any(|m| m.contains(what)), "{what}");

@@ -1,4 +1,4 @@
-//! Takes of partitions, several at once: what goes out together, and what becomes of the others when some fail.
+//! Tests takes of partitions, several at once: which are sent together, and what happens to the others when some fail.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Class};
 use eldest_core::time::Time;
 
-/// Eight times 127.
+/// One round: eight takes of 127.
 const ROUND: u32 = 1016;
 
 impl World {
-    /// How many partitions each of the takes was for.
+    /// Returns how many partitions each take was for.
     fn taken_at_once(&self) -> Vec<usize> {
         let sizes = self.asked.iter().filter_map(|(.., ask)| match ask {
             Ask::Take { keys, .. } => Some(keys.len()),
@@ -25,7 +25,7 @@ impl World {
         sizes.collect()
     }
 
-    /// How many takes went out at which instants.
+    /// Returns how many takes were sent at which times.
     fn rounds(&self) -> Vec<(Time, usize)> {
         let mut rounds: Vec<(Time, usize)> = Vec::new();
         for (at, ..) in self.asked.iter().filter(|(.., ask)| takes(ask)) {
@@ -41,27 +41,27 @@ impl World {
         self.rounds().into_iter().map(|(_, takes)| takes).collect()
     }
 
-    /// From each round to the next.
+    /// Returns the times between rounds.
     fn pauses(&self) -> Vec<Duration> {
         let rounds = self.rounds();
         let pairs = rounds.windows(2);
         pairs.map(|pair| pair[1].0.since(pair[0].0)).collect()
     }
 
-    /// The partitions of every take under way.
+    /// Returns the partitions of every take in flight.
     fn taking(&self, node: usize) -> Vec<Vec<u32>> {
         let takes = self.nodes[node].takes();
         takes.map(|(_, partitions)| partitions.clone()).collect()
     }
 
-    /// The takes that follow meet these fates, in that order.
+    /// Gives these fates to the following takes, in that order.
     fn takes_meet(&mut self, node: usize, fates: impl IntoIterator<Item = Fate>) {
         for fate in fates {
             self.next(node, takes, fate);
         }
     }
 
-    /// Every partition has had one term, and the only one.
+    /// Checks that every partition has had exactly one term.
     fn check_one_term_each(&self, count: u32) {
         assert_eq!(
             self.elected.len(),
@@ -73,7 +73,7 @@ impl World {
 }
 
 #[test]
-fn where_etcd_takes_few_operations_batches_shrink() {
+fn batches_shrink_to_the_limit_of_operations() {
     let mut w = World::new(1, 1);
     w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
     w.join_partitions(0, 60);
@@ -82,7 +82,7 @@ fn where_etcd_takes_few_operations_batches_shrink() {
 }
 
 #[test]
-fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
+fn refusal_of_a_single_partition_does_not_concern_batches() {
     let mut w = World::with_partitions(1, 8);
     w.next(0, takes, Fate::Refused(Class::Invalid));
     let (_, key) = w.any_of(0, 8);
@@ -96,9 +96,9 @@ fn what_etcd_refuses_of_one_partition_alone_says_nothing_of_batches() {
     assert_eq!(w.taken_at_once(), [8, 1, 1, 60]);
 }
 
-/// Its member stands again under another lease, and takes the partitions under that one.
+/// The member joins again under another lease, and takes the partitions under that one.
 #[test]
-fn a_take_that_is_refused_because_the_lease_is_gone_is_not_repeated_under_that_lease() {
+fn take_refused_for_a_lost_lease_is_not_repeated_under_it() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::Refused(Class::LeaseGone));
     w.join_partitions(0, 60);
@@ -113,7 +113,7 @@ fn a_take_that_is_refused_because_the_lease_is_gone_is_not_repeated_under_that_l
 }
 
 #[test]
-fn who_leaves_looks_for_what_it_may_have_taken_whatever_the_refusal_said() {
+fn leaving_member_searches_possible_takes_after_any_refusal() {
     for class in [Class::Retry, Class::Denied, Class::Backoff] {
         let mut w = World::new(1, 1);
         w.next(0, takes, Fate::RefusedLater(class));
@@ -136,7 +136,7 @@ fn who_leaves_looks_for_what_it_may_have_taken_whatever_the_refusal_said() {
 }
 
 #[test]
-fn several_batches_go_out_at_once_and_the_rest_in_the_next_round() {
+fn several_batches_are_sent_at_once_and_the_rest_in_the_next_round() {
     let mut w = World::new(1, 1);
     w.join_partitions(0, 2000);
     w.until("all owned", ms(250), |w| w.all_owned(2000));
@@ -164,14 +164,14 @@ fn no_more_than_eight_are_under_way_and_none_twice() {
         w.all_owned(2000)
     });
     assert_eq!(most.get(), 8);
-    // Two were answered before the six.
+    // Two takes were answered before the six.
     assert_eq!(w.sizes_of_rounds()[..2], [8, 2]);
     assert_eq!(w.count(0, takes), 16);
     w.check_one_term_each(2000);
 }
 
 #[test]
-fn what_fails_among_others_is_taken_again_and_nothing_twice() {
+fn failed_take_among_others_is_repeated_and_no_other() {
     let mut w = World::new(1, 1);
     let fates = [
         Fate::AnswerLost,
@@ -191,9 +191,9 @@ fn what_fails_among_others_is_taken_again_and_nothing_twice() {
 }
 
 #[test]
-fn one_that_comes_late_is_adopted_when_the_next_one_of_these_was_answered() {
+fn late_take_is_adopted_when_the_next_one_was_answered() {
     let mut w = World::new(1, 1);
-    // The late take arrives while the next one is on its way, and before it.
+    // The late take arrives while the next one is in flight, and before it.
     w.takes_meet(0, [Fate::Late(ms(350))]);
     w.the_next(7, 0, takes, Fate::Slow(ms(10)));
     w.next(0, takes, Fate::Delayed(ms(200)));
@@ -211,7 +211,7 @@ fn one_that_comes_late_is_adopted_when_the_next_one_of_these_was_answered() {
 }
 
 #[test]
-fn what_etcd_refuses_at_once_halves_the_batch_once() {
+fn immediate_refusals_halve_the_batch_once() {
     let mut w = World::new(1, 1);
     w.the_next(8, 0, takes, Fate::Refused(Class::Invalid));
     w.join_partitions(0, ROUND);
@@ -236,7 +236,7 @@ fn takes_that_fail_together_are_one_failure() {
 }
 
 #[test]
-fn of_the_pauses_after_takes_that_fail_together_the_longest_counts() {
+fn longest_pause_after_takes_that_fail_together_counts() {
     let mut w = World::new(1, 1);
     w.takes_meet(0, [Fate::Refused(Class::Backoff)]);
     w.the_next(7, 0, takes, Fate::Refused(Class::Retry));
@@ -255,7 +255,7 @@ fn rounds_that_fail_one_after_another_are_paused_between_ever_longer() {
     w.join_partitions(0, 300);
     w.until("all owned", secs(2), |w| w.all_owned(300));
     assert_eq!(w.sizes_of_rounds(), [3; 6]);
-    // Beside the way to etcd and back, and what lies between two looks at the view.
+    // The rest is for the way to etcd and back, and the time between two checks of the view.
     for (pause, least) in w.pauses().into_iter().zip([0, 20, 40, 80, 160]) {
         assert!(pause >= ms(least), "{pause:?}, not {least} ms");
         assert!(pause <= ms(least + 20), "{pause:?}, not {least} ms");
@@ -263,7 +263,7 @@ fn rounds_that_fail_one_after_another_are_paused_between_ever_longer() {
 }
 
 #[test]
-fn who_leaves_looks_for_what_it_may_have_taken_when_no_take_is_under_way() {
+fn leaving_member_searches_possible_takes_once_none_is_in_flight() {
     const MORE: u32 = ROUND + 100;
     let mut w = World::new(1, 1);
     w.takes_meet(0, [Fate::AnswerLost]);
@@ -306,7 +306,7 @@ fn takes_under_a_lease_that_is_lost_are_not_waited_for() {
 }
 
 #[test]
-fn what_a_late_take_brought_beyond_the_share_goes_without_a_term() {
+fn late_take_beyond_the_share_is_released_without_a_term() {
     let mut w = World::new(2, 1);
     w.next(0, takes, Fate::Late(ms(250)));
     w.next(1, takes, Fate::RequestLost);
@@ -318,7 +318,7 @@ fn what_a_late_take_brought_beyond_the_share_goes_without_a_term() {
 }
 
 #[test]
-fn who_leaves_looks_for_nothing_that_it_may_have_taken_under_a_former_lease() {
+fn leaving_member_searches_no_takes_of_a_former_lease() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::RequestLost);
     w.join_partitions(0, 8);

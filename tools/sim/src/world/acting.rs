@@ -1,4 +1,4 @@
-//! Carries out what a core asks for, and does to nodes what happens to processes.
+//! Carries out a core's actions, and does to nodes what happens to processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl World {
                     number,
                     message,
                 });
-            // A paused node that goes on finds its events in the order of the stream.
+            // A paused node that continues finds its events in the order of the stream.
             let later = std::mem::take(&mut self.inboxes[node]);
             for event in held.chain(later).collect::<Vec<_>>() {
                 self.deliver(node, event);
@@ -30,13 +30,13 @@ impl World {
         }
     }
 
-    /// The process dies and another takes its place.
+    /// Kills the process; another takes its place.
     pub(crate) fn kill(&mut self, node: usize) {
         self.says(Some(node), || "is killed and starts again".to_owned());
         self.lives[node] += 1;
         self.watchers.retain(|w| w.node != node);
         self.inboxes[node].clear();
-        // However much the node has drawn.
+        // The seed of the next process does not depend on the earlier draws.
         let fresh = fastrand::Rng::with_seed(self.nodes[node].seed).u64(..);
         let seed = self.seed_of(node, fresh);
         let new = Node::new(self.settings, seed);
@@ -79,7 +79,7 @@ impl World {
             Action::Candidate(CandidateAction::Elected { slot, .. }) => {
                 self.says_action(node, &action);
                 self.begin_term(node, &action);
-                // As `Resource::elected`: the candidate is dropped when it has what it waited for.
+                // As in `Resource::elected`, the candidate is dropped when it has what it waited for.
                 if self.nodes[node].candidates[&slot].brief {
                     self.leave_slot(node, slot);
                 }
@@ -100,7 +100,7 @@ impl World {
             }
             Action::ObserveFailed { slot, .. } => {
                 self.says_action(node, &action);
-                self.look_failed(node, slot);
+                self.observer_failed(node, slot);
                 self.note_action(node, action);
             }
             Action::Proclaimed { ticket, ref result } => {
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Sends something on the open watch stream.
+    /// Sends a message on the open watch stream.
     fn on_stream(&mut self, node: usize, ev: impl FnOnce(u64) -> Ev) {
         let generation = self.nodes[node].watch_generation;
         let at = self.now.after(self.hop(node));
@@ -146,7 +146,7 @@ impl World {
         self.nodes[node].note_action(action, now, mutant);
     }
 
-    /// The term's token is cancelled; its work ends when it ends.
+    /// Cancels the term's token; its work ends later.
     fn wind_up(&mut self, node: usize, slot: SlotId, term: TermId) {
         if let Work::After(wait) = self.nodes[node].work {
             let at = self.now.after(wait);
@@ -168,7 +168,7 @@ impl World {
         p.open += 1;
         p.terms += 1;
         self.crowded += usize::from(p.open == p.capacity + 1);
-        // A driver that was held up may report a term whose time has passed: nobody ever acts in it.
+        // A delayed driver may report a term whose time has passed: no node ever acts in it.
         let local = self.nodes[node].local(self.now);
         let over = |term: &Term| term.limit() <= local;
         if self.nodes[node].terms.last().is_some_and(over) {

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use eldest_core::time::Time;
 
-/// The heap orders small entries; what they stand for stays where it is.
+/// A queue of future events. The heap orders small entries; the events stay in place.
 pub(crate) struct Agenda<T> {
     order: BinaryHeap<Reverse<(Time, u64, u32)>>,
     things: Vec<Option<T>>,

@@ -1,5 +1,5 @@
-//! Announces values in candidates' keys, and checks what becomes of them: no write replaces a newer value or somebody
-//! else's, and a value whose announcement was confirmed to its caller stands in the key, or a newer value does.
+//! Announces values in candidates' keys, and checks the results. No write replaces a newer value or another session's.
+//! A value that was confirmed to its caller stays in the key until a newer one replaces it.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ pub(crate) struct Announced {
     tickets: u64,
     /// The calls that wait for an answer: the candidate, and the number of its value.
     calls: BTreeMap<u64, (SlotId, u64)>,
-    /// How many values each candidate announced.
+    /// The number of values that each candidate announced.
     values: BTreeMap<SlotId, u64>,
     /// The newest value of each candidate whose announcement was confirmed to its caller.
     confirmed: BTreeMap<SlotId, u64>,
 }
 
-/// Tickets of tests are smaller.
+/// The first ticket of these calls; tickets of tests are smaller.
 const FIRST_TICKET: u64 = 1 << 32;
 
-/// The session that wrote a value; the candidate of it, and the number of the value among its own. A session's candidates
-/// stand in an election one after the other, and a late join of one may put the key of the next. Where the node is does not
-/// matter.
+/// Returns the session that wrote a value, the candidate, and the number of the value among the candidate's own. A
+/// session's candidates in an election follow one another, and a late join of one may put the key of the next. The
+/// node's place does not matter.
 fn parts(value: &[u8]) -> Option<(&str, (SlotId, u64))> {
     let value = value.rsplit(|byte| *byte == b'|').next()?;
     let (candidate, number) = std::str::from_utf8(value).ok()?.rsplit_once('.')?;
@@ -35,13 +35,13 @@ fn parts(value: &[u8]) -> Option<(&str, (SlotId, u64))> {
 }
 
 impl World {
-    /// The value with that number of a candidate; it stands with number 0.
+    /// Returns the value with that number of a candidate; a join puts number 0.
     pub(super) fn value(&self, node: usize, slot: SlotId, number: u64) -> Key {
         let life = self.lives[node];
         self.tagged(node, &format!("{node}.{life}.{slot}.{number}"))
     }
 
-    /// Has the node's candidate announce its next value.
+    /// Makes the node's candidate announce its next value.
     pub(crate) fn announce(&mut self, node: usize, prefix: &'static [u8]) {
         if self.nodes[node].paused {
             return;
@@ -65,7 +65,7 @@ impl World {
         });
     }
 
-    /// A call is answered.
+    /// Records the answer to a call.
     pub(super) fn proclaimed(
         &mut self,
         node: usize,
@@ -84,13 +84,13 @@ impl World {
         let newest = announced.confirmed.entry(slot).or_default();
         *newest = number.max(*newest);
         self.happened.announced += 1;
-        if let Err(what) = self.stands_announced(node, slot) {
+        if let Err(what) = self.check_announced(node, slot) {
             self.broken(Invariant::Announced, what);
         }
     }
 
     /// Checks that the candidate's key, if it still exists, has the value reported to its caller, or a later one.
-    fn stands_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
+    fn check_announced(&self, node: usize, slot: SlotId) -> Result<(), String> {
         let n = &self.nodes[node];
         let own = n.core.own(slot);
         let (Some(confirmed), Some(own)) = (n.announced.confirmed.get(&slot), own) else {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Every confirmed value stands, and every call was answered.
+    /// Checks that every confirmed value is in its key, and that every call was answered.
     pub(super) fn all_is_announced(&self) -> Result<(), (Invariant, String)> {
         for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
             if let Some(call) = n.announced.calls.values().next() {
@@ -120,14 +120,14 @@ impl World {
             }
             // A restored backup has the values of its time.
             for slot in n.announced.confirmed.keys().filter(|_| !self.restored) {
-                self.stands_announced(node, *slot)
+                self.check_announced(node, *slot)
                     .map_err(|what| (Invariant::Announced, what))?;
             }
         }
         Ok(())
     }
 
-    /// A request reaches etcd.
+    /// Carries out a request that reaches etcd.
     pub(super) fn perform(&mut self, node: usize, ask: &Ask, lease: Option<i64>) -> Answer {
         let Ask::Proclaim { own, value, .. } = ask else {
             return self.store.perform(self.now, ask, lease);
@@ -143,7 +143,7 @@ impl World {
         let written = matches!(answer, Answer::Proclaimed { held: Some(_), .. });
         if let (true, Some(before), Some(new)) = (written, before, parts(value)) {
             let older = |old: (&str, (SlotId, u64))| old.0 == new.0 && old.1 <= new.1;
-            // Put again at its path and under its lease, it may be the key of a join whose answer was lost.
+            // A key that was put again at its path and under its lease may be the key of a join whose answer was lost.
             let adopted = *before.value == *b"again";
             if !adopted && !parts(&before.value).is_some_and(older) {
                 let [old, new] = [&before.value, value].map(|v| String::from_utf8_lossy(v));

@@ -1,5 +1,5 @@
-//! Carries the transactions that the core's [`Batcher`](eldest_core::batcher::Batcher) makes of a turn's requests. All of a
-//! transaction is done at one revision or not at all, and lost together.
+//! Carries the transactions that the core's [`Batcher`](eldest_core::batcher::Batcher) makes of a turn's requests. A
+//! transaction is applied at one revision or not at all, and lost as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +10,22 @@ use eldest_core::action::{Answer, Ask, Class, Join, Joined};
 use eldest_core::batcher::{Asked, Batch};
 use eldest_core::time::Time;
 
-/// One transaction of a batch that is under way.
+/// A transaction of a batch in flight.
 #[derive(Debug)]
 pub(crate) struct Sending {
     batch: Batch,
     /// The requests of the transaction.
     part: Vec<Asked>,
-    /// When the batch was sent.
+    /// The time at which the batch was sent.
     begun: Time,
 }
 
-/// How long the answer to a transaction takes, and which one that is.
+/// The duration of the answer to a transaction, and the transaction.
 pub(crate) type WayBack = (Duration, Box<Sending>);
 
 impl Store {
-    /// Does all of it at one revision. The conditions are looked at before anything is put; without the lease nothing is.
+    /// Applies all requests at one revision. The conditions are checked before anything is put; without the lease
+    /// nothing is put.
     fn perform_together(&mut self, asks: &[Asked]) -> Vec<Answer> {
         let mut writes = Vec::new();
         let mut created = Vec::new();
@@ -75,14 +76,14 @@ impl Store {
 }
 
 impl World {
-    /// The turn is over: what was kept is sent.
+    /// Sends the collected requests at the end of the turn.
     pub(super) fn flush(&mut self, node: usize) {
         while let Some(batch) = self.nodes[node].batcher.next_batch() {
             self.transmit_next(node, batch, self.now);
         }
     }
 
-    /// Sends the next transaction of a batch, if any is left.
+    /// Sends the next transaction of a batch, if there is one.
     fn transmit_next(&mut self, node: usize, mut batch: Batch, begun: Time) {
         let Some(mut part) = batch.next_part() else {
             return;
@@ -97,7 +98,7 @@ impl World {
         }
     }
 
-    /// The answer to a request that went alone, though it may share a transaction, is that to its transaction.
+    /// Handles the answer to a transaction of one request that could have shared one.
     pub(super) fn answered_alone(&mut self, node: usize, event: Event) -> Event {
         match event {
             Event::Answer {
@@ -122,7 +123,7 @@ impl World {
         }
     }
 
-    /// A transaction of a batch was answered. What the driver gives to its core, unless it asks again by halves.
+    /// Handles the answer to a transaction of a batch. Gives it to the core, unless the batch is sent again in halves.
     pub(super) fn sent(
         &mut self,
         node: usize,
@@ -182,8 +183,8 @@ impl World {
         }
     }
 
-    /// Returns the fate that a rule, or the node's permissions, give to requests that share a transaction. etcd refuses all of
-    /// them for the one to blame, which is refused again in whatever transaction it is sent.
+    /// Returns the fate that a rule, or the node's permissions, give to requests that share a transaction. etcd refuses
+    /// all of them because of one, which is refused again in every later transaction.
     fn fate_together(&mut self, node: usize, asked: &[Asked]) -> Option<Fate> {
         let blamed = &self.nodes[node].blamed;
         if let Some(class) = asked.iter().find_map(|(request, _)| blamed.get(request)) {
@@ -203,7 +204,7 @@ impl World {
         rule.map(|(fate, _)| fate).or(denied)
     }
 
-    /// They reach etcd.
+    /// Applies the requests when they reach etcd.
     pub(super) fn arrive_together(
         &mut self,
         node: usize,
@@ -276,7 +277,7 @@ impl Fate {
         }
     }
 
-    /// How long the request and its answer are under way, where they arrive at all.
+    /// Returns how long the request and its answer take, if they arrive at all.
     pub(super) fn ways(
         fate: Option<Fate>,
         out: Duration,

@@ -14,13 +14,13 @@ use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Entry;
 use eldest_core::reason::{EndReason, LostReason};
 
-/// The elections that nodes stand in.
+/// The elections of the nodes.
 pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
-/// The permits of a semaphore, of which two may be held, and what lies around them.
+/// The prefix of a semaphore with two permits, and of its surroundings.
 pub(crate) const PERMITS: &[u8] = b"s/2/";
 pub(crate) const FAMILY: &[u8] = b"s/";
 
-/// How many may hold what lies under that prefix.
+/// Returns how many may hold below that prefix.
 pub(crate) fn capacity_of(prefix: &[u8]) -> usize {
     let capacity = prefix.strip_prefix(FAMILY).unwrap_or(b"1/");
     let capacity = capacity.split(|byte| *byte == b'/').next();
@@ -31,8 +31,8 @@ pub(crate) fn capacity_of(prefix: &[u8]) -> usize {
 impl World {
     // ---- users
 
-    /// Stands, unless the driver's registry says that this session does already.
-    pub(crate) fn stand(
+    /// Joins an election, unless the driver's registry says that this session already did.
+    pub(crate) fn join(
         &mut self,
         node: usize,
         prefix: &[u8],
@@ -45,10 +45,10 @@ impl World {
             gives_way: true,
             ..CandidateConfig::default()
         };
-        self.stand_as(node, prefix, config)
+        self.join_as(node, prefix, config)
     }
 
-    /// Announces the node as a member of a group, unless its session does already. Nobody leads there.
+    /// Announces the node as a member of a group, unless its session already did. No member leads.
     #[cfg(test)]
     pub(crate) fn join_group(&mut self, node: usize, prefix: &[u8]) -> Option<SlotId> {
         let config = CandidateConfig {
@@ -57,10 +57,10 @@ impl World {
             present: true,
             ..CandidateConfig::default()
         };
-        self.stand_as(node, prefix, config)
+        self.join_as(node, prefix, config)
     }
 
-    fn stand_as(&mut self, node: usize, prefix: &[u8], config: CandidateConfig) -> Option<SlotId> {
+    fn join_as(&mut self, node: usize, prefix: &[u8], config: CandidateConfig) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
         let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
@@ -88,12 +88,12 @@ impl World {
         Some(slot)
     }
 
-    /// Asks for a lock, or for one of the permits of `PERMITS`. A node that got one does not stand again by itself.
+    /// Requests a lock, or one of the permits of `PERMITS`. A node that got one does not join again by itself.
     pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
         self.acquire_as(node, prefix, at_once, false)
     }
 
-    /// Asks for a lock, to hold it together with others that share it.
+    /// Requests a lock, to hold it together with others that share it.
     pub(crate) fn acquire_shared(
         &mut self,
         node: usize,
@@ -121,7 +121,7 @@ impl World {
         if permit.is_some() || shared {
             n.permits.push(slot);
         } else {
-            // As the session's own queue: the next task stands when nothing is left of the one before.
+            // As in the session's own queue, the next task joins when the one before has left completely.
             let before = n.stood.get(&prefix).map(|other| &n.candidates[other]);
             if before.is_some_and(|candidate| candidate.ended.is_none()) {
                 return None;
@@ -157,7 +157,7 @@ impl World {
         Some(slot)
     }
 
-    /// Gives back what the node got first.
+    /// Releases the node's oldest hold.
     pub(crate) fn release(&mut self, node: usize, prefix: &[u8]) {
         let mut terms = self.nodes[node].terms.iter();
         let first = terms.find(|t| &*t.prefix == prefix && !t.joined);
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// The tasks that wait are dropped.
+    /// Drops the waiting tasks.
     pub(crate) fn give_up(&mut self, node: usize, prefix: &[u8]) {
         let candidates = self.nodes[node].candidates.iter();
         let waiting = candidates
@@ -188,7 +188,7 @@ impl World {
         });
     }
 
-    /// The leader says that its work has ended; the term's tasks end as `Work` says.
+    /// Ends a term: the leader reports that its work has ended, and the term's tasks end as `Work` says.
     pub(crate) fn end(&mut self, node: usize, prefix: &[u8], reason: LostReason) {
         if let Some((slot, term)) = self.nodes[node].term_of(prefix).map(|t| (t.slot, t.id)) {
             self.command(node, move |w| {
@@ -206,14 +206,14 @@ impl World {
         }
     }
 
-    /// The leadership is dropped.
+    /// Drops the leadership.
     pub(crate) fn drop_leadership(&mut self, node: usize, prefix: &[u8]) {
         if let Some((slot, term)) = self.nodes[node].term_of(prefix).map(|t| (t.slot, t.id)) {
             self.joined(node, slot, term);
         }
     }
 
-    /// The node holds a lease from now on, whether or not it stands.
+    /// Makes the node keep a lease from now on, even without a candidate.
     #[cfg(test)]
     pub(crate) fn keep_lease(&mut self, node: usize) {
         self.command(node, move |w| w.give(node, Core::always_keep_lease));
@@ -221,7 +221,7 @@ impl World {
 
     pub(crate) fn close(&mut self, node: usize) {
         self.command(node, move |w| {
-            // The handles of onlookers end with the session.
+            // The handles of observers end with the session.
             w.nodes[node].looks.clear();
             w.give(node, Core::close);
         });
@@ -244,8 +244,8 @@ impl World {
 
     // ---- operators
 
-    /// etcd's data is replaced by `backup`, as by a restored snapshot: every connection breaks, every lease of the backup
-    /// starts again, and the revision continues `bump` after the backup's.
+    /// Replaces etcd's data by `backup`, as from a restored snapshot: every connection breaks, every lease of the
+    /// backup starts again, and the revision continues `bump` after the backup's.
     pub(crate) fn restore(&mut self, backup: &Store, bump: i64) {
         self.says(None, || {
             format!("etcd: restored to {} + {bump}", backup.revision)
@@ -289,7 +289,7 @@ impl World {
 
     pub(crate) fn overwrite(&mut self, key: &Key) {
         self.touch(key);
-        // Keys that others created stay theirs.
+        // Keys that other clients created stay theirs.
         let theirs = self
             .store
             .keys
@@ -300,7 +300,7 @@ impl World {
         self.publish();
     }
 
-    /// Deletes and creates again, seen by watchers in one message.
+    /// Deletes and creates a key again, which watchers see in one message.
     pub(crate) fn recreate(&mut self, key: &Key, lease: i64) {
         self.touch(key);
         self.store.delete(key);
@@ -315,8 +315,8 @@ impl World {
         self.publish();
     }
 
-    /// Operators take away what they left themselves. What they wrote over is for its owner, while that lives and if it
-    /// ever knew that the key stood. A session that closes looks at nothing any more: it only gives its lease back.
+    /// Lets operators delete the keys that they created themselves. A key that they overwrote stays its owner's, if
+    /// that lives and ever knew the key. A closing session reads nothing any more: it only revokes its lease.
     pub(crate) fn tidy(&mut self) {
         let living = self
             .nodes
@@ -332,7 +332,7 @@ impl World {
         }
         let known = |e: &Entry| owned.contains(&e.key) && known.contains(&e.create_revision);
         let left = self.store.keys.values().filter(|e| e.lease == 0);
-        // Nobody but they can take away what a restore brought back without a lease.
+        // Only operators can delete keys that a restore brought back without a lease.
         let left = left.filter(|e| self.restored || *e.value == *b"again" || !known(e));
         let left = left.filter(|e| !e.key.starts_with(MARKS));
         for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {

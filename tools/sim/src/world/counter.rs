@@ -14,14 +14,14 @@ use eldest_core::queue::is_shared;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counter {
     value: u64,
-    /// Raised by every write.
+    /// The version, raised by every write.
     version: u64,
     /// The token of the newest write.
     token: i64,
-    /// Increments that were confirmed, and those of which nobody heard again.
+    /// The increments that were confirmed, and those without an answer.
     confirmed: u64,
     unknown: u64,
-    /// Refused, because the leader's key was gone.
+    /// The writes that were refused because the leader's key was deleted.
     pub(crate) fenced: u64,
     pub(crate) written: u64,
 }
@@ -40,7 +40,7 @@ enum Step {
     /// The leader begins, if its term is valid.
     Begin,
     Read,
-    /// The value read; the leader checks its term once more, and writes.
+    /// The read value; the leader checks its term once more, and writes.
     Found {
         value: u64,
         version: u64,
@@ -55,17 +55,17 @@ enum Step {
 }
 
 impl Effect {
-    /// Returns true if the leader waited for it by a timer.
+    /// Returns true if the leader waited for this step by a timer.
     pub(super) fn waited(&self) -> bool {
         matches!(self.step, Step::Begin)
     }
 }
 
-/// Between two increments.
+/// The pause between two increments.
 const PAUSE: Duration = Duration::from_millis(1500);
 
 impl World {
-    /// The work of a new leader begins.
+    /// Begins the work of a new leader.
     pub(super) fn begin_work(&mut self, node: usize, prize: usize, token: i64) {
         if !self.working || self.prizes[prize].capacity > 1 {
             return;
@@ -92,7 +92,7 @@ impl World {
         self.schedule(at, node, Ev::Deliver(Event::Effect(effect)));
     }
 
-    /// The leader's side: before every step it looks whether its term is valid.
+    /// Does a step on the leader's side, after checking that the term is valid.
     pub(super) fn work_on(&mut self, node: usize, effect: Effect) {
         let now = self.now;
         let valid = self.nodes[node]
@@ -122,11 +122,11 @@ impl World {
                         }),
                     );
                 }
-                // An answer that does not come is not waited for.
+                // The leader does not wait for an answer that does not come.
                 self.effect_later(node, effect);
             }
             Step::Found { value, version } => {
-                // The process may be stopped here: after it looked, and before its write is on the way.
+                // The process may be stopped here: after its check, and before its write is sent.
                 let stopped = self.nodes[node].draws.u8(..) < 24;
                 let wait = if stopped {
                     let most = self.settings.ttl.as_micros() as u64 * 3;
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// The store's side.
+    /// Does a step on the store's side.
     pub(super) fn take_effect(&mut self, node: usize, effect: Effect) {
         if self.store.headless.is_some() {
             return;
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// I3: whatever was confirmed counts, and nothing that was not asked for.
+    /// Checks I3: every confirmed increment counts, and none that was not requested.
     pub(crate) fn check_counter(&mut self, prize: usize) {
         let c = &self.prizes[prize].counter;
         if !(c.confirmed..=c.confirmed + c.unknown).contains(&c.value) {

@@ -1,8 +1,8 @@
-//! Gives a node's core what reaches it and does what the core wants done, as the library's driver does.
+//! Gives a node's core its inputs and carries out its actions, as the library's driver does.
 //!
-//! Where turns cost nothing, everything is taken up the moment it comes. Otherwise inputs wait while a turn goes on, and
-//! the next turn takes one of them in the order of the core's [`Turns`]. What the core decides in a turn is done at its end:
-//! that is the worst of what a busy or interrupted thread can do.
+//! If turns cost nothing, every input is taken up at once. Otherwise inputs wait while a turn lasts, and the next turn
+//! takes one of them in the order of the core's [`Turns`]. The decisions of a turn take effect at its end, which is the
+//! worst that a busy or interrupted thread can do.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,47 +25,47 @@ pub(crate) struct Inbox {
     answers: VecDeque<Event>,
     watches: VecDeque<Event>,
     commands: VecDeque<Command>,
-    /// Transactions of batches that are answered.
+    /// The answered transactions of batches.
     sent: VecDeque<Event>,
     turns: Turns,
-    /// Requests whose answers come first.
+    /// The requests whose answers are taken up first.
     urgent_requests: BTreeSet<RequestId>,
     turn: Turn,
 }
 
-/// How far the turn of a driver is.
+/// The progress of a driver's turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Turn {
-    /// No turn is under way.
+    /// There is no turn.
     #[default]
     Idle,
-    /// Inputs are given to the core; what it wants done is left for later.
+    /// The core receives inputs; its actions are kept for later.
     Deciding,
-    /// The turn takes its time. What the core wants done is done at the end.
+    /// The turn lasts. The core's actions are carried out at its end.
     Busy,
-    /// The time has passed while the process was stopped.
+    /// The turn's time has passed while the process was stopped.
     Over,
 }
 
-/// How often something happened that must happen in some stories, or they show nothing.
+/// Counts of events that must happen in some stories, because without them the stories prove nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Happened {
-    /// A turn left other inputs waiting.
+    /// Turns that left other inputs waiting.
     pub(crate) queued: u64,
-    /// A timer stood still while the machine was suspended.
+    /// Timers that stood still while the machine was suspended.
     pub(crate) stopped: u64,
-    /// Joins shared a transaction, and nothing was heard of such a transaction.
+    /// Joins that shared a transaction, and such transactions without an answer.
     pub(crate) together: u64,
     pub(crate) lost_together: u64,
-    /// Calls returned that a value is announced, or is not.
+    /// Calls that returned that a value was announced, or was not.
     pub(crate) announced: u64,
     pub(crate) not_announced: u64,
-    /// Onlookers were shown a state, or were denied it.
+    /// States that observers were shown, or denied.
     pub(crate) shown: u64,
     pub(crate) looks_failed: u64,
-    /// The keys of a lease were read in pages.
+    /// Reads of a lease's keys in pages.
     pub(crate) pages: u64,
-    /// Somebody came to share a lock.
+    /// Tasks that came to share a lock.
     pub(crate) shared: u64,
 }
 
@@ -92,12 +92,12 @@ enum Work {
 }
 
 impl Inbox {
-    /// Returns true if the driver takes nothing up at this moment.
+    /// Returns true if the driver takes up no input at this moment.
     pub(super) fn busy(&self) -> bool {
         self.turn != Turn::Idle
     }
 
-    /// A request is sent.
+    /// Records a sent request.
     pub(super) fn asked(&mut self, request: RequestId, ask: &Ask) {
         let urgent = matches!(
             ask,
@@ -125,7 +125,7 @@ impl Inbox {
         line.push_back(event);
     }
 
-    /// The next work.
+    /// Returns the next work.
     fn next(&mut self, due: bool) -> Option<Work> {
         let mut turns = self.turns;
         let work = turns.take(|source| self.take(source, due));
@@ -159,7 +159,7 @@ impl Inbox {
 }
 
 impl World {
-    /// Something reaches a node.
+    /// Delivers an event to a node.
     pub(crate) fn deliver(&mut self, node: usize, event: Event) {
         let n = &mut self.nodes[node];
         if let Some(since) = n.suspended.filter(|_| event.is_timed()) {
@@ -194,7 +194,7 @@ impl World {
             return Some(event);
         };
         let n = &mut self.nodes[node];
-        // etcd does not tell how far a stream is while one of its watches is behind.
+        // etcd reports no progress of a stream while one of its watches is behind.
         let is_news = matches!(message, Message::Events { .. } | Message::Progress { .. });
         let lost = number < n.lost_below && is_news;
         let dead = n.dead_watches == Some(generation);
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// A handle asks something of the driver.
+    /// Lets a handle send a request to the driver.
     pub(crate) fn command(&mut self, node: usize, act: impl FnOnce(&mut World) + 'static) {
         if self.cost.is_zero() {
             act(self);
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// The driver's timer rings.
+    /// Fires the driver's timer.
     pub(super) fn ring(&mut self, node: usize) {
         if self.cost.is_zero() {
             self.give(node, Core::tick);
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// Takes up what waits, until a turn costs time or nothing is left.
+    /// Takes up waiting inputs, until a turn costs time or none is left.
     fn begin_turn(&mut self, node: usize) {
         loop {
             let now = self.now;
@@ -262,7 +262,7 @@ impl World {
                 Work::Due => self.give(node, Core::tick),
                 Work::Commands(commands) => commands.into_iter().for_each(|act| act(self)),
             }
-            // Most turns cost next to nothing.
+            // Most turns cost almost nothing.
             let costs = self.nodes[node].draws.u8(..2) == 0;
             if costs && let Ok(most @ 1..) = u64::try_from(self.cost.as_micros()) {
                 self.nodes[node].inbox.turn = Turn::Busy;
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// The time that a turn takes has passed.
+    /// Ends a turn whose time has passed.
     pub(super) fn turn_over(&mut self, node: usize) {
         if self.nodes[node].paused {
             self.nodes[node].inbox.turn = Turn::Over;
@@ -291,7 +291,7 @@ impl World {
         self.give(node, |_, _| {});
     }
 
-    /// The driver takes an event up.
+    /// Takes up an event.
     #[inline]
     fn take_up(&mut self, node: usize, event: Event) {
         match event {
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// The driver polls a transaction that is answered: its answers wait for their turn among the others.
+    /// Polls an answered transaction: its answers then wait for their turn among the other inputs.
     fn take_up_sent(&mut self, node: usize, sending: Sending, answers: Vec<Answer>) {
         let Some(event) = self.sent(node, sending, answers) else {
             return;
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// The work of a term has ended, or its leadership was dropped.
+    /// Records that the work of a term has ended, or that its leadership was dropped.
     pub(crate) fn joined(&mut self, node: usize, slot: SlotId, term: TermId) {
         if let Some(prize) = self.nodes[node].ended(term) {
             self.says(Some(node), || format!("the work of term {term} has ended"));
@@ -378,7 +378,7 @@ impl World {
         });
     }
 
-    /// Lets the node's core do something, and does what it wants done: at once, or at the end of the driver's turn.
+    /// Gives the node's core an input, and carries out its actions: at once, or at the end of the driver's turn.
     pub(crate) fn give(&mut self, node: usize, act: impl FnOnce(&mut Core, Time)) {
         let n = &mut self.nodes[node];
         if n.closed() {
@@ -407,8 +407,8 @@ impl World {
 
     // ---- stops of the process, and of the machine
 
-    /// The machine is suspended: the process is stopped, and the timers of its runtime stand still. After it the driver's
-    /// timer rings up to `late` later, unless something else wakes it.
+    /// Suspends the machine: the process is stopped, and the timers of its runtime stand still. Afterwards the driver's
+    /// timer fires up to `late` later, unless another event wakes the driver.
     pub(crate) fn suspend(&mut self, node: usize, lasts: Duration, late: Duration) {
         let n = &mut self.nodes[node];
         if n.paused {
@@ -419,7 +419,7 @@ impl World {
         self.nodes[node].alarm = self.now.after(lasts + late);
     }
 
-    /// The process goes on; its clock has.
+    /// Continues the process; its clock did not stop.
     pub(crate) fn resume(&mut self, node: usize) {
         self.says(Some(node), || "goes on".to_owned());
         let n = &mut self.nodes[node];
@@ -436,7 +436,7 @@ impl World {
             }
             return;
         }
-        // All of it is there before the driver takes up the first.
+        // All inputs are there before the driver takes up the first.
         let before = std::mem::replace(&mut self.nodes[node].inbox.turn, Turn::Busy);
         for event in std::mem::take(&mut self.inboxes[node]) {
             self.deliver(node, event);

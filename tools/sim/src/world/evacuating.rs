@@ -15,11 +15,11 @@ use eldest_core::kv::{Entry, Reach};
 use eldest_core::partitions::{KeyKind, Owned, assign, facts, kind_of};
 use eldest_core::queue::Roster;
 
-/// Leases of marks are numbered from here; no session draws such numbers.
+/// The number from which leases of marks count; no session draws such numbers.
 const LEASES: i64 = -1000;
 
 impl World {
-    /// An operator marks a data centre, for a while by a lease of the mark's own.
+    /// Lets an operator mark a data centre, for a while by a lease of the mark's own.
     pub(crate) fn evacuate(&mut self, home: Home, lasts: Option<Duration>) {
         let Some(key) = home.mark().filter(|_| self.store.headless.is_none()) else {
             return;
@@ -28,7 +28,7 @@ impl World {
         self.mark(&key, lasts);
     }
 
-    /// Puts a mark in the place of the one that stands, by a lease of its own if it ends by itself.
+    /// Replaces a mark, under a lease of its own if it ends by itself.
     fn mark(&mut self, key: &Key, lasts: Option<Duration>) {
         let before = self.store.keys.get(key).map_or(0, |entry| entry.lease);
         let lease = lasts.map_or(0, |ttl| {
@@ -42,7 +42,7 @@ impl World {
         self.publish();
     }
 
-    /// An operator lifts the mark.
+    /// Lets an operator lift the mark.
     pub(crate) fn lift(&mut self, home: Home) {
         let Some(key) = home.mark().filter(|_| self.store.headless.is_none()) else {
             return;
@@ -54,7 +54,7 @@ impl World {
         self.publish();
     }
 
-    /// An operator orders the leader of the election to step down, for a while.
+    /// Lets an operator order the election's leader to step down, for a while.
     pub(crate) fn order_step_down(&mut self, election: &[u8], lasts: Duration) {
         let queue = self.store.queue(election);
         let leader = queue.first().filter(|first| first.lease != 0);
@@ -74,7 +74,7 @@ impl World {
         mark.is_some_and(|key| self.store.keys.contains_key(&key))
     }
 
-    /// The marks and their leases, which are nobody's.
+    /// Returns the marks and their leases, which belong to no session.
     pub(super) fn marks(&self) -> Vec<Entry> {
         self.store
             .state(MARKS, Reach::Everything)
@@ -88,7 +88,8 @@ impl World {
         mark.is_some_and(|key| self.store.keys.contains_key(&key))
     }
 
-    /// Nobody leads or owns a partition in an evacuated data centre, unless all who could are there.
+    /// Checks that no member in an evacuated data centre leads or owns a partition, unless all possible members are
+    /// there.
     pub(super) fn all_give_way(&self) -> Result<(), (Invariant, String)> {
         for election in ELECTIONS {
             let queue = self.store.queue(election);
@@ -128,7 +129,8 @@ impl World {
         }
     }
 
-    /// Every member owns what the assignment gives it, by the capacities and data centres that all of them announce.
+    /// Checks that every member owns the partitions that the assignment gives it, by the capacities and data centres
+    /// that all of them announce.
     pub(super) fn all_own_their_share(&self) -> Result<(), (Invariant, String)> {
         let Some(prefix) = self.prefix_of_partitions() else {
             return Ok(());
@@ -155,7 +157,7 @@ impl World {
         }
     }
 
-    /// Below this are the members and the partitions that they share.
+    /// Returns the prefix of the members and of the partitions that they share.
     fn prefix_of_partitions(&self) -> Option<Key> {
         let key = self.store.keys.keys().find(|key| key.starts_with(b"p/"))?;
         let end = key.iter().rposition(|byte| *byte == b'/')?;

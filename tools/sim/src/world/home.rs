@@ -1,4 +1,4 @@
-//! Says where a node is, in what it announces, and names the marks of evacuated data centres.
+//! Defines a node's place as it announces it, and names the marks of evacuated data centres.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use super::store::Key;
 use eldest_core::evacuation::Homes;
 use eldest_core::partitions::{Center, Share};
 
-/// Below this are the marks.
+/// The prefix of the marks.
 pub(crate) const MARKS: &[u8] = b"~evacuated/";
 
-/// Where a node is, as it announces.
+/// The place that a node announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Home {
@@ -40,7 +40,7 @@ impl Home {
     }
 }
 
-/// The first byte of the value of a member that does without partitions.
+/// The first byte of the value of a member that declines partitions.
 const ASIDE: u8 = b'!';
 
 pub(super) fn home(value: &[u8]) -> Option<Vec<u8>> {
@@ -62,7 +62,7 @@ pub(super) fn share_tag(capacity: u32, spread: bool) -> String {
     }
 }
 
-/// Follows the data centre's name.
+/// The sign after the data centre's name.
 const SPREAD: &str = "+";
 
 pub(super) fn share(value: &[u8]) -> Share {
@@ -85,7 +85,7 @@ fn center(value: &[u8]) -> Option<Center> {
     rest.starts_with(SPREAD.as_bytes()).then(|| number(home))
 }
 
-/// How the cores of a world read what is announced.
+/// Returns how the cores of a world read announcements.
 pub(super) fn homes() -> Homes {
     Homes {
         marks: MARKS.into(),

@@ -1,4 +1,4 @@
-//! Checks the invariants after every step, at every election and release, and when everything has settled.
+//! Checks the invariants after every step, at every election and release, and at rest.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use eldest_core::kv::Entry;
 use eldest_core::queue::{excludes, is_shared};
 
 impl World {
-    /// The first one counts: what follows may follow from it. A restore takes keys away that terms stand by, and gives
-    /// out revisions again; what is promised after it is that elections recover and nothing is left behind.
+    /// Records a broken invariant. Only the first one counts, because it may cause the others. A restore deletes keys
+    /// of running terms, and uses revisions again; after it, the promises are that elections recover and that nothing
+    /// is left behind.
     pub(crate) fn broken(&mut self, invariant: Invariant, what: String) {
         let promised = matches!(
             invariant,
@@ -32,7 +33,7 @@ impl World {
         self.broken.get_or_insert(broken);
     }
 
-    /// After every step.
+    /// Checks the invariants after every step.
     pub(super) fn check(&mut self) {
         self.check_terms();
         let astray = |node: &Node| {
@@ -47,7 +48,7 @@ impl World {
         }
     }
 
-    /// I1, where more terms are open than may be valid.
+    /// Checks I1 for prizes with more open terms than may be valid.
     fn check_terms(&mut self) {
         let mut valid = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -68,7 +69,7 @@ impl World {
         }
     }
 
-    /// Terms that share do not count against each other.
+    /// Checks I1 for one prize. Terms that share do not count against each other.
     fn check_prize(&mut self, valid: &[(usize, i64, usize, bool, Key)]) {
         let place = valid[0].0;
         let prize = &self.prizes[place];
@@ -77,7 +78,7 @@ impl World {
             return;
         }
         let now = self.now;
-        // A node whose clock exceeds every promise is in a class of its own.
+        // Overlaps with a node whose clock exceeds the promised drift are counted separately.
         let beyond = valid.iter().any(|(.., beyond, _)| *beyond);
         let mut older: Vec<&Key> = Vec::new();
         for (index, (_, token, .., key)) in valid.iter().enumerate() {
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// Returns true if somebody deleted the key of a term, or wrote it over.
+    /// Returns true if another client deleted or overwrote the key of a term.
     fn was_touched(&self, prize: usize, token: i64) -> bool {
         let prefix = &self.prizes[prize].prefix;
         let touched = self.touched.range((token, Key::default())..);
@@ -124,7 +125,7 @@ impl World {
         with_it.any(|(_, key)| key == prefix || (prefix.ends_with(b"/") && key.starts_with(prefix)))
     }
 
-    /// I2 and I4. Whose key somebody took away may still see itself first in events that reach it late.
+    /// Checks I2 and I4. A node whose key was deleted by another client may still see itself first in late events.
     pub(super) fn check_election(&mut self, node: usize, prize: usize, token: i64) {
         let prefix = Arc::clone(&self.prizes[prize].prefix);
         let capacity = self.prizes[prize].capacity;
@@ -152,7 +153,7 @@ impl World {
             newest_alone,
             ..
         } = self.prizes[prize];
-        // An older one of those that share may learn later that it leads.
+        // An older sharer may learn later that it holds.
         let shared = is_shared(&key);
         let before = if shared { newest_alone } else { newest };
         if token <= before && !gone && capacity == 1 {
@@ -172,7 +173,7 @@ impl World {
         }
     }
 
-    /// A key, or its lease, is given up only after the work under it has ended or its time has passed.
+    /// Checks that a key, or its lease, is released only after the work under it has ended or its time has passed.
     pub(super) fn check_release(&mut self, node: usize, ask: &Ask) {
         if !matches!(
             ask,
@@ -207,8 +208,8 @@ impl World {
         }
     }
 
-    /// Work under a term that its own clock finds valid goes on: its key stands. So no work goes on beyond the cutoff of a
-    /// term, whatever stopped the process, its timers or its driver.
+    /// Checks that work under a term that its own clock finds valid has its key. So no work continues beyond the cutoff
+    /// of a term, whatever stopped the process, its timers or its driver.
     pub(super) fn check_work(&mut self, node: usize, prize: usize, (key, token): (&Key, i64)) {
         let excused = self.was_touched(prize, token) || self.nodes[node].beyond();
         if !excused && !self.store.holds(key, token) {
@@ -217,7 +218,7 @@ impl World {
         }
     }
 
-    /// A delete reaches etcd: whether it hits a key that its session holds at this moment.
+    /// Records a delete that reaches etcd, if it hits a key that its session holds at this moment.
     pub(super) fn is_held(&mut self, node: usize, alive: bool, ask: &Ask) -> bool {
         let keys: &[(Key, i64)] = match ask {
             Ask::Delete {
@@ -245,8 +246,8 @@ impl World {
         true
     }
 
-    /// I5 and I6, once everything has settled: one leader of every election, every candidate has a place, and
-    /// nothing else is left in etcd.
+    /// Checks I5 and I6 at rest: every election has one leader, every candidate has a place, and nothing else is left
+    /// in etcd.
     pub(crate) fn settled(&self) -> Result<(), (Invariant, String)> {
         let mut owned = self.keys_of_candidates()?;
         for prize in &self.prizes {
@@ -271,7 +272,7 @@ impl World {
         self.all_is_shown()
     }
 
-    /// The keys of all candidates, each of which waits or leads, or has left.
+    /// Returns the keys of all candidates, each of which waits or leads, or has left.
     fn keys_of_candidates(&self) -> Result<Vec<Key>, (Invariant, String)> {
         let mut owned = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
@@ -295,10 +296,11 @@ impl World {
         Ok(owned)
     }
 
-    /// Every key of the prize is owned, and the eldest lead. Adds the key of a partition to those that are owned.
+    /// Checks that every key of the prize is owned, and that the eldest lead. Adds the key of a partition to the owned
+    /// ones.
     fn eldest_lead(&self, prize: &Prize, owned: &mut Vec<Key>) -> Result<(), (Invariant, String)> {
         let mut queue = self.store.queue(&prize.prefix);
-        // A partition's key is its own queue, and somebody's for as long as a node acts under it.
+        // A partition's key is its own queue, and has an owner for as long as a node acts under it.
         if let Some(own) = self.store.keys.get(&prize.prefix) {
             queue.push(own.clone());
             if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {

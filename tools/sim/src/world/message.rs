@@ -1,4 +1,4 @@
-//! Defines what etcd sends on a watch stream.
+//! Defines etcd's messages on a watch stream.
 
 use eldest_core::action::WatchId;
 use eldest_core::kv::{Change, Header};
@@ -18,7 +18,7 @@ pub(crate) enum Message {
     Progress {
         header: Header,
     },
-    /// Not permitted.
+    /// The watch is not permitted.
     Refused {
         id: WatchId,
     },

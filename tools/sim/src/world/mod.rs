@@ -50,15 +50,16 @@ use eldest_core::time::Time;
 pub(crate) enum Fate {
     RequestLost,
     AnswerLost,
-    /// The request arrives so much later, and its answer is lost.
+    /// The request arrives that much later, and its answer is lost.
     Late(Duration),
-    /// The request arrives so much later, and is answered if that is in time.
+    /// The request arrives that much later, and is answered if that is in time.
     Delayed(Duration),
-    /// The answer comes so much later.
+    /// The answer comes that much later.
     Slow(Duration),
-    /// Refused without effect.
+    /// The request is refused without effect.
     Refused(Class),
-    /// Done, and a later part of the same operation is refused, such as another page of what a join reads.
+    /// The request is carried out, and a later part of the same operation is refused, such as another page of a join's
+    /// read.
     RefusedLater(Class),
 }
 
@@ -75,9 +76,9 @@ pub(crate) enum Event {
     Answer {
         request: RequestId,
         answer: Answer,
-        /// The keepalive stream that comes back with it: its generation and lease.
+        /// The keepalive stream that the answer opens: its generation and lease.
         stream: Option<(u64, Option<i64>)>,
-        /// Nothing came in time.
+        /// True if no answer came in time.
         timeout: bool,
     },
     /// The answers of etcd to a transaction of a batch, for the driver to take up.
@@ -86,7 +87,8 @@ pub(crate) enum Event {
         answers: Vec<Answer>,
         timeout: bool,
     },
-    /// The answers to requests that shared a transaction; with the last of a batch, what it says about the size of others.
+    /// The answers to requests that shared a transaction; with the last of a batch, its result about the size of later
+    /// batches.
     Answers {
         answers: Vec<(RequestId, Answer)>,
         kind: eldest_core::batcher::Kind,
@@ -94,7 +96,7 @@ pub(crate) enum Event {
     },
     Watched {
         generation: u64,
-        /// In the order in which the node's messages were sent.
+        /// The number in the order of the node's messages.
         number: u64,
         message: Message,
     },
@@ -106,7 +108,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Returns true if a timer of the node's runtime causes it, which stands still while the machine is suspended.
+    /// Returns true if a timer of the node's runtime causes it; such timers stand still while the machine is suspended.
     fn is_timed(&self) -> bool {
         match self {
             Event::Answer { timeout, .. } | Event::Sent { timeout, .. } => *timeout,
@@ -119,14 +121,14 @@ impl Event {
 
 /// An event of the world.
 pub(crate) enum Ev {
-    /// A request reaches etcd; `back` is how long its answer takes, if it may arrive.
+    /// A request reaches etcd. `back` is the duration of its answer, if that may arrive.
     Arrive {
         request: RequestId,
         ask: Ask,
         stream: Option<(u64, Option<i64>)>,
         sent: Time,
         back: Option<Duration>,
-        /// Answered by this refusal, though it is done.
+        /// The refusal with which it is answered, although it is carried out.
         refusal: Option<Class>,
     },
     /// Requests that share a transaction reach etcd.
@@ -151,9 +153,9 @@ pub(crate) enum Ev {
         generation: u64,
     },
     Deliver(Event),
-    /// A turn of a node's driver has taken its time.
+    /// A turn of a node's driver ends.
     TurnOver,
-    /// Guarded work of a leader reaches the store that it works on.
+    /// Guarded work of a leader reaches its store.
     Effect(Effect),
     Do(Box<dyn FnOnce(&mut World)>),
 }
@@ -178,11 +180,11 @@ impl Watcher {
     }
 }
 
-/// Watches below a prefix that etcd refuses a node.
+/// A prefix below which etcd refuses a node's watches.
 pub(crate) struct Forbidden {
     pub(crate) node: usize,
     pub(crate) prefix: Key,
-    /// True if the node may read there: its stream's token is old, and today's is not.
+    /// True if the node may read there: its stream has an old token, and its requests have a new one.
     pub(crate) readable: bool,
 }
 
@@ -198,12 +200,12 @@ pub(crate) struct Elected {
     pub(crate) token: i64,
 }
 
-/// Something that several may want and so many may hold: an election, a lock, a semaphore, a partition.
+/// A prize that several nodes may want and a limited number may hold: an election, a lock, a semaphore, a partition.
 #[derive(Debug)]
 pub(crate) struct Prize {
     pub(crate) prefix: Key,
     pub(crate) capacity: usize,
-    /// Terms whose work has not ended; only beyond the capacity can too many be valid.
+    /// The terms whose work has not ended. Only if they exceed the capacity can too many be valid.
     pub(crate) open: usize,
     pub(crate) newest: i64,
     /// The newest token of a term that excludes all others.
@@ -229,42 +231,42 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
-    /// When the driver of each node is to be woken.
+    /// The time at which the driver of each node is to be woken.
     pub(crate) wakes: Vec<Time>,
-    /// Every request is remembered, and everything reported; a broken invariant panics. For the tests of single rules.
+    /// True if every request and report is recorded and a broken invariant panics; for the tests of single rules.
     pub(crate) recording: bool,
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
     /// Prefixes that nodes may not watch.
     pub(crate) forbidden: Vec<Forbidden>,
     pub(crate) elected: Vec<Elected>,
-    /// Keys that somebody else deleted or wrote over, with their create revision: their terms may overlap the next.
+    /// Keys that another client deleted or overwrote, with their create revision: their terms may overlap the next.
     pub(crate) touched: BTreeSet<(i64, Key)>,
-    /// How long such terms overlapped the next, by what they were for and their token, which partitions may share.
+    /// How long such terms overlapped the next, by their prize and their token, which partitions may share.
     pub(crate) overlaps: BTreeMap<(usize, i64), (Time, Time)>,
-    /// How long terms did that one with a clock beyond the stated bound had a part in.
+    /// How long terms overlapped if one of them had a clock beyond the stated bound.
     pub(crate) skewed: BTreeMap<(usize, i64), (Time, Time)>,
-    /// Tokens count from the start again, because the store was exchanged.
+    /// True if tokens count from the start again, because the store was exchanged.
     pub(crate) restored: bool,
-    /// Messages take from a fifth of it up to this long.
+    /// The longest time of a message; the shortest is a fifth of it.
     pub(crate) delay: Duration,
-    /// How long a message takes is drawn; otherwise each takes as long as one can.
+    /// True if the time of a message is drawn; otherwise each takes the longest.
     pub(crate) drawn: bool,
-    /// A watch begins up to so many changes in the past, for its member is behind the others.
+    /// How many changes in the past a watch may begin, because its member is behind the others.
     pub(crate) lag: usize,
-    /// A turn of a node's driver takes up to so long. Zero: it takes up everything the moment it comes.
+    /// The longest turn of a node's driver; zero if it takes up each input at once.
     pub(crate) cost: Duration,
     /// True if a driver's requests of one turn share a transaction, where they may.
     pub(crate) together: bool,
-    /// The keys of a lease are read in two pages.
+    /// True if the keys of a lease are read in two pages.
     pub(crate) pages: bool,
-    /// Some of those who ask for the lock share it.
+    /// True if some tasks share the lock.
     pub(crate) readers: bool,
-    /// Leaders do guarded work.
+    /// True if leaders do guarded work.
     pub(crate) working: bool,
-    /// The nodes share partitions.
+    /// True if the nodes share partitions.
     pub(crate) has_partitions: bool,
-    /// How many keys a session may have; each is looked at in turn.
+    /// How many keys a session may have; each is checked in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
     pub(crate) broken: Option<Broken>,
@@ -276,18 +278,18 @@ pub(crate) struct World {
     pub(crate) lives: Vec<u64>,
     pub(crate) inboxes: Vec<Vec<Event>>,
     agenda: Agenda<(usize, u64, Ev)>,
-    /// For what a test draws.
+    /// The generator for a test's own draws.
     #[cfg(test)]
     pub(crate) rng: fastrand::Rng,
     pub(crate) watchers: Vec<Watcher>,
-    /// The views that somebody has or had, and how often somebody began one.
+    /// The histories of all observed prefixes, and how many observers were ever started.
     pub(crate) pasts: Vec<Past>,
     pub(crate) looks: u64,
     pub(crate) steps: u64,
     /// The tally of nodes that have gone.
     pub(crate) tally: Tally,
     pub(crate) happened: Happened,
-    /// Faults of each kind, and those that hit who led.
+    /// The faults of each kind, and those that hit the leader.
     pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
 }
 
@@ -356,19 +358,19 @@ impl World {
         self.agenda.plan(at, (node, life, ev));
     }
 
-    /// Does something to the world after a while.
+    /// Plans an action on the world after a while.
     pub(crate) fn after(&mut self, wait: Duration, act: impl FnOnce(&mut World) + 'static) {
         let at = self.now.after(wait);
         self.schedule(at, usize::MAX, Ev::Do(Box::new(act)));
     }
 
-    /// How long a message takes from that node to etcd, or back.
+    /// Returns how long a message takes from that node to etcd, or back.
     pub(crate) fn hop(&mut self, node: usize) -> Duration {
         let micros = self.delay.as_micros() as u64;
         self.lasts(node, micros / 5..micros)
     }
 
-    /// So many microseconds. Each node draws from numbers of its own, so that one that sends more changes no other.
+    /// Draws microseconds. Each node draws from numbers of its own, so that a node that sends more changes no other.
     pub(crate) fn lasts(&mut self, node: usize, micros: Range<u64>) -> Duration {
         let drawn = self
             .drawn
@@ -376,13 +378,13 @@ impl World {
         Duration::from_micros(drawn.unwrap_or(micros.end))
     }
 
-    /// The earliest time that a core waits for.
+    /// Returns the earliest time that a core waits for, and its node.
     fn next_tick(&self) -> (Time, usize) {
         let due = self.wakes.iter().enumerate().map(|(i, at)| (*at, i)).min();
         due.unwrap_or((Time::MAX, 0))
     }
 
-    /// Notes when the node's driver is to be woken, after whatever may have changed that.
+    /// Updates the time at which the node's driver is to be woken, after a possible change.
     pub(super) fn note_wake(&mut self, node: usize) {
         let n = &self.nodes[node];
         let asleep = n.paused || n.closed() || n.inbox.busy();
@@ -390,7 +392,7 @@ impl World {
         self.wakes[node] = due.map_or(Time::MAX, |due| due.max(n.alarm));
     }
 
-    /// The next thing that happens, unless that is later than `until`.
+    /// Carries out the next event, unless it is later than `until`.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         let event = self.agenda.next().unwrap_or(Time::MAX).max(self.now);
         let (tick, node) = self.next_tick();
@@ -434,7 +436,7 @@ impl World {
         while self.broken.is_none() && self.step(until) {}
     }
 
-    /// Runs until it is so, and whether it became so.
+    /// Runs until the condition holds, and returns true if it did in time.
     pub(crate) fn within(&mut self, most: Duration, so: impl Fn(&World) -> bool) -> bool {
         let until = self.now.after(most);
         while self.broken.is_none() && !so(self) {

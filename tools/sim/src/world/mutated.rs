@@ -1,5 +1,5 @@
-//! Breaks a rule in the adapter between core and etcd. All of it is here, so the core contains no switch that could be
-//! left on.
+//! Breaks a rule in the adapter between core and etcd. All such code is here, so the core contains no switch that could
+//! stay on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use eldest_core::time::Time;
 /// The memory of a mutated adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// Requests under way, and when each was sent.
+    /// Requests in flight, and the time at which each was sent.
     pub(crate) asks: BTreeMap<RequestId, (Time, Ask)>,
     /// The last acknowledgement.
     pub(crate) acknowledged: Option<Header>,
-    /// The lease that the proxy has renewed and may answer for once more.
+    /// The lease that the proxy has renewed, and for which it may repeat its answer once.
     pub(crate) renewed: Option<i64>,
     /// The create revision under which a key was first seen.
     pub(crate) created: BTreeMap<Key, i64>,
@@ -31,7 +31,7 @@ pub(crate) struct Memory {
 }
 
 impl World {
-    /// The seed of the session that follows on a node.
+    /// Returns the seed of the next session on a node.
     pub(crate) fn seed_of(&self, node: usize, fresh: u64) -> u64 {
         match self.mutant {
             Some(Mutant::AdoptsLease) => self.nodes[node].seed,
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// A request goes out. True: it was answered here.
+    /// Handles a request that is about to be sent. Returns true if it was answered here.
     pub(crate) fn intercepted(&mut self, node: usize, request: RequestId, ask: &Ask) -> bool {
         let Some(mutant) = self.mutant else {
             return false;
@@ -63,7 +63,7 @@ impl World {
             mod_revision: own.create_revision,
             lease: own.lease,
         });
-        // Not below what is known, or it would show another store.
+        // The header is not below the known state, or it would look like another store's.
         let mut header = header;
         header.revision = self.store.revision;
         let answer = Answer::Read { header, entry };
@@ -77,7 +77,7 @@ impl World {
         true
     }
 
-    /// Returns the answer of etcd as the core gets it.
+    /// Returns etcd's answer as the core receives it.
     pub(crate) fn altered(&mut self, node: usize, request: RequestId, answer: Answer) -> Answer {
         let Some(mutant) = self.mutant else {
             return answer;
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Returns the watch's message as the core gets it.
+    /// Returns the watch's message as the core receives it.
     pub(crate) fn filtered(
         &mut self,
         node: usize,
@@ -187,7 +187,7 @@ impl World {
         self.schedule(at, node, register);
     }
 
-    /// A watch is opened.
+    /// Records an opened watch.
     pub(crate) fn remember_watch(&mut self, node: usize, id: WatchId, key: &Key, prefix: bool) {
         if self.mutant.is_some() {
             let watches = &mut self.nodes[node].memory.watches;
@@ -195,14 +195,14 @@ impl World {
         }
     }
 
-    /// A term is over and its work goes on.
+    /// Reports the end of a term's work while the work continues.
     pub(crate) fn report_work_early(&mut self, node: usize, slot: SlotId, term: TermId) {
         if self.mutant == Some(Mutant::ReleasesEarly) {
             self.give(node, |m, now| m.work_joined(now, slot, term));
         }
     }
 
-    /// A renewal reaches the proxy. It may be answered there, with the answer to the one before.
+    /// Handles a renewal that reaches the proxy. The proxy may repeat the answer to the one before.
     pub(crate) fn answered_by_proxy(
         &mut self,
         node: usize,
@@ -222,7 +222,7 @@ impl World {
         Some(Answer::Renewed { ttl, header })
     }
 
-    /// A delete reaches etcd. True: it was done here.
+    /// Handles a delete that reaches etcd. Returns true if it was carried out here.
     pub(crate) fn deleted_blindly(&mut self, ask: &Ask) -> bool {
         if self.mutant != Some(Mutant::DeletesBlindly) {
             return false;
@@ -235,7 +235,7 @@ impl World {
         true
     }
 
-    /// A process that was stopped since then goes on.
+    /// Hides the pause of a process that was stopped since then.
     pub(crate) fn skip_pause(&mut self, node: usize, since: Time) {
         let n = &mut self.nodes[node];
         if self.mutant == Some(Mutant::ClockStops) {
@@ -258,14 +258,14 @@ impl Memory {
     }
 }
 
-/// The answer to a join or to a question for older keys, with nobody in it but the predecessor and who is younger.
+/// Returns the answer to a join, or to a search for older keys, with only the predecessor and younger keys.
 fn without_elders(ask: &Ask, mut answer: Answer) -> Answer {
     match (ask, &mut answer) {
         (Ask::Join(Join { key, .. }), Answer::Joined(Joined { entries, .. })) => {
             *entries = nearest(std::mem::take(entries), key);
         }
         (Ask::Older { .. }, Answer::Listed(Listed { entries, .. })) => {
-            // Its own is the youngest of them.
+            // Its own key is the youngest of them.
             let own = entries.iter().max_by_key(|e| e.create_revision);
             let own = own.map(|e| Arc::clone(&e.key)).unwrap_or_default();
             *entries = nearest(std::mem::take(entries), &own);

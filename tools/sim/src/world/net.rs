@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// etcd tells how far the stream is, with its slowest watch.
+    /// Lets etcd report the progress of the stream, which is that of its slowest watch.
     fn progress(&mut self, node: usize, generation: u64) {
         let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
         let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// etcd opens a watch, or refuses it.
+    /// Lets etcd open a watch, or refuse it.
     fn register(&mut self, watcher: Watcher) {
         let (node, id) = (watcher.node, watcher.id);
         let covers = |f: &Forbidden| f.node == node && watcher.key.starts_with(&f.prefix);
@@ -112,7 +112,7 @@ impl World {
         };
         let stale = self.nodes[node].link.stale.filter(|_| alive);
         let earlier = self.answered_by_proxy(node, ask, lease);
-        // A leader that has lost its followers goes on acknowledging until it notices.
+        // A leader that has lost its followers acknowledges until it notices.
         let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
         let answer = match (ask, stale) {
             _ if earlier.is_some() => earlier.unwrap_or(Answer::Opened),
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Returns true if the request is about keys, and the node's are not permitted.
+    /// Returns true if the request is about keys, and the node has no permission for them.
     pub(super) fn is_forbidden(&self, node: usize, ask: &Ask) -> bool {
         let about_leases = matches!(ask, Ask::Grant { .. } | Ask::Open { .. } | Ask::Renew);
         self.nodes[node].link.not_permitted && !about_leases
@@ -175,7 +175,8 @@ impl World {
         self.forbidden.iter().any(unreadable)
     }
 
-    /// The id of a lease that a node asks for. One of its own is drawn in any case, so that other stories stay as they are.
+    /// Returns the id of a lease that a node requests. An own one is drawn in any case, so that other stories do not
+    /// change.
     fn draw_lease(&mut self, node: usize) -> i64 {
         self.nodes[node].draw_lease();
         if self.nodes[node].link.same_ids
@@ -186,7 +187,7 @@ impl World {
         self.nodes[node].drawn.1
     }
 
-    /// The keys of a lease are read in pages of no common revision: the second when the first has arrived.
+    /// Reads the keys of a lease in pages without a common revision: the second is read when the first has arrived.
     fn sweep_in_pages(
         &mut self,
         node: usize,
@@ -232,7 +233,7 @@ impl World {
             return;
         }
         let at = self.now.after(back);
-        // A stream that failed is of no use any more.
+        // A stream that failed is not used any more.
         let stream = stream.map(|(g, l)| (g, l.filter(|_| !matches!(answer, Answer::Failed(_)))));
         if self.nodes[node].link.twice {
             let again = Event::Answer {
@@ -253,7 +254,7 @@ impl World {
         self.schedule(at, node, Ev::Deliver(event));
     }
 
-    /// Nothing is heard of a request that was sent then.
+    /// Ends a request that was sent then, without an answer.
     fn time_out(
         &mut self,
         node: usize,
@@ -272,7 +273,7 @@ impl World {
         self.schedule(at, node, Ev::Deliver(event));
     }
 
-    /// A watch begins at the revision that its member is at, and tells everything later.
+    /// Begins a watch at its member's revision; it reports all later changes.
     fn begin_watch(&mut self, watcher: usize, id: eldest_core::action::WatchId) {
         let most = self.lag.min(self.store.history.len());
         let node = self.watchers[watcher].node;
@@ -342,7 +343,7 @@ impl World {
         }
     }
 
-    /// etcd cancels every watch of a node, or the node's stream breaks.
+    /// Makes etcd cancel every watch of a node, or breaks the node's stream.
     pub(crate) fn disturb_watches(&mut self, node: usize, broken: bool) {
         for at in 0..self.watchers.len() {
             if self.watchers[at].node == node {
@@ -358,8 +359,8 @@ impl World {
         self.watchers.retain(|w| w.node != node);
     }
 
-    /// A node's watches are so far behind that what they miss was compacted: nothing of it arrives, then etcd cancels
-    /// them.
+    /// Makes a node's watches fall so far behind that their events are compacted: none of them arrives, then etcd
+    /// cancels the watches.
     pub(crate) fn compact(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         n.lost_below = n.messages + 1;
@@ -387,7 +388,7 @@ impl World {
         }
     }
 
-    /// Puts one request on its way.
+    /// Sends one request.
     pub(super) fn transmit(&mut self, node: usize, request: RequestId, ask: Ask) {
         let (now, n) = (self.now, &mut self.nodes[node]);
         if !self.cost.is_zero() {
@@ -457,7 +458,7 @@ impl World {
         self.fate_by_link(node, out)
     }
 
-    /// Returns the fate that the way to etcd gives to a request that takes so long to get there.
+    /// Returns the fate that the link to etcd gives to a request that takes so long to arrive.
     pub(super) fn fate_by_link(&mut self, node: usize, out: Duration) -> Option<Fate> {
         let link = &self.nodes[node].link;
         let (requests_lost, late, slow) = (link.requests_lost, link.late, link.slow);

@@ -30,14 +30,14 @@ use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
 
-/// As `term::Belief`: moves later until it is frozen.
+/// The deadline of a lease's trust, as in `term::Belief`: it moves later until it is frozen.
 #[derive(Debug)]
 pub(crate) struct Belief {
     pub(crate) deadline: Cell<Time>,
     pub(crate) frozen: Cell<bool>,
 }
 
-/// As `term::Beside`, with the work that goes on under it.
+/// A term, as in `term::Beside`, with the work that continues under it.
 #[derive(Debug)]
 pub(crate) struct Term {
     pub(crate) slot: SlotId,
@@ -51,7 +51,7 @@ pub(crate) struct Term {
     pub(crate) cutoff: Time,
     pub(crate) reason: Option<LostReason>,
     pub(crate) joined: bool,
-    /// Its work may go on, but it can never be valid again.
+    /// True if it can never be valid again, though its work may continue.
     pub(crate) over: bool,
 }
 
@@ -60,41 +60,41 @@ impl Term {
         self.until.min(self.belief.deadline.get())
     }
 
-    /// Work goes on no longer than until then.
+    /// Returns the time by which its work must have ended.
     pub(crate) fn cutoff(&self) -> Time {
         self.cutoff.min(self.belief.deadline.get())
     }
 }
 
-/// When the work of a term ends after the term did.
+/// The time at which the work of a term ends after the term.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     After(Duration),
     Never,
 }
 
-/// How the way to etcd is; each field is a fault of its own.
+/// The state of the link to etcd; each field is a fault of its own.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fault of its own")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Link {
     pub(crate) requests_lost: bool,
     pub(crate) answers_lost: bool,
     pub(crate) watches_stalled: bool,
-    /// Requests arrive up to so much later, long after they timed out here.
+    /// Requests arrive up to that much later, long after they timed out here.
     pub(crate) late: Option<Duration>,
-    /// Answers are nearly too late.
+    /// True if answers are nearly too late.
     pub(crate) slow: bool,
-    /// Every answer arrives once more.
+    /// True if every answer arrives twice.
     pub(crate) twice: bool,
-    /// Renewals go to a deposed leader of that term, which acknowledges and does nothing.
+    /// The term of a deposed leader to which renewals go; it acknowledges them without effect.
     pub(crate) stale: Option<u64>,
     /// True if the node draws the lease ids that others have, as clones of one machine do.
     pub(crate) same_ids: bool,
-    /// So much longer it takes until the first watch of a stream is asked for.
+    /// How much longer it takes until the first watch of a stream is requested.
     pub(crate) opening: Duration,
-    /// etcd permits it no key, neither to read nor to write. Its lease it may have and renew.
+    /// True if etcd permits the node no key, neither to read nor to write. It may still have and renew its lease.
     pub(crate) not_permitted: bool,
-    /// Renewals are done, and acknowledged in the name of another raft term than reads are.
+    /// True if renewals are carried out, but acknowledged with another raft term than reads.
     pub(crate) odd_term: bool,
 }
 
@@ -105,18 +105,18 @@ pub(crate) struct Link {
 )]
 #[derive(Debug, Default)]
 pub(crate) struct SimCandidate {
-    /// How often a key that it waited for was gone.
+    /// How often a key that the caller waited for was deleted.
     pub(crate) releases: usize,
     pub(crate) prefix: Key,
     pub(crate) status: Option<Status>,
     pub(crate) registered: bool,
     /// True for a lock or semaphore: its holder does not join again by itself.
     pub(crate) brief: bool,
-    /// True if the candidate asks once, and does not wait.
+    /// True if the candidate does not wait for its turn.
     pub(crate) at_once: bool,
     pub(crate) ended: Option<(EndReason, Option<RequestError>)>,
-    /// True if its last join failed before any key of the session stood. The end of the candidacy may follow later, when a key
-    /// that the join may have put is gone.
+    /// True if its last join failed before the session had any key. The end of the candidacy may follow later, when a
+    /// key that the join may have put is deleted.
     pub(crate) failed_new: bool,
 }
 
@@ -129,9 +129,9 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// The seed of its lease ids.
     pub(crate) seed: u64,
-    /// How many of them it has drawn, and the last one.
+    /// The number of lease ids that it has drawn, and the last one.
     pub(crate) drawn: (u64, i64),
-    /// The node's other draws: how long its messages take, and when its work goes on.
+    /// The node's other draws: the durations of its messages, and the end of its work.
     pub(crate) draws: fastrand::Rng,
     pub(crate) offset: Duration,
     pub(crate) rate_ppm: i64,
@@ -143,22 +143,22 @@ pub(crate) struct Node {
     pub(crate) capacity: u32,
     /// True if the node announces that data centres are to own equal shares.
     pub(crate) spread: bool,
-    /// How its candidates look at the queue.
+    /// The part of the queue that its candidates watch.
     pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
-    /// Since when its machine is suspended: it is paused, and the timers of its runtime stand still.
+    /// The time since which its machine is suspended: the node is paused, and the timers of its runtime stand still.
     pub(crate) suspended: Option<Time>,
-    /// The events of those timers, and how long after the machine goes on.
+    /// The events of those timers, and how long after the continuation they come.
     pub(crate) stopped: Vec<(Duration, Event)>,
-    /// The driver's timer rings then at the earliest, by the world's clock.
+    /// The earliest time at which the driver's timer fires, by the world's clock.
     pub(crate) alarm: Time,
-    /// The driver's inbox, where its turns take time.
+    /// The driver's inbox, for worlds whose turns take time.
     pub(crate) inbox: Inbox,
     /// The requests that are sent at the end of a turn.
     pub(crate) batcher: Batcher,
-    /// Transactions under way that have one request.
+    /// The transactions in flight that have one request.
     pub(crate) alone: BTreeMap<RequestId, Box<Sending>>,
-    /// Requests that etcd refuses, whatever they share a transaction with.
+    /// The requests that etcd refuses in every transaction.
     pub(crate) blamed: BTreeMap<RequestId, Class>,
     /// The core's next deadline, by the node's clock and by the world's.
     pub(crate) due_local: Option<Time>,
@@ -168,42 +168,42 @@ pub(crate) struct Node {
     pub(crate) generation: u64,
     pub(crate) watching: bool,
     pub(crate) watch_generation: u64,
-    /// How often the core asked for a watch stream at another endpoint.
+    /// How often the core requested a watch stream at another endpoint.
     pub(crate) watches_moved: u64,
-    /// The watch stream that is half open: nothing comes on it.
+    /// The half-open watch stream, which delivers nothing.
     pub(crate) dead_watches: Option<u64>,
-    /// The messages that the stalled stream keeps back.
+    /// The messages that the stalled stream holds back.
     pub(crate) held: Vec<(u64, u64, Message)>,
-    /// Messages sent, and those before which were lost.
+    /// The number of sent messages, and the number below which they were lost.
     pub(crate) messages: u64,
     pub(crate) lost_below: u64,
     pub(crate) belief: Option<Rc<Belief>>,
-    /// Every term; of a world that does not record, those whose work goes on.
+    /// All terms; in a world that does not record, only those whose work continues.
     pub(crate) terms: Vec<Term>,
     pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
     pub(crate) stood: BTreeMap<Key, SlotId>,
-    /// Slots of a semaphore or of a shared lock, of which one session has several.
+    /// The slots of a semaphore or of a shared lock, of which one session may have several.
     pub(crate) permits: Vec<SlotId>,
     pub(crate) recording: bool,
     pub(crate) closed: bool,
     pub(crate) tally: Tally,
-    /// Every lease that it was granted.
+    /// All leases that the node was granted.
     pub(crate) leases: Vec<i64>,
-    /// The create revision of every key that it joined with.
+    /// The create revisions of all keys with which it joined.
     pub(crate) joined: Vec<i64>,
     pub(crate) session_states: Vec<SessionState>,
     pub(crate) notes: Vec<Note>,
     pub(crate) proclaimed: Vec<(u64, Result<bool, RequestError>)>,
     pub(crate) observed: Vec<(SlotId, i64, Vec<Entry>)>,
     pub(crate) observe_failed: Vec<RequestError>,
-    /// The time as of which all that is observed is complete.
+    /// The time as of which all observed data is complete.
     pub(crate) confirmed: Option<Time>,
-    /// The same of each onlooker, by which it was read, and while it has no gap, what was confirmed before.
+    /// The same for each observer: the time of its read and, while its view has no gap, the last confirmation before.
     pub(crate) complete: BTreeMap<SlotId, Completeness>,
-    /// The view of a node that is no candidate, and its slot.
+    /// The view of an observing node, and its slot.
     pub(crate) looks_at: Option<(Key, Reach)>,
     pub(crate) lasting_look: Option<SlotId>,
-    /// The onlookers, and the states that they were shown.
+    /// The observers, and the states that they were shown.
     pub(crate) looks: BTreeMap<SlotId, Look>,
     pub(crate) announced: Announced,
     pub(crate) memory: Memory,
@@ -269,7 +269,7 @@ impl Node {
         }
     }
 
-    /// A lease id for one request: `SplitMix64` over the seed, which nobody else has.
+    /// Draws a lease id for one request: `SplitMix64` over the seed, which no other node has.
     pub(crate) fn draw_lease(&mut self) {
         self.drawn.0 += 1;
         let mut z = self.drawn.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -280,7 +280,7 @@ impl Node {
         self.drawn.1 = ((z >> 1) as i64).max(1);
     }
 
-    /// Before the core hears of it.
+    /// Counts a lost take, before the core receives its answer.
     pub(crate) fn count_lost_take(&mut self, request: RequestId, answer: &Answer) {
         let lost = matches!(answer, Answer::Failed(error) if error.ambiguous);
         let beside = lost && self.takes().count() > 1;
@@ -289,18 +289,18 @@ impl Node {
         }
     }
 
-    /// The partitions of every take under way.
+    /// Returns the partitions of every take in flight.
     pub(crate) fn takes(&self) -> impl Iterator<Item = (&RequestId, &Vec<u32>)> {
         self.core.candidates().flat_map(|(_, c)| c.takes())
     }
 
-    /// This node's clock at an instant of the world. Overflows after 18,000 s of it.
+    /// Returns this node's clock at an instant of the world. It overflows after 18,000 s of the world.
     pub(crate) fn local(&self, world: Time) -> Time {
         let rate = 1_000_000_u64.saturating_add_signed(self.rate_ppm);
         Time::from_nanos(world.as_nanos() * rate / 1_000_000).after(self.offset)
     }
 
-    /// The first instant of the world at which this node's clock shows at least `local`.
+    /// Returns the first instant of the world at which this node's clock shows at least `local`.
     pub(crate) fn world(&self, local: Time) -> Time {
         let nanos = local
             .as_nanos()
@@ -314,7 +314,7 @@ impl Node {
         self.rate_ppm.unsigned_abs() > u64::from(self.settings.drift_ppm)
     }
 
-    /// The watchdog thread.
+    /// Acts as the watchdog thread.
     pub(crate) fn watchdog(&self, local: Time) {
         if let Some(belief) = &self.belief
             && local >= belief.deadline.get().before(self.settings.grace)
@@ -323,7 +323,7 @@ impl Node {
         }
     }
 
-    /// As the driver does with `Action::Trust`; false: the belief had ended.
+    /// Extends the trust as the driver does with `Action::Trust`; returns false if the trust had ended.
     pub(crate) fn trust(&mut self, deadline: Time, fresh: bool, mutant: Option<Mutant>) -> bool {
         if let (Some(belief), Some(Mutant::ExtendsCancelled)) = (&self.belief, mutant) {
             belief.deadline.set(belief.deadline.get().max(deadline));
@@ -345,18 +345,18 @@ impl Node {
         }
     }
 
-    /// The term that is valid for `prefix`, by this node's clock.
+    /// Returns the valid term for `prefix`, by this node's clock.
     pub(crate) fn valid(&self, prefix: &[u8], world: Time) -> Option<&Term> {
         self.held(prefix, world).next()
     }
 
-    /// All terms that are.
+    /// Returns all valid terms for `prefix`.
     pub(crate) fn held(&self, prefix: &[u8], world: Time) -> impl Iterator<Item = &Term> {
         let terms = self.valid_terms(world);
         terms.filter(move |t| &*t.prefix == prefix)
     }
 
-    /// For whatever they are.
+    /// Returns all valid terms for any prefix.
     pub(crate) fn valid_terms(&self, world: Time) -> impl Iterator<Item = &Term> {
         let local = self.local(world);
         let terms = self.terms.iter();
@@ -373,12 +373,12 @@ impl Node {
         Some(term.prize)
     }
 
-    /// The key that a candidate holds, as its core knows.
+    /// Returns the key that a candidate holds, by its core.
     pub(crate) fn own_key(&self, slot: SlotId) -> Option<Key> {
         self.core.own(slot).map(|own| Arc::clone(&own.key))
     }
 
-    /// Returns true if its core holds that very key, and means to keep it.
+    /// Returns true if its core holds that very key, and intends to keep it.
     pub(crate) fn holds(&self, key: &[u8], create_revision: i64) -> bool {
         self.core
             .candidates()
@@ -440,12 +440,12 @@ impl Node {
         Some(*token)
     }
 
-    /// The work of that term has ended; what it was a term of, if that is news.
+    /// Ends the work of that term. Returns the term's prize unless it had ended already.
     pub(crate) fn ended(&mut self, term: TermId) -> Option<usize> {
         let at = self.terms.iter().position(|t| t.id == term)?;
         let t = &mut self.terms[at];
         let open = !std::mem::replace(&mut t.joined, true);
-        // As `Claim::joined`: views say no before the key may go.
+        // As in `Claim::joined`, views report the end before the key may be deleted.
         t.until = Time::ZERO;
         let (prize, open) = (t.prize, open && !t.over);
         if !self.recording {

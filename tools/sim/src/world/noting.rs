@@ -1,4 +1,4 @@
-//! Notes what a core tells its node: beliefs, terms, candidacies and observations.
+//! Records a core's reports to its node: trust, terms, candidacies and observations.
 
 use super::node::{Node, SimCandidate};
 use crate::mutant::Mutant;
@@ -8,7 +8,7 @@ use eldest_core::reason::EndReason;
 use eldest_core::time::Time;
 
 impl Node {
-    /// Notes an action that only reports.
+    /// Records an action that only reports.
     pub(crate) fn note_action(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
         let extends = mutant == Some(Mutant::ExtendsCancelled);
         match action {
@@ -41,7 +41,7 @@ impl Node {
                 self.observed.push((slot, revision, entries));
             }
             Action::ObserveFailed { slot, error } => {
-                // Another onlooker may have that slot later.
+                // Another observer may have that slot later.
                 self.complete.remove(&slot);
                 self.observe_failed.push(error);
             }

@@ -1,5 +1,5 @@
-//! Looks on, and checks what onlookers are shown: states that the store had, in their order, each complete as of when it
-//! says, and at rest the present.
+//! Observes, and checks the states that observers are shown: states that the store had, in their order, each complete
+//! as of its stated time, and at rest the present.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use eldest_core::kv::{Change, Entry, Reach};
 use eldest_core::queue::Queue;
 use eldest_core::time::Time;
 
-/// Slots of onlookers count down from here; those of tests are above.
+/// The slots of observers count down from here; those of tests are above.
 const LAST_SLOT: SlotId = u64::MAX - (1 << 32);
 
-/// An onlooker of a node.
+/// An observer of a node.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// The place of what it looks at among the pasts of the world.
+    /// The index of its prefix among the pasts of the world.
     past: usize,
-    /// The revision of what it was shown last.
+    /// The revision of the state that it was shown last.
     shown: Option<i64>,
     entries: Queue,
 }
 
-/// The states that some keys had, as far as somebody may be shown them.
+/// The past states of some keys, as far as an observer may be shown them.
 pub(crate) struct Past {
     prefix: Key,
     reach: Reach,
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Past {
-    /// etcd did this at that time.
+    /// Records changes that etcd made at that time.
     fn record(&mut self, news: &[Change], at: Time) {
         for change in news {
             if !self.reach.covers(&self.prefix, change.key()) {
@@ -65,7 +65,7 @@ impl Past {
         }
     }
 
-    /// The state at that revision, and the next.
+    /// Returns the state at that revision, and the next.
     fn around(&self, revision: i64) -> (Option<&State>, Option<&State>) {
         let later = self.states.partition_point(|s| s.revision <= revision);
         let state = later.checked_sub(1).map(|at| &self.states[at]);
@@ -81,7 +81,7 @@ fn shows(entries: &Queue, truth: &BTreeMap<Key, Entry>) -> bool {
 }
 
 impl World {
-    /// Somebody on that node looks at what lies below the prefix from now on.
+    /// Starts an observer of the prefix on that node.
     pub(crate) fn observe_prefix(
         &mut self,
         node: usize,
@@ -119,15 +119,15 @@ impl World {
         Some(slot)
     }
 
-    /// Nobody looks on by that slot any more.
-    pub(crate) fn look_away(&mut self, node: usize, slot: SlotId) {
+    /// Ends the observer of that slot.
+    pub(crate) fn stop_observing(&mut self, node: usize, slot: SlotId) {
         if !self.nodes[node].paused && self.nodes[node].looks.remove(&slot).is_some() {
             self.command(node, move |w| w.give(node, |m, _| m.unobserve(slot)));
         }
     }
 
-    /// Looks on for as long as the node lives, unless it does so already.
-    pub(crate) fn look_on(&mut self, node: usize) {
+    /// Observes for as long as the node lives, unless it already does.
+    pub(crate) fn start_observing(&mut self, node: usize) {
         let Some((prefix, reach)) = self.nodes[node].looks_at.clone() else {
             return;
         };
@@ -140,14 +140,14 @@ impl World {
         self.nodes[node].lasting_look = slot;
     }
 
-    /// etcd did this.
+    /// Records changes that etcd made.
     pub(super) fn record_past(&mut self, news: &[Change]) {
         for past in &mut self.pasts {
             past.record(news, self.now);
         }
     }
 
-    /// An onlooker is shown another state.
+    /// Checks a state that an observer is shown.
     pub(super) fn shown(&mut self, node: usize, action: &Action) {
         let Action::Observed {
             slot,
@@ -177,7 +177,7 @@ impl World {
         self.check_age(node, *slot, *as_of);
     }
 
-    /// Checks the age that each onlooker of a node is given.
+    /// Checks the age that each observer of a node is given.
     pub(super) fn check_ages(&mut self, node: usize) {
         let n = &self.nodes[node];
         let ages = n.looks.keys().filter_map(|slot| {
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Checks that an onlooker shows everything that etcd had done then.
+    /// Checks that an observer shows every change that etcd had made by then.
     fn check_age(&mut self, node: usize, slot: SlotId, as_of: Time) {
         let n = &self.nodes[node];
         let look = &n.looks[&slot];
@@ -206,13 +206,13 @@ impl World {
         self.broken(Invariant::Shown, what);
     }
 
-    /// Removes an onlooker that learned that it may not look.
-    pub(super) fn look_failed(&mut self, node: usize, slot: SlotId) {
+    /// Removes an observer that learned that it may not read.
+    pub(super) fn observer_failed(&mut self, node: usize, slot: SlotId) {
         self.nodes[node].looks.remove(&slot);
         self.happened.looks_failed += 1;
     }
 
-    /// Everybody who looks on is shown what is so, and knows that it is young.
+    /// Checks that every observer shows the present state, and knows that it is recent.
     pub(super) fn all_is_shown(&self) -> Result<(), (Invariant, String)> {
         for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
             let lasting = n

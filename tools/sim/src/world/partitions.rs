@@ -14,7 +14,7 @@ pub(crate) fn prefix_of(count: u32) -> Key {
 }
 
 impl World {
-    /// Shares partitions, unless this session does already.
+    /// Shares partitions, unless this session already does.
     pub(crate) fn join_partitions(&mut self, node: usize, count: u32) {
         let prefix = prefix_of(count);
         let n = &mut self.nodes[node];
@@ -47,7 +47,7 @@ impl World {
     pub(crate) fn taken(&mut self, node: usize, member: SlotId, partition: u32, slot: SlotId) {
         let n = &mut self.nodes[node];
         let key = partition_key(&n.candidates[&member].prefix, partition);
-        // I1 of one node: the work of an earlier term of it has ended.
+        // I1 of one node: the work of its earlier term has ended.
         let open = |t: &&Term| t.prefix == key && !t.joined;
         assert!(
             n.terms.iter().find(open).is_none(),

@@ -1,4 +1,4 @@
-//! Names what the library promises, and which promise was broken.
+//! Names the library's promises, and reports a broken one.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use eldest_core::time::Time;
 /// The promises of the library, by the names of the project's documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Invariant {
-    /// I1: no more act as leader at a time than may.
+    /// I1: not too many nodes act as leader at a time.
     Overlap,
-    /// I1, where somebody else took the key away: not for longer than until the deadline.
+    /// I1 after another client deleted the key: overlaps end at the deadline.
     Early,
     /// I2: tokens rise.
     Tokens,
@@ -17,23 +17,23 @@ pub(crate) enum Invariant {
     Fencing,
     /// I4: the eldest leads.
     Seniority,
-    /// I5: when everything works again, there is one leader in time.
+    /// I5: after all faults end, there is one leader in time.
     Liveness,
-    /// I6: nothing is left in etcd, no watch of what is forgotten either.
+    /// I6: nothing is left in etcd, including watches that no session uses.
     Leaks,
-    /// Guarded work goes on only while its key stands, unless somebody else took it away.
+    /// Guarded work continues only while its key exists, unless another client deleted it.
     Cutoff,
     /// A key is released only after its work, or after the frozen deadline.
     Release,
-    /// A key that was asked to go is never ours again.
+    /// A key whose deletion was requested is never adopted again.
     Held,
-    /// An announced value is never older than the one confirmed to its caller, and never somebody else's.
+    /// An announced value is never older than the one confirmed to its caller, and never another session's.
     Announced,
-    /// Onlookers are shown states that were, in their order, and are no older than their stated time.
+    /// Observers are shown states that existed, in their order, and no older than their stated time.
     Shown,
-    /// At rest, onlookers are shown what is, and know it.
+    /// At rest, observers are shown the present state, and know it.
     Present,
-    /// At rest, nobody leads in an evacuated data centre while somebody elsewhere could.
+    /// At rest, no node leads in an evacuated data centre while one elsewhere could.
     Evacuated,
     /// The core panicked.
     Panic,

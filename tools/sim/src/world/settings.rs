@@ -1,4 +1,4 @@
-//! Holds how the sessions of a world are configured.
+//! Holds the configuration of a world's sessions.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::lease::Trust;
 use eldest_core::{BATCH, Config};
 
-/// How sessions are configured.
+/// The configuration of a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) ttl: Duration,
@@ -16,9 +16,9 @@ pub(crate) struct Settings {
     /// The timeout of a request.
     pub(crate) timeout: Duration,
     pub(crate) drift_ppm: u32,
-    /// With more candidates than this beside it, one is to follow its predecessor.
+    /// The number of other candidates above which a candidate follows its predecessor.
     pub(crate) long_queue: usize,
-    /// So many partitions are taken or released in one transaction.
+    /// The number of partitions that are taken or released in one transaction.
     pub(crate) batch: usize,
 }
 
@@ -51,8 +51,8 @@ impl Settings {
         }
     }
 
-    /// A verified renewal may extend the belief once for each of a session's keys, until the turn of the one that is
-    /// gone has come.
+    /// Returns the longest trust after a deletion: a verified renewal may extend it once for each of a session's keys,
+    /// until the deleted one is checked.
     pub(super) fn ttl_and_turns(&self, turns: u32) -> Duration {
         self.ttl + self.ttl / 3 * turns
     }

@@ -12,7 +12,7 @@ use eldest_core::time::Time;
 
 pub(crate) type Key = Arc<[u8]>;
 
-/// How long a change of etcd's leader takes at most; every TTL starts again with that much more.
+/// The longest time that a change of etcd's leader takes; every TTL starts again with that much more.
 pub(crate) const ELECTION: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -28,31 +28,31 @@ pub(crate) struct Store {
     pub(crate) revision: i64,
     pub(crate) keys: BTreeMap<Key, Entry>,
     pub(crate) leases: BTreeMap<i64, Lease>,
-    /// No lease expires before then.
+    /// The time before which no lease expires.
     none_before: Time,
     /// The changes that watchers have not received yet, in order.
     pub(crate) news: Vec<Change>,
     /// The last changes that watchers received.
     pub(crate) history: VecDeque<Change>,
-    /// Since when most members cannot be reached: nothing is read linearizably, written or expired.
+    /// The time since which no majority can be reached: nothing is read linearizably, written or expired.
     pub(crate) headless: Option<Time>,
-    /// In one transaction.
+    /// The maximum number of operations in one transaction.
     pub(crate) most_operations: usize,
 }
 
-/// `--max-txn-ops` of etcd.
+/// The default of etcd's `--max-txn-ops`.
 const MOST_OPERATIONS: usize = 128;
 
-/// How many changes are kept for watches that begin in the past.
+/// The number of changes that are kept for watches that begin in the past.
 const HISTORY: usize = 64;
 
-/// One write of a revision.
+/// A write of a revision.
 pub(crate) enum Write {
     Put { key: Key, value: Key, lease: i64 },
     Delete { key: Key },
 }
 
-/// Not permitted.
+/// Returns the error for a request that is not permitted.
 pub(crate) fn denied() -> RequestError {
     RequestError::new(Class::Denied, "model", "")
 }
@@ -64,8 +64,7 @@ pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
     })
 }
 
-/// The refusal of a lease whose id is taken.
-/// The operations of a transaction, or the conditions if these are more.
+/// Returns the number of operations of a transaction, or of its conditions if these are more.
 fn operations(ask: &Ask) -> usize {
     match ask {
         Ask::Check { keys } => keys.len(),
@@ -108,7 +107,7 @@ impl Store {
         }
     }
 
-    /// All writes in one revision; nothing happens if none has an effect.
+    /// Makes all writes in one revision; changes nothing if no write has an effect.
     pub(crate) fn write(&mut self, writes: impl IntoIterator<Item = Write>) {
         let revision = self.revision + 1;
         let mut changed = false;
@@ -170,7 +169,7 @@ impl Store {
         bound.map(|e| Arc::clone(&e.key)).collect()
     }
 
-    /// The changes since the last call, which belong to history from now on.
+    /// Returns the changes since the last call, which belong to the history from now on.
     pub(crate) fn publish(&mut self) -> Vec<Change> {
         let news = std::mem::take(&mut self.news);
         self.history.extend(news.iter().cloned());
@@ -179,7 +178,7 @@ impl Store {
         news
     }
 
-    /// When the next lease expires, if that is not after `until`.
+    /// Returns when the next lease expires, if that is not after `until`.
     pub(crate) fn next_expiry(&mut self, until: Time) -> Option<Time> {
         if self.headless.is_some() || self.none_before > until {
             return None;
@@ -200,7 +199,7 @@ impl Store {
         due.map(|(id, _)| *id).collect()
     }
 
-    /// Another member leads; every lease starts again.
+    /// Makes another member the leader; every lease starts again.
     pub(crate) fn change_leader(&mut self, now: Time) {
         self.term += 1;
         self.none_before = Time::ZERO;
@@ -209,7 +208,7 @@ impl Store {
         }
     }
 
-    /// The direct children of a prefix in the order of their keys.
+    /// Returns the direct children of a prefix in the order of their keys.
     pub(crate) fn children(&self, prefix: &[u8]) -> Vec<Entry> {
         self.below(prefix, Reach::Children)
     }
@@ -223,13 +222,13 @@ impl Store {
             .collect()
     }
 
-    /// The keys below a prefix and what they hold.
+    /// Returns the keys below a prefix with their values.
     pub(crate) fn state(&self, prefix: &[u8], reach: Reach) -> BTreeMap<Key, Entry> {
         let below = self.below(prefix, reach).into_iter();
         below.map(|entry| (Arc::clone(&entry.key), entry)).collect()
     }
 
-    /// The direct children, eldest first.
+    /// Returns the direct children, eldest first.
     pub(crate) fn queue(&self, prefix: &[u8]) -> Vec<Entry> {
         let mut queue = self.children(prefix);
         queue.sort_by_key(|e| e.create_revision);
@@ -239,7 +238,7 @@ impl Store {
     pub(crate) fn renew(&mut self, now: Time, lease: i64) -> Option<Duration> {
         let lease = self.leases.get_mut(&lease)?;
         lease.expires = now.after(lease.ttl);
-        // Earlier than before, if etcd's leader has just changed.
+        // The time is earlier than before if etcd's leader has just changed.
         self.none_before = self.none_before.min(lease.expires);
         Some(lease.ttl)
     }
@@ -273,7 +272,8 @@ impl Store {
         below.any(|e| e.create_revision > revision)
     }
 
-    /// Does what is asked, unless it takes more operations than etcd was configured for. `lease` is that of the keepalive stream on which the request came, or the one to be granted.
+    /// Carries out a request, unless it has more operations than etcd is configured for. `lease` is that of the
+    /// keepalive stream on which the request came, or the one to be granted.
     pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
         if operations(ask) > self.most_operations {
             return failed(Class::Invalid, false);
@@ -376,7 +376,7 @@ impl Store {
         Answer::Deleted { header }
     }
 
-    /// Puts those of the keys that are absent, while the member's own key stands.
+    /// Puts those of the keys that are absent, if the member's own key exists.
     fn take(&mut self, member: &Own, value: &Key, keys: &[Key]) -> Answer {
         if !self.holds(&member.key, member.create_revision) {
             let header = self.header();

@@ -1,10 +1,10 @@
-//! Counts what the cores of a world tell.
+//! Counts the reports of a world's cores.
 
 use std::collections::BTreeMap;
 
 use eldest_core::action::Note;
 
-/// How often a node's core reported something.
+/// The counts of a node core's reports.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) granted: u64,
@@ -21,9 +21,9 @@ pub(crate) struct Tally {
     pub(crate) orphans: u64,
     pub(crate) blocked: u64,
     pub(crate) store_changed: u64,
-    /// Takes of partitions that were lost on the way while others of that node were under way.
+    /// Takes of partitions that were lost while others of that node were in flight.
     pub(crate) takes_lost: u64,
-    /// Terms that ended, by why.
+    /// Ended terms, by reason.
     pub(crate) ended: BTreeMap<&'static str, u64>,
 }
 

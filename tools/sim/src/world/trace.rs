@@ -1,4 +1,4 @@
-//! Describes each event of a run in one line for people, only when a trace is wanted.
+//! Describes each event of a run in one line for people, if a trace is wanted.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 impl World {
-    /// An instant of a node's clock, as the world's.
+    /// Converts an instant of a node's clock to the world's.
     fn instant(&self, node: usize, local: Time) -> String {
         if local >= Time::MAX {
             return "ever".to_owned();

@@ -1,4 +1,4 @@
-//! Finds links in HTML that lead to a file or an anchor that is not there.
+//! Finds links in HTML whose file or anchor does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use html5gum::{Token, Tokenizer};
 
 use crate::pages;
 
-/// A server may show it for any address, so its links start at the root of the server.
+/// A server may show this page for any address, so its links start at the root of the server.
 const NOT_FOUND: &str = "404.html";
 
-/// The number of links inside the book in that folder, and the dead ones. Of the pages in the folder `apart`, which rustdoc
-/// has checked, only the names count.
+/// Returns the number of links inside the book in that folder, and the dead ones. rustdoc has checked the pages in the
+/// folder `apart`, so only their names count.
 pub(super) fn check(book: &Path, apart: &str) -> Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
     let mut files = BTreeSet::new();

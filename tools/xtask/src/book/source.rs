@@ -11,12 +11,12 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::pages;
 
-/// mdBook's settings, and what they name.
+/// mdBook's settings, and the files that they name.
 const SETTINGS: &str = "book.toml";
 const STYLE: &str = "book.css";
 /// The front page of the repository and of the book.
 const README: &str = "README.md";
-/// Its place in the book, and that of the first page of any folder.
+/// The README's place in the book, and that of the first page of any folder.
 const INDEX: &str = "index.md";
 /// The file from which mdBook reads the order of the pages.
 const SUMMARY: &str = "SUMMARY.md";
@@ -59,11 +59,11 @@ fn put(path: &Path, text: &str) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Page(PathBuf),
-    /// Shown on a page of its own.
+    /// A file, shown on a page of its own.
     File(PathBuf),
-    /// Without a README, so its files are listed.
+    /// A folder without a README, whose files are listed.
     Folder(PathBuf),
-    /// Copied as it is.
+    /// A file that is copied unchanged.
     Copy(PathBuf),
 }
 
@@ -84,7 +84,7 @@ impl Target {
         }
     }
 
-    /// The link to it, where `link` leads to its path in the repository.
+    /// Returns the link to the target, if `link` leads to its path in the repository.
     fn link(&self, link: &str) -> String {
         let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
         match self {
@@ -112,7 +112,7 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// All pages, and all that they link to.
+    /// Reads all pages, and all files that they link to.
     fn of(root: &'a Path) -> Result<Self> {
         let mut source = Self {
             root,
@@ -132,7 +132,7 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Adds the page of a target, and returns what it links to.
+    /// Adds the page of a target, and returns the targets of its links.
     fn add(&mut self, target: Target, known: &BTreeSet<PathBuf>) -> Result<Vec<Target>> {
         let root = self.root;
         let (page, shows, text, linked) = match target {
@@ -174,7 +174,7 @@ impl<'a> Source<'a> {
         text
     }
 
-    /// Settings that keep the files out of the book's search, which would find little else.
+    /// Returns settings that keep the files out of the book's search, which would otherwise find little else.
     fn unsearched(&self) -> String {
         let pages = self.others.keys();
         let lines =
@@ -185,7 +185,7 @@ impl<'a> Source<'a> {
         )
     }
 
-    /// The guide's summary, with the other pages around it.
+    /// Returns the guide's summary, with the other pages around it.
     fn summary(&self) -> Result<String> {
         let guide = fs::read_to_string(self.root.join(pages::SUMMARY))?;
         let guide = guide.trim_start_matches("# Summary\n");
@@ -213,7 +213,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Where the book has a page of the repository.
+/// Returns the place of a page of the repository in the book.
 fn placed(page: &Path) -> PathBuf {
     if page.ends_with(README) {
         page.with_file_name(INDEX)
@@ -222,16 +222,16 @@ fn placed(page: &Path) -> PathBuf {
     }
 }
 
-/// The page of a file.
+/// Returns the path of a file's page.
 fn appended(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.md", path.display()))
 }
 
-/// A page that shows a file.
+/// Returns a page that shows a file.
 fn listing(path: &Path, text: &str) -> String {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let language = match extension {
-        // Without lines that mdBook would add or run.
+        // The lines that mdBook would add or run are excluded.
         Some("rs") => "rust,ignore",
         Some(extension) => extension,
         None => "text",
@@ -248,7 +248,7 @@ fn listing(path: &Path, text: &str) -> String {
     )
 }
 
-/// A page that lists the files of a folder, and those files.
+/// Returns a page that lists the files of a folder, and those files.
 fn contents(root: &Path, folder: &Path) -> Result<(String, Vec<Target>)> {
     let mut text = format!("# `{}/`\n\n", folder.display());
     let mut linked = Vec::new();
@@ -274,7 +274,7 @@ fn contents(root: &Path, folder: &Path) -> Result<(String, Vec<Target>)> {
     Ok((text, linked))
 }
 
-/// The text of a page with links to where the book has their targets, and these.
+/// Returns the text of a page with links to the targets' places in the book, and the targets.
 fn relinked(root: &Path, from: &Path, text: &str) -> Result<(String, Vec<Target>)> {
     let folder = from.parent().unwrap_or(Path::new(""));
     let mut linked = Vec::new();
@@ -291,7 +291,7 @@ fn relinked(root: &Path, from: &Path, text: &str) -> Result<(String, Vec<Target>
     Ok((text, linked))
 }
 
-/// The text with other links, where `change` gives one.
+/// Returns the text with other links, where `change` returns one.
 fn replaced(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> Result<String> {
     let mut replaced = String::new();
     let mut copied = 0;
@@ -315,7 +315,7 @@ fn replaced(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> Resul
     Ok(replaced)
 }
 
-/// The first heading of a page.
+/// Returns the first heading of a page.
 fn title(text: &str) -> Option<String> {
     let events =
         Parser::new(text).skip_while(|event| !matches!(event, Event::Start(Tag::Heading { .. })));

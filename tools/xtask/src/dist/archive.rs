@@ -17,17 +17,17 @@ const FILES: [(&str, &str); 3] = [
     ("LICENSE-APACHE", "LICENSE-APACHE"),
     ("crates/eldest-cli/README.md", "README.md"),
 ];
-/// Shells, and the names under which they look for a completion.
+/// Shells, and the file names under which they find a completion.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "eldest"),
     ("zsh", "_eldest"),
     ("fish", "eldest.fish"),
 ];
 
-/// The folder that becomes the archive. The program itself writes pages and completions.
+/// Lays out the folder that becomes the archive. The program itself writes pages and completions.
 pub(super) fn lay_out(stage: &Stage, program: &Program, starter: &Starter) -> Result<PathBuf> {
     let name = format!("{COMMAND}-{}-{}", program.version, program.target.triple);
-    // Not beside the archives: everything there is for a release.
+    // The folder is not beside the archives, because every file there belongs to a release.
     let folder = setup::target().join("dist-parts").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -54,7 +54,7 @@ pub(super) fn lay_out(stage: &Stage, program: &Program, starter: &Starter) -> Re
     Ok(folder)
 }
 
-/// The same contents give the same archive: times are those of the last commit.
+/// Packs the folder. The same contents give the same archive, because all times are those of the last commit.
 pub(super) fn pack(stage: &mut Stage, folder: &Path, to: &Path) -> Result<PathBuf> {
     let time = time(stage)?;
     let archive = to.join(format!("{}.tar.gz", name(folder)));
@@ -77,7 +77,7 @@ pub(super) fn pack(stage: &mut Stage, folder: &Path, to: &Path) -> Result<PathBu
     Ok(archive)
 }
 
-/// When the last commit was made, in seconds since 1970.
+/// Returns the time of the last commit, in seconds since 1970.
 pub(super) fn time(stage: &Stage) -> Result<String> {
     let mut log = setup::program("git");
     let time = stage.output(log.args(["log", "-1", "--format=%ct"]))?;

@@ -1,4 +1,4 @@
-//! Compiles the command for a Linux that need not be this machine's: musl's libc, and Zig as compiler of C and as linker.
+//! Compiles the command for a Linux that may differ from this machine's: musl's libc, and Zig as C compiler and linker.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use crate::published::CLI;
 use crate::stage::Stage;
 use crate::{python, setup};
 
-/// Python packages that bring the programs with them.
+/// The Python packages that contain the programs.
 const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
 const ZIG: (&str, &str) = ("ziglang", "0.17.1");
 
-/// The command for this target, for release.
+/// Builds the command for this target, for release.
 pub(super) fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
     add_target(stage, target)?;
     let remedy = "the compiler of C comes from Python's registry: install Python with pip";
@@ -44,7 +44,7 @@ pub(super) fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
     Built::read(&stage.output(&mut cargo)?).program(COMMAND)
 }
 
-/// Rust's standard library for the target.
+/// Installs Rust's standard library for the target.
 fn add_target(stage: &Stage, target: &str) -> Result<()> {
     let mut sysroot = setup::program("rustc");
     sysroot.args(["--print", "target-libdir", "--target", target]);

@@ -1,4 +1,4 @@
-//! Makes a package for Debian by cargo-deb, and installs and purges it in a Debian that has nothing else.
+//! Makes a package for Debian by cargo-deb, and installs and purges it in a minimal Debian.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::{engine, packages, setup};
 
 const TOOL: &str = "cargo-deb";
 const TOOL_VERSION: &str = "3.8.0";
-/// Where crates/eldest-cli/Cargo.toml finds what the program has written.
+/// The folder in which crates/eldest-cli/Cargo.toml finds the files that the program has written.
 const WRITTEN: &str = "target/deb";
-/// The label of the container of a whole system, which keeps it apart from everything that tests start.
+/// The label of the container of a whole system, which distinguishes it from the containers of tests.
 const LABEL: &str = "eldest.dist";
 
-/// Files of the package that nothing else would miss.
+/// Files of the package whose absence no other check notices.
 const FILES: [&str; 12] = [
     "/usr/bin/eldest",
     "/usr/share/man/man1/eldest.1.gz",
@@ -34,16 +34,16 @@ const FILES: [&str; 12] = [
     "/usr/lib/sysusers.d/eldest.conf",
     SETTINGS,
 ];
-/// The units, an instance of each template, and how exposed each may be, of 100.
+/// The units, an instance of each template, and the highest permitted exposure of each, of 100.
 const UNITS: [(&str, &str, &str); 3] = [
     ("eldest-serve@", "instance", "20"),
     ("eldest-run@", "instance", "75"),
     ("eldest-agent", "", "20"),
 ];
-/// Stays until the package is purged.
+/// The settings file, which stays until the package is purged.
 const SETTINGS: &str = "/etc/eldest/eldest.env";
 
-/// The package of a program whose archive is laid out in `from`.
+/// Makes the package of a program whose archive is laid out in `from`.
 pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<PathBuf> {
     let tool = tool(stage)?;
     let written = setup::root().join(WRITTEN);
@@ -61,7 +61,7 @@ pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<
     );
     let package = program.folder.join(name);
     let mut deb = setup::program(&tool.to_string_lossy());
-    // The tool would warn of the files in target/deb, which cargo does not build.
+    // The tool would warn about the files in target/deb, which cargo does not build.
     deb.args(["--quiet", "--no-build", "--no-strip", "--package", CLI]);
     deb.args(["--target", &program.built_for, "--profile", program.profile]);
     deb.env("SOURCE_DATE_EPOCH", archive::time(stage)?);
@@ -71,7 +71,7 @@ pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<
     Ok(package)
 }
 
-/// cargo-deb, installed when it is not there.
+/// Returns cargo-deb, which is installed if it is missing.
 fn tool(stage: &Stage) -> Result<PathBuf> {
     let folder = setup::target()
         .join("tools")
@@ -80,7 +80,7 @@ fn tool(stage: &Stage) -> Result<PathBuf> {
     if !tool.is_file() {
         stage.say(&format!("installing {TOOL} {TOOL_VERSION}"));
         let mut cargo = setup::cargo(["install", "--locked", "--quiet", "--version"])?;
-        // The tool runs for a second; the profile saves minutes of building.
+        // The tool runs for a second; this profile saves minutes of building.
         cargo.args([TOOL_VERSION, "--profile", "dev", TOOL]);
         // Its own artifacts are never used again.
         cargo.env("CARGO_TARGET_DIR", folder.join("target"));
@@ -90,13 +90,13 @@ fn tool(stage: &Stage) -> Result<PathBuf> {
     Ok(tool)
 }
 
-/// The units are valid, and the package comes and goes.
+/// Checks that the units are valid, and that the package installs and uninstalls.
 pub(super) fn check(stage: &mut Stage, package: &Path) -> Result<()> {
     units(stage, package)?;
     installs(stage, package)
 }
 
-/// systemd finds nothing wrong with the units, and each as locked up as it should be.
+/// Checks that systemd finds no fault in the units, and that each is restricted as it should be.
 fn units(stage: &mut Stage, package: &Path) -> Result<()> {
     if packages::find("systemd-analyze").is_none() {
         stage.skip("the units are not verified: there is no systemd-analyze");
@@ -108,7 +108,7 @@ fn units(stage: &mut Stage, package: &Path) -> Result<()> {
     }
     let mut unpack = setup::program("dpkg-deb");
     stage.output(unpack.arg("--extract").args([package, &root]))?;
-    // The package's folder has the program alone, and a unit also calls the shell.
+    // The package's folder has only the program, and a unit also calls the shell.
     fs::create_dir_all(root.join("bin"))?;
     fs::copy("/bin/sh", root.join("bin/sh"))?;
     for (unit, instance, exposure) in UNITS {
@@ -116,7 +116,7 @@ fn units(stage: &mut Stage, package: &Path) -> Result<()> {
         let name = format!("{unit}.service");
         let path = root.join("usr/lib/systemd/system").join(&name);
         verify.args(["verify", "--man=no", "--recursive-errors=no"]);
-        // Only the folder of the package is looked at, so its own program is the one that has to be there.
+        // Only the folder of the package is checked, so the program in it must be found.
         verify.arg("--root").arg(&root);
         stage.step(verify.arg(format!("/usr/lib/systemd/system/{unit}{instance}.service")))?;
         let mut security = setup::program("systemd-analyze");
@@ -134,14 +134,14 @@ fn units(stage: &mut Stage, package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// In a container of Debian: installed, started, removed, purged; then every file is as before.
+/// Installs, starts, removes and purges the package in a container of Debian; afterwards every file must be as before.
 fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
     if packages::find("docker").is_none() {
         stage.skip("the package is not installed and purged: there is no Docker Engine");
         return Ok(());
     }
     engine::ensure(stage)?;
-    // Nobody else can lay out a Debian; then the engine pulls it.
+    // Only root can lay out a Debian; otherwise the engine pulls one.
     if packages::is_root() {
         images::make_debian(stage)?;
     }
@@ -164,7 +164,7 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
 
 fn script(package: &Path) -> String {
     let name = archive::name(package);
-    // The lists of dpkg itself, its log, and what no disk holds.
+    // The lists of dpkg itself, its log, and virtual file systems are ignored.
     let others = "-path /proc -o -path /sys -o -path /dev -o -path /dist -o -path /tmp -o -path /var/lib/dpkg \
                   -o -path /var/log";
     let list = format!("find / \\( {others} \\) -prune -o -print | sort");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_packs_every_file_that_the_check_looks_for() {
+    fn manifest_packs_every_file_that_the_check_requires() {
         let manifest = manifest();
         let deb = &manifest["package"]["metadata"]["deb"];
         let assets = deb["assets"].as_array().unwrap();

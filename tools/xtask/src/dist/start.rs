@@ -1,4 +1,4 @@
-//! Starts programs of other machines in an emulator, and static ones in a folder that has nothing else.
+//! Starts programs of other machines in an emulator, and static ones in a folder without other files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::fixed::COMMAND;
 use crate::stage::Stage;
 use crate::{metadata, packages, setup};
 
-/// How a target's programs start on this machine.
+/// The way in which a target's programs start on this machine.
 pub(super) struct Starter {
     emulator: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ impl Starter {
         })
     }
 
-    /// The program, ready to start.
+    /// Returns a command that starts the program.
     pub(super) fn command(&self, program: &Path) -> Command {
         match &self.emulator {
             None => setup::program(&program.to_string_lossy()),
@@ -46,7 +46,7 @@ impl Starter {
         }
     }
 
-    /// The program tells its version, where root may see to it in a folder without any other file.
+    /// Checks that the program prints its version; if this process is root, in a folder without any other file.
     pub(super) fn check(&self, stage: &mut Stage, program: &Path, version: &str) -> Result<()> {
         let how = match &self.emulator {
             None if packages::is_root() => "in an empty folder",
@@ -88,7 +88,7 @@ mod tests {
     use super::is_native;
 
     #[test]
-    fn a_machine_starts_what_its_processor_and_system_know() {
+    fn machine_starts_the_programs_of_its_processor_and_system() {
         assert!(is_native(
             "x86_64-unknown-linux-musl",
             "x86_64-unknown-linux-gnu"

@@ -9,18 +9,18 @@ use super::{Image, Owner, workshop};
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
-/// For running.
+/// The base image for running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
-/// For building.
+/// The base image for building.
 pub(crate) const RUST: &str = "rust:1-slim-bookworm";
 const SUITE: &str = "bookworm";
-/// To be counted up when the files or settings below change.
+/// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
 
 /// Certificate authorities that this machine trusts beyond Debian's, such as a company's proxy.
 const OWN_AUTHORITIES: &str = "/usr/local/share/ca-certificates";
 
-/// Makes those of the two images that are not there.
+/// Makes those of the two images that are missing.
 pub(super) fn make(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
     let rustc = rustc.split(' ').nth(1).and_then(version::parse);
@@ -65,7 +65,7 @@ pub(super) fn make(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The smallest Debian, with this machine's mirror and certificate authorities.
+/// Lays out the smallest Debian, with this machine's mirror and certificate authorities.
 fn lay_out(stage: &Stage, root: &Path) -> Result<()> {
     let mirror = packages::mirror(stage)?;
     stage.say(&format!("laying out Debian {SUITE} from {mirror}"));
@@ -75,7 +75,7 @@ fn lay_out(stage: &Stage, root: &Path) -> Result<()> {
     let sources = format!("deb {mirror} {SUITE} main\ndeb {mirror} {SUITE}-updates main\n");
     fs::write(root.join("etc/apt/sources.list"), sources)?;
     if Path::new(OWN_AUTHORITIES).is_dir() {
-        // Copied to where Debian looks for them, so that a later update of its list keeps them.
+        // They are copied to the folder from which Debian reads them, so that a later update of its list keeps them.
         let from = format!("{OWN_AUTHORITIES}/.");
         let to = root.join(OWN_AUTHORITIES.trim_start_matches('/'));
         stage.output(setup::program("cp").args(["--archive", &from]).arg(to))?;

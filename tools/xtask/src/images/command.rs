@@ -6,11 +6,11 @@ use super::{Image, Owner, put, workshop};
 use crate::stage::Stage;
 use crate::{fixed, setup};
 
-/// For use.
+/// The name of the image for use.
 pub(crate) const NAME: &str = "eldest:0.1.0";
-/// For the tests: built in seconds, beside the node's.
+/// The name of the image for the tests, which is built in seconds, beside the node's.
 pub(crate) const TEST_NAME: &str = "eldest-command-test";
-/// To be counted up when the files or settings below change.
+/// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
 const SETTINGS: [&str; 3] = [
     "ENTRYPOINT [\"/usr/local/bin/eldest\"]",
@@ -27,7 +27,7 @@ pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
     };
     let image = Image {
         name,
-        // Every publisher of the project publishes this image too.
+        // The project publishes this image under the same name.
         public: !test,
         made_of: &format!(
             "{} {}, recipe {RECIPE}",

@@ -8,11 +8,11 @@ use super::{Image, Owner, libraries, put, workshop};
 use crate::stage::Stage;
 use crate::{packages, releases, setup};
 
-/// Where the public images are, for which ours stand in.
+/// The repository of the public images, which ours replace.
 const REPOSITORY: &str = "quay.io/coreos/etcd";
-/// To be counted up when the files or settings below change.
+/// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
-/// As in the public images: no shell, and the server as command, not as entry point.
+/// The settings of the public images: no shell, and the server as command, not as entry point.
 const SETTINGS: [&str; 4] = [
     "CMD [\"/usr/local/bin/etcd\"]",
     "ENV PATH=/usr/local/bin",
@@ -38,7 +38,7 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
     }
     let root = workshop(stage, "etcd")?;
     put(&root, &etcd, "/usr/local/bin/etcd")?;
-    // The crate has none. etcd's gRPC interface is compatible across the 3.x releases.
+    // The crate contains no etcdctl. etcd's gRPC interface is compatible across the 3.x releases.
     let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
     put(&root, &etcdctl, "/usr/local/bin/etcdctl")?;
     let printed = stage.output(setup::program("ldd").arg(&etcdctl))?;

@@ -10,27 +10,27 @@ use super::{Image, Owner, libraries, put, workshop};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
-/// The public name; docker-compose.yml has it too.
+/// The public name, which docker-compose.yml also uses.
 pub(crate) const NAME: &str = "haproxy:2.6";
 /// The release of Debian that has that series.
 const SUITE: &str = "bookworm";
-/// To be counted up when the files or settings below change.
+/// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
-/// As in the public image, whose entry point adds the two switches. Its signal to stop by cannot be imported.
+/// The settings of the public image, whose entry point adds the two switches. Its stop signal cannot be imported.
 const SETTINGS: [&str; 4] = [
     "CMD [\"haproxy\", \"-W\", \"-db\", \"-f\", \"/usr/local/etc/haproxy/haproxy.cfg\"]",
     "ENV PATH=/usr/local/sbin",
     "USER 99:99",
     "WORKDIR /var/lib/haproxy",
 ];
-/// Its packages of libraries that few machines have; the others are essential, or OpenSSL's.
+/// The packages of libraries that few machines have; the others are essential, or OpenSSL's.
 const LIBRARIES: [&str; 3] = [
     "liblua5.3-0",
     "libopentracing-c-wrapper0",
     "libopentracing1",
 ];
 
-/// Makes it if it is not there.
+/// Makes the image if it is missing.
 pub(super) fn make(stage: &Stage) -> Result<()> {
     let image = Image {
         name: NAME,
@@ -57,7 +57,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         "this machine has not all that {NAME} needs; elsewhere pull it:\n{found}"
     );
     for library in libraries(&found) {
-        // Where the loader looks, whatever folder it was unpacked in.
+        // The loader finds the library here, whatever folder it was unpacked in.
         let name = library.file_name().unwrap_or_default().to_string_lossy();
         let to = if library.starts_with(setup::target()) {
             format!("/lib/{name}")
@@ -74,7 +74,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
     image.import(stage, &root)
 }
 
-/// Where a package of libraries has them, which is named after the machine's kind.
+/// Returns the folder of a package's libraries, which is named after the machine's kind.
 fn folder(stage: &Stage, package: &str) -> Result<PathBuf> {
     let about = format!("usr/share/doc/{package}/copyright");
     let about = packages::unpack_of(stage, SUITE, package, &about)?;

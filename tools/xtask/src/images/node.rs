@@ -1,4 +1,4 @@
-//! Makes the node's image for tests, within seconds: the programs that the build has made, and the libraries that they load.
+//! Makes the node's image for tests within seconds: the built programs, and the libraries that they load.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use crate::programs::Built;
 use crate::stage::Stage;
 use crate::{fixed, setup};
 
-/// The image that the tests in containers use. The one that docker-compose builds has the same programs, but takes a
-/// release build inside a container.
+/// The image for the tests in containers. The one that docker-compose builds has the same programs, but takes a release
+/// build inside a container.
 pub(crate) const NAME: &str = "eldest-node-test";
-/// All of them, as the Dockerfile has them.
+/// The programs of the image, as in the Dockerfile.
 pub(crate) const PROGRAMS: [&str; 3] = [fixed::NODE, fixed::COMMAND, fixed::WORKER];
-/// To be counted up when the files or settings below change.
+/// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 3;
 
 /// Makes the image, if a program has changed.

@@ -1,4 +1,4 @@
-//! Reads the modules of a package, and which of them imports which.
+//! Reads the modules of a package, and their imports of one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use super::file_of;
 /// The path of a module below the root of its package, which is empty.
 type Module = Vec<String>;
 
-/// One module names an item of another.
+/// A module that names an item of another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Import {
     pub(super) from: Module,
@@ -26,12 +26,12 @@ pub(super) struct Graph {
     pub(super) imports: Vec<Import>,
 }
 
-/// One file's module.
+/// The module of one file.
 #[derive(Default)]
 struct Source {
     /// The names in its paths, from the root of the package or from this module.
     names: Vec<Vec<String>>,
-    /// By name in this module, where `use` says it comes from.
+    /// The path that `use` gives to each name in this module.
     uses: BTreeMap<String, Vec<String>>,
     children: BTreeSet<String>,
 }
@@ -56,7 +56,7 @@ impl Graph {
         Ok(Self { imports })
     }
 
-    /// The sets of sibling modules that import each other in a circle, themselves or by their children.
+    /// Returns the sets of sibling modules that import each other in a cycle, themselves or by their children.
     pub(super) fn circles(&self) -> Vec<String> {
         let mut siblings: BTreeMap<&[String], BTreeSet<(&str, &str)>> = BTreeMap::new();
         for Import { from, to } in &self.imports {
@@ -82,7 +82,7 @@ impl Graph {
     }
 }
 
-/// The sets of nodes that reach each other.
+/// Returns the sets of nodes that reach each other.
 fn circles_of<'a>(edges: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a str>> {
     let reached = |start: &'a str| {
         let (mut seen, mut todo) = (BTreeSet::new(), vec![start]);
@@ -106,7 +106,7 @@ fn circles_of<'a>(edges: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a
         .collect()
 }
 
-/// Reads a module and its children; `folder` is where their files lie.
+/// Reads a module and its children, whose files are in `folder`.
 fn read(
     sources: &mut BTreeMap<Module, Source>,
     file: &Path,
@@ -128,14 +128,14 @@ fn read(
     Ok(())
 }
 
-/// The module that a path leads to, from `from`. `None`: another package.
+/// Returns the module that a path from `from` leads to; `None` for another package.
 fn resolve(
     sources: &BTreeMap<Module, Source>,
     from: &Module,
     path: &[String],
     depth: usize,
 ) -> Option<Module> {
-    // Names that lead to each other end nowhere.
+    // Names that lead to each other never end.
     if depth > 8 {
         return None;
     }
@@ -168,13 +168,13 @@ fn resolve(
     (rooted && sources.contains_key(&at)).then_some(at)
 }
 
-/// Collects what one file names. What is there for tests alone is left out.
+/// Collects the names in one file, without code that is only for tests.
 #[derive(Default)]
 struct Reader {
     source: Source,
     /// Child modules with files of their own.
     files: Vec<String>,
-    /// Modules within the file around what is read now: to them `super` is this file's module.
+    /// The number of modules within the file around the present item: in them, `super` leads to this file's module.
     inner: usize,
 }
 
@@ -198,7 +198,7 @@ impl Reader {
         self.source.uses.insert(name.to_owned(), path);
     }
 
-    /// As it is written in the file's own module.
+    /// Converts a path to its form in the file's own module.
     fn push(&mut self, mut path: Vec<String>) -> Vec<String> {
         let supers = path.iter().take_while(|name| *name == "super").count();
         path.drain(..supers.min(self.inner));
@@ -252,7 +252,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// `#[cfg(test)]`, a documentation test's, or `#[cfg(all(test, ...))]`.
+/// Returns true for `#[cfg(test)]`, a documentation test's attribute, or `#[cfg(all(test, ...))]`.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     let cfg = |attribute: &&Attribute| attribute.path().is_ident("cfg");
     attributes.iter().filter(cfg).any(|attribute| {

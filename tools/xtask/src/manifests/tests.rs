@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(setup::root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The first value of a key in a YAML file of ours.
+/// Returns the first value of a key in one of our YAML files.
 fn value<'a>(yaml: &'a str, key: &str) -> &'a str {
     let mut lines = yaml
         .lines()
@@ -24,12 +24,12 @@ fn value<'a>(yaml: &'a str, key: &str) -> &'a str {
         .trim_matches('"')
 }
 
-/// A number, also of seconds.
+/// Reads a number, which may have the unit of seconds.
 fn number(yaml: &str, key: &str) -> u64 {
     value(yaml, key).trim_end_matches('s').parse().unwrap()
 }
 
-/// The version of a package in the workspace's lock file.
+/// Returns the version of a package in the workspace's lock file.
 fn locked(package: &str) -> String {
     let lock = read("Cargo.lock");
     let (_, after) = lock.split_once(&format!("name = \"{package}\"\n")).unwrap();
@@ -67,7 +67,7 @@ fn the_node_knows_each_variable_that_it_is_given() {
     for name in ["ETCD_ENDPOINTS", "NODE_NAME", "ADVERTISE"] {
         assert!(names.contains(&name), "{name} is not given: {names:?}");
     }
-    // Kubernetes itself puts the one into ADVERTISE; the library for logging reads the other.
+    // Kubernetes itself puts the first into ADVERTISE; the library for logging reads the second.
     let others = ["POD_IP", "RUST_LOG"];
     for name in names.iter().filter(|name| !others.contains(name)) {
         let read = format!("variable(\"{name}\")");
@@ -75,7 +75,7 @@ fn the_node_knows_each_variable_that_it_is_given() {
     }
 }
 
-/// Asks each probe of a manifest whether the source of an HTTP interface has its path.
+/// Checks that the source of an HTTP interface has the path of each probe of a manifest.
 fn probes_have_routes(kubernetes: &str, web: &str) {
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         let (_, after) = kubernetes.split_once(probe).unwrap();
@@ -85,7 +85,7 @@ fn probes_have_routes(kubernetes: &str, web: &str) {
             web.contains(&format!(".route(\"{path}\"")),
             "{probe}: {path}"
         );
-        // Or etcd's absence would have every node killed.
+        // Otherwise an outage of etcd would kill every node.
         assert_eq!(path == "/ready", probe == "readinessProbe", "{probe}");
     }
 }
@@ -100,7 +100,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// A pod is ready as its probe says: each that is in the queue, or only the eldest, which leads.
+    /// Returns true if the probe calls a pod ready: either each pod in the queue, or only the eldest, which leads.
     fn is_ready(&self, place: usize) -> bool {
         self.probe == "/ready" || place == 0
     }
@@ -115,7 +115,7 @@ impl Rollout {
     /// Emulates the controller until nothing changes. Returns true if only new pods are left, and all of them.
     fn finishes(&self) -> bool {
         let least = self.replicas - self.max_unavailable;
-        // In the order in which the pods joined; true: of the new version.
+        // The pods in the order in which they joined; true for the new version.
         let mut queue = vec![false; self.replicas];
         loop {
             let before = queue.clone();
@@ -125,7 +125,7 @@ impl Rollout {
             let new = queue.iter().filter(|new| **new).count();
             let unready = new - self.ready(&queue, true);
             let mut surplus = queue.len().saturating_sub(least + unready);
-            // Old pods that are not ready go first: nobody misses them.
+            // Old pods that are not ready are removed first, because they serve no requests.
             for place in (0..queue.len()).rev() {
                 if surplus > 0 && !queue[place] && !self.is_ready(place) {
                     queue.remove(place);
@@ -146,7 +146,7 @@ impl Rollout {
 }
 
 #[test]
-fn a_rollout_of_the_manifests_finishes_and_one_that_probes_for_the_leader_hangs() {
+fn rollout_of_the_manifests_finishes_but_not_with_leader_probes() {
     for manifest in [MANIFEST, SIDECAR].map(read) {
         let count = |key| usize::try_from(number(&manifest, key)).unwrap();
         let (replicas, max_unavailable) = (count("replicas"), count("maxUnavailable"));
@@ -161,7 +161,7 @@ fn a_rollout_of_the_manifests_finishes_and_one_that_probes_for_the_leader_hangs(
         assert!(rollout("/ready").finishes());
         assert!(!rollout("/leader").finishes());
     }
-    // The statement of docs/kubernetes.md about all of them.
+    // docs/kubernetes.md makes this statement about all of them.
     for replicas in 2..6 {
         for (max_unavailable, max_surge) in
             [(0, 1), (1, 0), (1, 1), (replicas - 1, 0), (replicas, 0)]
@@ -184,7 +184,7 @@ fn a_rollout_of_the_manifests_finishes_and_one_that_probes_for_the_leader_hangs(
 }
 
 #[test]
-fn the_units_of_systemd_wait_for_the_default_ttl_and_name_variables_of_the_command() {
+fn systemd_units_wait_for_the_default_ttl_and_name_known_variables() {
     let options = read("crates/eldest-cli/src/connection.rs");
     let (_, default) = options.split_once("[default: 10s;").unwrap();
     let (_, field) = default
@@ -220,7 +220,7 @@ fn the_units_of_nodes_may_use_the_agent_and_do_without_it() {
         assert_eq!(unit_line(&unit, "Wants"), "network-online.target");
         assert!(!unit.contains("Requires="));
     }
-    // The group is there before a unit that names it starts.
+    // The group must exist before a unit that names it starts.
     let postinst = read("deploy/debian/postinst");
     let made = postinst.find("systemd-sysusers eldest.conf").unwrap();
     assert!(made < postinst.find("systemctl").unwrap());
@@ -233,7 +233,7 @@ fn unit_line<'a>(unit: &'a str, key: &str) -> &'a str {
 }
 
 #[test]
-fn the_guarded_nodes_of_compose_find_its_agent_and_start_only_if_asked() {
+fn guarded_nodes_of_compose_find_its_agent_and_start_only_on_request() {
     let (compose, known) = (read("docker-compose.yml"), read("tools/node/src/config.rs"));
     let (_, agent) = compose.split_once("\nx-guarded:").unwrap();
     assert_eq!(value(agent, "GUARD"), "/run/eldest/agent.sock");
@@ -284,7 +284,7 @@ fn the_sidecar_has_variables_probes_and_an_image_of_the_command() {
 }
 
 #[test]
-fn probes_ask_the_node_what_it_answers_where_it_listens() {
+fn probes_use_paths_and_ports_of_the_node() {
     let (kubernetes, web) = (read(MANIFEST), read("tools/node/src/web.rs"));
     probes_have_routes(&kubernetes, &web);
     let listens = read("tools/node/src/config.rs").contains("\"0.0.0.0:8080\"");
@@ -294,7 +294,7 @@ fn probes_ask_the_node_what_it_answers_where_it_listens() {
 }
 
 #[test]
-fn the_front_asks_nodes_and_workers_where_they_answer() {
+fn load_balancer_reaches_nodes_and_workers_at_their_ports() {
     let (compose, front) = (read("docker-compose.yml"), read("deploy/haproxy.cfg"));
     let (_, port) = value(&compose, "ELDEST_SERVE").split_once(':').unwrap();
     let worker = read("tools/node/src/bin/eldest-worker.rs");

@@ -17,7 +17,7 @@ pub(crate) struct Mutant {
     pub(crate) name: String,
     /// The fault of the patched code, in a sentence.
     pub(crate) rule: String,
-    /// The part of the core that the table lists it under.
+    /// The part of the core under which the table lists it.
     pub(crate) area: String,
     /// The source file, from the workspace's folder.
     pub(crate) file: String,
@@ -33,7 +33,7 @@ struct List {
 }
 
 impl Mutant {
-    /// The mutated text of the file.
+    /// Returns the mutated text of the file.
     pub(crate) fn patched(&self, text: &str) -> Result<String> {
         let times = text.matches(&self.from).count();
         ensure!(
@@ -47,14 +47,14 @@ impl Mutant {
     }
 }
 
-/// All mutants, in the order of the file.
+/// Reads all mutants, in the order of the file.
 pub(crate) fn read() -> Result<Vec<Mutant>> {
     let text = std::fs::read_to_string(setup::root().join(FILE)).context(FILE)?;
     let list: List = toml::from_str(&text).context(FILE)?;
     Ok(list.mutant)
 }
 
-/// The text of a source file below `folder`.
+/// Returns the text of a source file below `folder`.
 pub(crate) fn source(folder: &Path, mutant: &Mutant) -> Result<String> {
     let path = folder.join(&mutant.file);
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_mutants_of_one_area_stand_together() {
+    fn names_are_unique_and_mutants_of_one_area_are_adjacent() {
         let mutants = read().unwrap();
         let (mut names, mut areas) = (BTreeSet::new(), Vec::new());
         for mutant in &mutants {

@@ -14,7 +14,7 @@ use crate::setup;
 /// The folder of the plans, from the workspace's folder.
 const FOLDER: &str = "tools/sim/plans";
 
-/// A plan runs for a fraction of a second.
+/// The time limit of a plan, which runs for a fraction of a second.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The simulator's exit code if an invariant was broken.
@@ -33,7 +33,7 @@ struct Head {
     mutant: String,
 }
 
-/// All plans that are kept, by the names of their files.
+/// Reads all kept plans, by the names of their files.
 pub(crate) fn read() -> Result<Vec<Plan>> {
     let folder = setup::root().join(FOLDER);
     let files = std::fs::read_dir(&folder).context(FOLDER)?;
@@ -50,8 +50,8 @@ pub(crate) fn read() -> Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// The plans among these that do not notice their mutants. A plan for a mutant that is not among `mutants`, such as one of
-/// the adapter, is skipped: the simulator's own tests run those.
+/// Returns the plans among these that do not notice their mutants. A plan for a mutant that is not among `mutants`,
+/// such as one of the adapter, is skipped: the simulator's own tests run those.
 pub(crate) fn unnoticed(
     scratch: &Scratch,
     plans: &[Plan],

@@ -1,4 +1,4 @@
-//! Keeps who noticed each mutant when it last ran, in `tools/sim/noticed.toml`.
+//! Keeps the check that noticed each mutant at its last run, in `tools/sim/noticed.toml`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,9 +23,9 @@ const HEAD: &str = "\
 pub(crate) struct Noticed {
     /// The invariant or the test.
     pub(crate) by: String,
-    /// The first seed that noticed, if one did.
+    /// The first seed that noticed the mutant, if one did.
     pub(crate) seed: Option<u64>,
-    /// The rule, where `mutants.toml` does not hold it: in the adapter.
+    /// The rule of a mutant of the adapter, because `mutants.toml` does not contain it.
     pub(crate) rule: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) type Rows = BTreeMap<String, Noticed>;
 pub(crate) struct Results {
     /// Mutants of the adapter between the core and the simulated etcd.
     pub(crate) adapter: Rows,
-    /// Mutants of the core's source.
+    /// Writes the file, without mutants that no longer exist.
     pub(crate) core: Rows,
 }
 
@@ -68,7 +68,7 @@ impl Results {
 }
 
 impl Noticed {
-    /// From a row that the simulator or a trial prints: the seeds are a number, or "> 999" if none of them noticed.
+    /// Reads a row that the simulator or a trial prints: the seeds are a number, or "> 999" if none of them noticed.
     pub(crate) fn of(by: &str, seeds: &str) -> Self {
         Self {
             by: by.to_owned(),
@@ -87,7 +87,7 @@ impl Noticed {
     }
 }
 
-/// The rows of the table that the simulator prints of the adapter's mutants.
+/// Reads the rows of the simulator's table of the adapter's mutants.
 pub(crate) fn of_adapter(table: &str) -> Rows {
     let row = |line: &str| {
         let row = line.strip_prefix("| `")?.strip_suffix(" |")?;

@@ -18,13 +18,13 @@ use crate::{metadata, setup};
 const SIMULATOR: &str = "eldest-sim";
 const CORE: &str = "eldest-core";
 
-/// The root of the core, which gets the module that tells which rule is broken.
+/// The root of the core, which gets the module that names the broken rule.
 const ROOT: &str = "crates/eldest-core/src/lib.rs";
 
-/// A build that takes longer hangs.
+/// The time limit of a build, after which it counts as hanging.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Kilobytes that a mutant may take: one that repeats a step for ever must not take all memory.
+/// The kilobytes that a mutant may use: one that repeats a step for ever must not use up all memory.
 const MEMORY: &str = "4000000";
 
 /// The programs, built from a copy of the workspace.
@@ -35,20 +35,20 @@ pub(crate) struct Scratch {
     folder: PathBuf,
 }
 
-/// A program that is run.
+/// A program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The simulator, which runs seeds.
     Simulator,
-    /// Its tests.
+    /// The simulator's tests.
     Tests,
     /// The tests of the core.
     CoreTests,
 }
 
 impl Scratch {
-    /// Copies the workspace as it is now, uncommitted changes included, and builds it with these mutants. What is as it was
-    /// in the last copy stays, so that cargo does not build it again.
+    /// Copies the workspace with its uncommitted changes, and builds it with these mutants. Unchanged files of the last
+    /// copy stay, so that cargo does not build them again.
     pub(crate) fn new(mutants: &[&Mutant]) -> Result<Self> {
         let folder = setup::target().join("mutants");
         let tree = folder.join("tree");
@@ -58,13 +58,13 @@ impl Scratch {
             simulator: build(&tree, &target, (&["build"], SIMULATOR))?,
             tests: build(&tree, &target, (&["test", "--no-run"], SIMULATOR))?,
             core_tests: build(&tree, &target, (&["test", "--no-run"], CORE))?,
-            // The tests find their files from here.
+            // The tests find their files relative to this folder.
             folder: tree.join("tools/sim"),
         })
     }
 
-    /// Runs the program with a rule broken, or with none, and with bounds on its memory and its time; each line of its
-    /// output goes to `on_line`.
+    /// Runs the program with one broken rule, or with none, and with limits on its memory and its time; each line of
+    /// its output goes to `on_line`.
     pub(crate) fn run(
         &self,
         (program, args): (Program, &[&str]),
@@ -81,7 +81,7 @@ impl Scratch {
         let mut command = Command::new("sh");
         command.args(["-c", &script, "limited"]).arg(path);
         command.args(args).current_dir(&self.folder);
-        // Properties are drawn alike in every run.
+        // Every run must draw the same properties.
         command.env("PROPTEST_RNG_SEED", "1");
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         command.env_remove(weave::VARIABLE);
@@ -93,7 +93,8 @@ impl Scratch {
     }
 }
 
-/// The files of the copy that differ from the workspace's: every rule is broken where the environment names it.
+/// Returns the files of the copy that differ from the workspace's: in them, every rule breaks if the environment names
+/// it.
 fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let mut of_file: BTreeMap<&str, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (number, mutant) in (1..).zip(mutants) {
@@ -104,7 +105,8 @@ fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
     let core = fs::read_to_string(root.join(ROOT)).context(ROOT)? + &weave::module(&names);
     let mut woven = BTreeMap::from([(root.join(ROOT), core)]);
-    // A test reads it, which is not run here. It changes with every run, and must not cause a new build of the tests.
+    // Only a test that is not run here reads this file. It changes with every run, which must not cause a new build of
+    // the tests.
     woven.insert(root.join(results::FILE), String::new());
     for (file, mutants) in of_file {
         let text = source(root, mutants[0].1)?;
@@ -116,7 +118,7 @@ fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     Ok(woven)
 }
 
-/// Builds one program. What the compiler says goes to our stderr.
+/// Builds one program. The compiler's messages go to our stderr.
 fn build(
     tree: &Path,
     target: &Path,
@@ -127,7 +129,7 @@ fn build(
         .args(["--profile", PROFILE, "--package", package, "--quiet"])
         .arg("--message-format=json-render-diagnostics")
         .env("CARGO_TARGET_DIR", target)
-        // A rule that is broken leaves variables unused.
+        // A broken rule leaves variables unused.
         .env("RUSTFLAGS", "--cap-lints=allow")
         .current_dir(tree);
     let mut found = None;
@@ -143,7 +145,7 @@ fn build(
     found.context("cargo built nothing")
 }
 
-/// Copies what belongs to the project: no hidden files, and nothing that was built. `woven` has other contents for some.
+/// Copies the project's files: no hidden ones, and no build results. `woven` has other contents for some.
 fn copy(from: &Path, to: &Path, woven: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {

@@ -9,7 +9,7 @@ use super::trial::FIRST;
 /// The area of the mutants that are no patches of the core.
 pub(crate) const ADAPTER: &str = "adapter";
 
-/// A mutant with its result; none if it was never run.
+/// A mutant with its result; `None` if it was never run.
 struct Row<'a> {
     name: &'a str,
     area: &'a str,
@@ -32,7 +32,7 @@ impl Row<'_> {
 
 const COLUMNS: &str = "| mutant | broken rule | noticed by | first seed |\n|---|---|---|---|\n";
 
-/// The counts of these mutants, and all of them with their rules, by area.
+/// Returns the counts of these mutants, and all of them with their rules, by area.
 pub(crate) fn list(mutants: &[Mutant], results: &Results) -> String {
     let rows = rows(mutants, results);
     let mut text = format!("# Mutants\n\n{}\n{}", counts(&rows), late(&rows));
@@ -91,7 +91,7 @@ fn line(area: &str, [all, first, tests, late]: [usize; 4]) -> String {
     format!("| {area} | {all} | {first} | {tests} | {late} |\n")
 }
 
-/// The mutants that no test notices, and no early seed.
+/// Lists the mutants that no test notices, and no early seed.
 fn late(rows: &[Row]) -> String {
     let late = rows.iter().filter(|row| row.seed() > Some(FIRST));
     let head = format!("No test notices these, and none of the first {FIRST} seeds:\n\n{COLUMNS}");

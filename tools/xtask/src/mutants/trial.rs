@@ -1,4 +1,4 @@
-//! Finds out who notices a broken rule first: random seeds of the simulator, or its tests, those of the core among them.
+//! Finds the first check that notices a broken rule: random seeds of the simulator, or its tests and those of the core.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -9,17 +9,18 @@ use super::list::Mutant;
 use super::scratch::{Program, Scratch};
 use crate::process::End;
 
-/// A mutant may be so many times slower than the rules unbroken before it counts as one that does not end.
+/// How many times slower than the unbroken rules a mutant may be before it counts as endless.
 const SLOWER: u32 = 10;
-/// ... and is given at least this long.
+/// The shortest time limit of a mutant.
 const SHORTEST: Duration = Duration::from_secs(120);
 
-/// Seeds that a mutant gets before the tests are run, and the others after them: what so few do not notice, a test should.
-/// With fewer than a thousand the simulator does not yet demand that everything happened.
+/// The number of seeds for a mutant before the tests are run; the others follow. A mutant that so few seeds do not
+/// notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has
+/// happened.
 pub(crate) const FIRST: u64 = 999;
 
 /// Tests about the adapter's mutants, which are skipped: their subject is not the core.
-const SKIPPED: &str = "what_is_broken_on_purpose";
+const SKIPPED: &str = "deliberate_breaks";
 
 /// The check that noticed, as the table names it, and the number of seeds that it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// How many seeds a mutant gets, and how long.
+/// The number of seeds for a mutant, and its time limits.
 pub(crate) struct Limits {
     pub(crate) seeds: u64,
     simulator: Duration,
@@ -44,7 +45,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// By how long the unbroken rules take, which also shows that nothing else is noticed.
+    /// Derives the limits from the time of the unbroken rules. This run also shows that the checks notice nothing
+    /// without a mutant.
     pub(crate) fn measure(scratch: &Scratch, seeds: u64) -> Result<Self> {
         let long = Duration::from_secs(3600);
         let mut limits = Self {
@@ -156,14 +158,14 @@ impl Limits {
     }
 }
 
-/// The seed and the invariant of "seed 7: I5 (liveness) at 12.000000 s: …".
+/// Parses the seed and the invariant of "seed 7: I5 (liveness) at 12.000000 s: …".
 fn broken_by(line: &str) -> Option<(String, String)> {
     let (seed, what) = line.strip_prefix("seed ")?.split_once(": ")?;
     let (invariant, _) = what.split_once(" at ")?;
     Some((seed.to_owned(), invariant.to_owned()))
 }
 
-/// The name of a test whose line ends in FAILED.
+/// Returns the name of a test whose line ends in FAILED.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_simulator_and_the_tests_print_is_understood() {
+    fn output_of_the_simulator_and_the_tests_is_understood() {
         let line = "seed 12: I1 (belief in a deleted key too long) at 3.000000 s: node 1";
         let broken = (
             "12".to_owned(),

@@ -1,8 +1,8 @@
-//! Weaves many mutants into one source file: a function with mutants gets one body for each of them and its own, and takes
-//! the one that the environment names. So everything is built once, not once for each mutant.
+//! Weaves many mutants into one source file: a function with mutants gets its own body and one for each of them, and
+//! the environment selects one. So the workspace is built once, not once for each mutant.
 //!
-//! It reads no Rust. rustfmt has laid the source out so that a function ends at the first line that is a closing brace as
-//! deep as the line at which it begins.
+//! It does not parse Rust. In rustfmt's layout a function ends at the first line that is a closing brace with the
+//! indentation of its first line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,20 +11,20 @@ use anyhow::{Context, Result};
 
 use super::list::Mutant;
 
-/// Names the rule that is broken. Without it none is.
+/// The variable that names the broken rule. Without it no rule is broken.
 pub(crate) const VARIABLE: &str = "ELDEST_BROKEN_RULE";
 
-/// Where a function's body is: behind the brace that opens it, up to the one that closes it.
+/// The range of a function's body: behind the opening brace, up to the closing one.
 type Body = (usize, usize);
 
-/// The change that a mutant makes, without what is the same before and after it.
+/// A mutant's change, without the equal text before and after it.
 struct Change<'a> {
     from: usize,
     to: usize,
     text: &'a str,
 }
 
-/// The text of a file with the mutants in it, each under its number.
+/// Returns the text of a file with the mutants in it, each under its number.
 pub(crate) fn weave(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> {
     let bodies = bodies(text);
     let mut by_body: BTreeMap<Body, Vec<String>> = BTreeMap::new();
@@ -50,7 +50,7 @@ pub(crate) fn weave(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> 
     Ok(woven)
 }
 
-/// The module of the simulator that tells which rule is broken: 0 means none.
+/// Returns the module that says which rule is broken: 0 means none.
 pub(crate) fn module(names: &[&str]) -> String {
     let mut text = String::from("\nmod broken {\n");
     let _ = write!(
@@ -80,7 +80,7 @@ fn change<'a>(text: &str, mutant: &'a Mutant) -> Option<Change<'a>> {
     })
 }
 
-/// The bodies of all functions.
+/// Returns the bodies of all functions.
 fn bodies(text: &str) -> Vec<Body> {
     let mut lines = Vec::new();
     let mut at = 0;
@@ -149,7 +149,7 @@ impl A {
     #[test]
     fn function_gets_a_body_for_each_of_its_mutants() {
         let first = mutant("return 1;", "return 3;");
-        // Its text goes beyond the function, its change does not.
+        // The mutant's text reaches beyond the function, but its change does not.
         let second = mutant("        2\n    }\n", "        4\n    }\n");
         let woven = weave(SOURCE, &[(1, &first), (2, &second)]).unwrap();
         let body = |one, two| {

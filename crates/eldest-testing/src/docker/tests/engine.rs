@@ -9,7 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::history::Recorder;
 
-/// How long the engine thinks; long enough to tell a stamp before a request from one after its answer.
+/// How long the engine waits before it answers; long enough to distinguish a stamp before a request from one after its
+/// answer.
 const THINKS: Duration = Duration::from_millis(30);
 
 /// A container with an alias and an address of its own, as Engine 20.10 shows it.
@@ -37,7 +38,7 @@ pub(super) struct Engine {
     calls: Arc<Mutex<Vec<Call>>>,
 }
 
-/// Answers every request: by the request in lower case, and how often it came before.
+/// The answer to each request, chosen by the request in lower case and by how often it came before.
 type Script = dyn Fn(&str, usize) -> Answer + Send + Sync;
 
 impl Engine {
@@ -50,7 +51,7 @@ impl Engine {
         let calls = Arc::new(Mutex::default());
         let answers: Arc<Script> = Arc::new(answers);
         let (log, clock) = (Arc::clone(&calls), clock.clone());
-        // Ends with the test's runtime.
+        // The task ends with the test's runtime.
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (clock, log, answers) = (clock.clone(), Arc::clone(&log), Arc::clone(&answers));
@@ -69,7 +70,7 @@ impl Engine {
     }
 }
 
-/// An engine that has one container, and does what it is asked.
+/// Answers as an engine that has one container, and accepts every request.
 pub(super) fn willing(request: &str, _: usize) -> Answer {
     if request.contains("/json") {
         ("200 OK", INSPECTED)

@@ -1,10 +1,10 @@
-//! Sweeps that meet others.
+//! Tests sweeps that run at the same time as others.
 
 use super::engine::{Answer, DONE, Engine};
 use crate::docker::owner::sweep_by;
 use crate::history::Recorder;
 
-/// Nobody has so high a number.
+/// The label of a dead owner: its process id is so high that no process has it.
 macro_rules! dead {
     () => {
         r#""Labels":{"eldest.test.owner":"4294967295-1"}"#
@@ -50,7 +50,7 @@ fn listed(request: &str, left: bool) -> Option<Answer> {
 }
 
 #[tokio::test]
-async fn what_another_sweep_is_removing_is_waited_for() {
+async fn objects_that_another_sweep_removes_are_awaited() {
     let clock = Recorder::boottime();
     let engine = Engine::start(&clock, |request, before| {
         if let Some(list) = listed(request, before < 2) {
@@ -58,7 +58,7 @@ async fn what_another_sweep_is_removing_is_waited_for() {
         }
         match (request.contains("/containers/"), before) {
             (true, _) => IN_PROGRESS,
-            // The other's container is in it for a moment yet.
+            // The other sweep's container is still in the network for a moment.
             (false, 0) if request.contains("/networks/") => IN_USE,
             (false, 1) if request.contains("/networks/") => GONE,
             _ => DONE,
@@ -71,7 +71,7 @@ async fn what_another_sweep_is_removing_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_stays_is_named_with_what_the_engine_says() {
+async fn remaining_objects_are_named_with_the_engines_reason() {
     let clock = Recorder::boottime();
     let engine = Engine::start(&clock, |request, _| {
         listed(request, true).unwrap_or(if request.contains("/networks/") {

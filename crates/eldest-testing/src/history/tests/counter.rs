@@ -1,4 +1,4 @@
-//! I3
+//! Tests of I3.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn a_counter_that_skips_breaks_fencing() {
 }
 
 #[test]
-fn a_write_whose_end_nobody_wrote_down_may_have_been_admitted() {
+fn write_without_a_recorded_result_may_have_been_admitted() {
     let sent = |at, outcome| on(at, "a", What::FencedWrite { token: 5, outcome });
     let killed = |value| {
         [

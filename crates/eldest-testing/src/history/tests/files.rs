@@ -1,8 +1,8 @@
-//! Histories in files, and how events are stamped.
+//! Tests histories in files, and the stamps of events.
 
 use super::*;
 
-/// One event of every kind.
+/// Returns one event of every kind.
 fn every_kind() -> Vec<Event> {
     let mut events = vec![
         on(1, "a", joined(5)),
@@ -96,7 +96,7 @@ fn files_of_several_processes_merge_by_time() {
 }
 
 #[test]
-fn a_line_that_a_kill_broke_off_is_skipped_and_the_next_process_goes_on() {
+fn line_cut_off_by_a_kill_is_skipped_and_the_next_process_appends() {
     use std::io::Write as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.jsonl");

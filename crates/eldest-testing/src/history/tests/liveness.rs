@@ -1,4 +1,4 @@
-//! I5; the bound is 2 s + 1 s + 3.5 s. And I6.
+//! Tests of I5, whose bound here is 2 s + 1 s + 3.5 s, and of I6.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn a_lost_term_leaves_no_candidate_until_the_node_rejoins() {
 }
 
 #[test]
-fn what_grows_leaks() {
+fn growing_resources_are_leaks() {
     let held = |threads| Resources {
         threads,
         leases: 1,
@@ -126,7 +126,7 @@ fn another_fault_during_a_vacancy_restarts_the_time() {
 }
 
 #[test]
-fn the_time_for_a_takeover_begins_when_a_process_surely_goes_on() {
+fn time_for_a_takeover_begins_when_a_process_certainly_runs() {
     let thaw = |sure, takeover| {
         [
             on(0, "a", elected(5)),
@@ -138,7 +138,7 @@ fn the_time_for_a_takeover_begins_when_a_process_surely_goes_on() {
             on(takeover, "a", elected(7)),
         ]
     };
-    // However long the engine thinks.
+    // The duration of the engine's request does not matter.
     holds(thaw(30_000, 36_501));
     holds(thaw(40_000, 46_501));
     breaks(Invariant::Liveness, thaw(40_000, 46_502));
@@ -161,7 +161,7 @@ fn a_second_stop_is_not_taken_for_the_end_of_the_first() {
 }
 
 #[test]
-fn a_fault_hits_who_leads_when_it_is_surely_made() {
+fn fault_hits_the_leader_at_the_time_of_its_last_record() {
     let cut = |lost| {
         let lost = [on(lost, "a", invalid(5)), on(lost + 1, "a", What::Left)];
         let cut = [
@@ -176,7 +176,7 @@ fn a_fault_hits_who_leads_when_it_is_surely_made() {
     assert_eq!((led.faults, led.faults_on_leader), (1, 1));
     assert_eq!((gone.faults, gone.faults_on_leader), (1, 0));
     assert_eq!(gone.open_faults, 0);
-    // Again, after it was over, is another one.
+    // A fault that begins again after it was over is another fault.
     let twice = [
         on(0, "a", elected(5)),
         on(10, "a", fault("cut")),

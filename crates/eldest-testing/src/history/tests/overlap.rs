@@ -1,4 +1,4 @@
-//! I1
+//! Tests of I1.
 
 use super::*;
 
@@ -76,7 +76,7 @@ fn one_node_with_two_tokens_at_once_overlaps() {
 }
 
 #[test]
-fn a_yes_after_a_stop_is_an_overlap_and_a_no_is_only_counted() {
+fn only_a_valid_sample_after_a_stop_is_an_overlap() {
     let stop = |check| {
         [
             on(0, "a", valid(5)),
@@ -93,7 +93,7 @@ fn a_yes_after_a_stop_is_an_overlap_and_a_no_is_only_counted() {
     let strict = rules().stopped_counts_as_leading(true);
     breaks_under(&strict, Invariant::Overlap, stop(invalid(5)));
     let events = stop(invalid(5));
-    // Nobody else led meanwhile.
+    // No other node led meanwhile.
     judge(
         &strict,
         events.into_iter().filter(|event| event.node == "a"),
@@ -118,7 +118,7 @@ fn a_killed_node_leads_no_longer() {
 }
 
 #[test]
-fn a_stop_after_a_restart_does_not_revive_the_term_before_the_kill() {
+fn stop_after_a_restart_does_not_revive_the_killed_term() {
     let report = holds([
         on(0, "a", valid(5)),
         on(10, "a", What::Killed),
@@ -130,7 +130,8 @@ fn a_stop_after_a_restart_does_not_revive_the_term_before_the_kill() {
     assert_eq!(report.counts.overlaps_while_stopped, 0);
 }
 
-/// The key 5 goes at 1000; its node takes itself for the leader until 1400; the other takes over at once.
+/// Returns a history in which the key 5 is deleted at 1000, its node takes itself for the leader until 1400, and the
+/// other node takes over at once.
 fn early() -> Vec<Event> {
     vec![
         created(0, 5),
@@ -156,7 +157,7 @@ fn an_overlap_after_an_early_revocation_is_counted_apart() {
 }
 
 #[test]
-fn a_deletion_that_we_asked_for_excuses_nothing() {
+fn own_deletion_excuses_nothing() {
     for what in [
         What::AskedToDelete { create_revision: 5 },
         What::Released { token: 5 },
@@ -174,7 +175,7 @@ fn a_guard_that_deletes_the_key_of_a_leader_excuses_nothing() {
         early().into_iter().chain([released])
     };
     breaks(Invariant::Overlap, by_guard(1020, 105));
-    // Another lease; and one that was gone already when the guard came.
+    // One event names another lease; the other comes when the lease was already gone.
     for (at, lease) in [(1020, 107), (5000, 105)] {
         let report = holds(by_guard(at, lease));
         assert_eq!(report.counts.overlaps_after_early_delete, 1);
@@ -191,12 +192,12 @@ fn a_lease_that_ran_out_excuses_nothing() {
         }
         event
     });
-    // Promised until 1000, gone at 1000.
+    // etcd had promised the lease until 1000, and it is gone at 1000.
     breaks(Invariant::Overlap, events);
 }
 
 #[test]
-fn a_deleted_key_whose_lease_lives_on_excuses_nothing_unless_somebody_else_did_it() {
+fn deleted_key_with_a_live_lease_excuses_only_a_foreign_deletion() {
     let mut events = early();
     events.retain(|event| event.at != ms(1010));
     breaks(Invariant::Overlap, events.clone());
@@ -212,7 +213,7 @@ fn an_early_deletion_excuses_neither_an_earlier_nor_a_long_overlap() {
         Invariant::Overlap,
         early().into_iter().chain([
             on(400, "b", valid(7)),
-            // Keep seniority out of it.
+            // The gap excludes the check of seniority.
             truth(0, 7, Change::Gap { since: 0 }),
         ]),
     );

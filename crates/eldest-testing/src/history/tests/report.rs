@@ -15,7 +15,7 @@ fn elections_do_not_mix() {
 }
 
 #[test]
-fn a_fault_counts_as_a_hit_only_if_it_hits_who_leads() {
+fn fault_counts_as_a_hit_only_if_it_hits_the_leader() {
     let hit = |node: &str, at| {
         let events = [
             on(5, "a", elected(5)),

@@ -1,4 +1,4 @@
-//! I2 and I4
+//! Tests of I2 and I4.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn a_token_that_falls_breaks_the_order() {
 }
 
 #[test]
-fn who_is_elected_over_an_older_key_breaks_seniority() {
+fn election_over_an_older_key_breaks_seniority() {
     let second = |at| {
         [
             created(0, 5),
@@ -110,7 +110,7 @@ fn a_gap_in_the_watchers_record_hides_only_what_it_covers() {
             on(700, "c", elected(10)),
         ],
     );
-    // Known to be gone before the gap began.
+    // The key is known to be deleted before the gap began.
     breaks(
         Invariant::Seniority,
         [
@@ -137,9 +137,9 @@ fn two_watchers_of_one_election_do_no_harm() {
     holds(events);
 }
 
-/// The process was stopped in the middle of its first write, and another had led and written when it woke up.
+/// The process was stopped in the middle of its first write. When it continued, another node had led and written.
 #[test]
-fn a_first_write_that_is_recorded_late_is_judged_by_what_the_counter_says() {
+fn late_record_of_a_first_write_is_judged_by_the_counter() {
     let events = |value| [on(100, "b", wrote(7, 2)), on(200, "a", wrote(5, value))];
     holds(events(1));
     let stale = judge(&rules(), events(3)).violations;

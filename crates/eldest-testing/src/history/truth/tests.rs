@@ -1,4 +1,4 @@
-//! Against a real etcd.
+//! Tests the recorder against a real etcd.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::history::{Event, History, Report, Rules, check};
 
-/// A bare etcd: this test must not lean on what the recorder will be used to test.
+/// A bare etcd: this test must not use the parts that the recorder will test.
 struct Server {
     process: Child,
     endpoint: String,
@@ -25,7 +25,7 @@ impl Server {
         for _ in 0..5 {
             let (mut process, endpoint) = spawn(Path::new(&program), data.path());
             for _ in 0..100 {
-                // A busy port ends it: try another.
+                // A busy port ends the process; try another port.
                 if process.try_wait().unwrap().is_some() {
                     break;
                 }
@@ -112,7 +112,7 @@ fn changes(recorder: &Recorder) -> Vec<(i64, Change)> {
     history.events().iter().filter_map(truth).collect()
 }
 
-/// All but what the leases have left.
+/// Returns all changes except the times left of leases.
 fn keys(recorder: &Recorder) -> Vec<(i64, Change)> {
     let mut changes = changes(recorder);
     changes.retain(|(_, change)| !matches!(change, Change::Lease { .. }));
@@ -180,7 +180,7 @@ async fn the_lease_of_a_key_that_was_there_before_is_known() {
     let old = put(&mut client, "e/jobs/old", lease).await;
     let recorder = Recorder::boottime();
     let truth = start(&client, &recorder).await;
-    // So that what is listed in the end is newer than what is known.
+    // This change makes the final list newer than the recorder's state.
     put(&mut client, "other", 0).await;
     truth.stop().await;
     let expected = [
@@ -191,7 +191,7 @@ async fn the_lease_of_a_key_that_was_there_before_is_known() {
 }
 
 #[tokio::test]
-async fn what_was_compacted_away_is_a_gap_and_the_difference() {
+async fn compacted_changes_are_a_gap_and_a_difference() {
     let etcd = Server::start().await;
     let mut client = etcd.client().await;
     put(&mut client, "other", 0).await;
@@ -200,7 +200,7 @@ async fn what_was_compacted_away_is_a_gap_and_the_difference() {
     let a = put(&mut client, "e/jobs/a", 0).await;
     let is_a = |change: &Change| *change == created("e/jobs/a", a, 0);
     until(&recorder, is_a).await;
-    // As if it had been cut off since: forget the watch, but not what is known.
+    // The recorder forgets the watch but keeps its state, as if it had been cut off since.
     truth.follower.abort();
 
     client.delete("e/jobs/a", None).await.unwrap();
@@ -236,7 +236,7 @@ async fn what_was_compacted_away_is_a_gap_and_the_difference() {
     assert_eq!(keys(&recorder)[1..], expected);
 }
 
-/// Returns the report of a node that takes itself for the leader for a moment after its key went.
+/// Returns the report about a node that takes itself for the leader for a moment after its key was deleted.
 async fn overlap_after(end: impl AsyncFnOnce(&mut Client, i64)) -> Report {
     let etcd = Server::start().await;
     let mut client = etcd.client().await;
@@ -255,7 +255,7 @@ async fn overlap_after(end: impl AsyncFnOnce(&mut Client, i64)) -> Report {
     recorder.sample("b", "jobs", b, || true);
     recorder.sample("a", "jobs", a, || true);
     recorder.sample("b", "jobs", b, || true);
-    // Another key, whose lease is revoked early in any case, makes sure that the leases were asked about since.
+    // Another key, whose lease is revoked early in any case, ensures that the leases were polled since.
     let other = client.lease_grant(60, None).await.unwrap().id();
     put(&mut client, "e/jobs/c", other).await;
     let answer = |change: &Change, gone: bool| matches!(change, Change::Lease { lease, left } if *lease == other && left.is_none() == gone);

@@ -1,13 +1,13 @@
-//! Counts the changes of the cluster, and wakes those who wait for the next one in the order in which they began to wait.
+//! Counts the changes of the cluster, and wakes waiting tasks in the order in which they began to wait.
 //!
-//! tokio's `watch` would wake them in a random order, and a seed would not give the same life again.
+//! tokio's `watch` would wake them in a random order, and a seed would not reproduce the same run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// The end that tells of changes. Clones tell the same.
+/// The end that announces changes. Clones share the same count.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes(Arc<Shared>);
 
@@ -36,12 +36,12 @@ impl Changes {
 #[derive(Debug)]
 pub(crate) struct Changed {
     changes: Changes,
-    /// The count of changes at the last look.
+    /// The count of changes when the receiver last read it.
     seen: u64,
 }
 
 impl Changed {
-    /// Waits for a change since the last call, or since it subscribed.
+    /// Waits for a change since the last call, or since the subscription.
     ///
     /// # Cancellation safety
     ///
@@ -49,7 +49,7 @@ impl Changed {
     pub(crate) async fn changed(&mut self) {
         let Shared { count, waiting } = &*self.changes.0;
         loop {
-            // Made before the look, so that a change after the look wakes it.
+            // Created before the count is read, so that a later change wakes it.
             let notified = waiting.notified();
             let now = count.load(Ordering::SeqCst);
             if now != self.seen {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_longest_is_woken_first() {
+    async fn longest_waiting_task_is_woken_first() {
         let changes = Changes::default();
         for _ in 0..20 {
             let woken = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Refuses the requests that etcd refuses before it looks at its keys.
+//! Refuses the requests that etcd refuses before it reads its keys.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub(crate) fn delete(request: &DeleteRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// `most`: etcd's `--max-txn-ops`.
+/// Checks a transaction. `most` is etcd's `--max-txn-ops`.
 pub(crate) fn txn(request: &TxnRequest, most: usize) -> Result<(), Status> {
     form(request, most)?;
     writes(&request.success)?;
@@ -86,7 +86,7 @@ impl Writes {
     }
 }
 
-/// No key may be written twice, whichever branches are taken.
+/// Returns the keys that the operations write. No key may be written twice, whichever branches are taken.
 fn writes(ops: &[RequestOp]) -> Result<Writes, Status> {
     let mut all = Writes::default();
     for op in ops {
@@ -104,7 +104,7 @@ fn writes(ops: &[RequestOp]) -> Result<Writes, Status> {
             all.put(key.clone(), false)?;
         }
         for key in failure.puts {
-            // Only one of both branches is taken.
+            // Only one of the two branches is taken.
             let twice = success.puts.contains(&key);
             all.put(key, twice)?;
         }
@@ -119,7 +119,7 @@ fn writes(ops: &[RequestOp]) -> Result<Writes, Status> {
     Ok(all)
 }
 
-/// Unlike elsewhere, an end of one zero byte means just that here.
+/// Unlike elsewhere, an end of one zero byte is a plain end here.
 fn interval(key: &[u8], end: &[u8]) -> Keys {
     match end {
         [] => Keys::One(key.to_vec()),

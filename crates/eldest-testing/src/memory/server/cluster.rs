@@ -2,7 +2,7 @@
 //! faults.
 //!
 //! This is a model, not raft: the members share one store, and a member that is behind sees it at an older revision.
-//! Exchanges between members send no messages over the network, but take a randomly drawn time. Only members that hear
+//! Exchanges between members send no messages over the network, but take a randomly drawn time. Only members that reach
 //! each other take part in them.
 
 mod faults;
@@ -17,23 +17,23 @@ use crate::memory::proto::{Event, EventType};
 use crate::memory::server::changes::Changes;
 use state::State;
 
-/// How a cluster is made.
+/// The options of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// How many members it has.
+    /// The number of members.
     pub members: usize,
-    /// How long a member hears nothing of a leader before it stands for election.
+    /// How long a member without news of a leader waits before it takes part in an election.
     pub election_timeout: Duration,
-    /// The time of a message from member to member: at least and at most.
+    /// The shortest and the longest time of a message between members.
     pub latency: (Duration, Duration),
-    /// How long at the most a leader that another has replaced goes on as one, counted from when it runs.
+    /// How long a replaced leader may act as one, counted while it runs.
     pub stale: Duration,
     /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Default for ClusterOptions {
-    /// One member, as a default etcd has it.
+    /// Returns the options of one member, as a default etcd has them.
     fn default() -> Self {
         ClusterOptions {
             members: 1,
@@ -45,7 +45,7 @@ impl Default for ClusterOptions {
     }
 }
 
-/// An etcd of one or more members. Clones are handles to the same.
+/// A cluster of one or more members. Clones are handles to the same cluster.
 #[derive(Clone)]
 pub struct Cluster {
     clock: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -59,11 +59,11 @@ pub struct Cluster {
 pub struct Tally {
     /// How often a leader was elected.
     pub elections: u64,
-    /// Renewals that a member acknowledged which was not the leader any more.
+    /// Renewals that a member acknowledged after it had ceased to be the leader.
     pub stale_renewals: u64,
     /// Leases revoked because they had expired.
     pub expired: u64,
-    /// Leases revoked by a leader that took them for expired when it went on.
+    /// Leases revoked by a leader that considered them expired when it continued after a stop.
     pub revoked_early: u64,
     /// Answers that were lost after the request had been applied.
     pub answers_lost: u64,
@@ -74,7 +74,7 @@ pub struct Tally {
 pub struct Change {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value, create revision and lease now; nothing if it was deleted.
+    /// The value, create revision and lease now; `None` if the key was deleted.
     pub now: Option<(Vec<u8>, i64, i64)>,
 }
 
@@ -90,7 +90,7 @@ impl Change {
 }
 
 impl Cluster {
-    /// All members are up and hear each other, and the first leads. `clock` is one for all of them.
+    /// Makes a cluster whose members are all up and reach each other, and whose first member leads. All share `clock`.
     ///
     /// # Panics
     ///
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// The member that leads, if any does.
+    /// Returns the member that leads, if there is one.
     pub fn leader(&self) -> Option<usize> {
         self.with(|state| state.leader)
     }
@@ -125,12 +125,12 @@ impl Cluster {
         self.with(|state| state.tally)
     }
 
-    /// The revision of what is agreed on.
+    /// Returns the revision of the agreed state.
     pub fn revision(&self) -> i64 {
         self.with(|state| state.store.revision())
     }
 
-    /// The keys below a prefix: path, value, create revision and lease, oldest first.
+    /// Returns the keys below a prefix: path, value, create revision and lease, oldest first.
     pub fn keys(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>, i64, i64)> {
         self.with(|state| {
             let request = crate::memory::proto::RangeRequest {
@@ -167,12 +167,12 @@ impl Cluster {
         })
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub fn leases(&self) -> usize {
         self.with(|state| state.store.leases().len())
     }
 
-    /// Keys whose leases were revoked early: create revision, and when. Each is reported once.
+    /// Returns the keys whose leases were revoked early, with the create revision and the time. Each is reported once.
     pub fn removed_early(&self) -> Vec<(i64, Duration)> {
         self.with(|state| std::mem::take(&mut state.removed_early))
     }
@@ -182,11 +182,11 @@ impl Cluster {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held but the tests themselves.
+        // Only the tests themselves panic while they hold the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at, or changes, the state as it is now, and notifies those who wait.
+    /// Reads or changes the present state, and notifies the waiting tasks.
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let now = self.now();
         let (done, changed) = {
@@ -211,7 +211,7 @@ impl Cluster {
         done
     }
 
-    /// Keeps the cluster's time going. One of them for each member that is up.
+    /// Advances the cluster's time. One such task runs for each member that is up.
     pub(crate) async fn beat(self) {
         let mut changed = self.changed.subscribe();
         loop {

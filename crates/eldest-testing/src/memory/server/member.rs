@@ -1,4 +1,4 @@
-//! Represents one member of the cluster as its clients see it, and what every answer and every stream of it obeys.
+//! Represents one member of the cluster as its clients see it, with the rules for all its answers and streams.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Before anything else: a stopped process takes no request, and one without a leader refuses those that want one.
+    /// Applies the first checks: a stopped process takes no request, and a member without a leader refuses requests
+    /// that require one.
     pub(super) async fn accept<T>(&self, request: &Request<T>) -> Result<(), Status> {
         self.cluster.thawed(self.me).await;
         if requires_leader(request) && self.cluster.knows_no_leader(self.me) {
@@ -25,7 +26,7 @@ impl Member {
         Ok(())
     }
 
-    /// The header with who answers; of the answer's own revision, if it has one.
+    /// Returns the header that names the answering member, with the answer's own revision if it has one.
     pub(super) fn signed(&self, header: Option<Header>) -> Header {
         let signature = self.cluster.header(self.me);
         let revision = header.map_or(0, |header| header.revision);
@@ -44,13 +45,13 @@ impl Member {
     }
 }
 
-/// As the client sets it with `with_require_leader`.
+/// Returns true if the client set `with_require_leader`.
 pub(super) fn requires_leader<T>(request: &Request<T>) -> bool {
     let value = request.metadata().get("hasleader");
     value.is_some_and(|value| value == "true")
 }
 
-/// Returns once a stream that requires a leader must end; never for others.
+/// Returns when a stream that requires a leader must end; never for other streams.
 pub(super) async fn leader_lost(member: &Member, required: bool) {
     if !required {
         return std::future::pending().await;

@@ -32,7 +32,7 @@
 //!
 //! Within a transaction etcd does not see that a range without an end overlaps a put. So one transaction can delete a
 //! key by such a range and create it again in the same revision. When that key is then compacted and read, etcd 3.7.2
-//! ends itself ("range failed to find revision pair"). The test does not ask for it.
+//! ends itself ("range failed to find revision pair"). The test never sends such a request.
 
 mod changes;
 mod check;
@@ -57,14 +57,15 @@ use tonic::transport::server::Connected;
 pub use cluster::{Change, Cluster, ClusterOptions, Tally};
 use member::Member;
 
-/// A page of large values overruns gRPC's default of 4 MiB; etcd sends without a limit and receives so much.
+/// A page of large values exceeds gRPC's default of 4 MiB. etcd sends without a limit and receives messages up to this
+/// size.
 const MAX_MESSAGE: usize = 2 << 20;
 
 /// Serves the clients of one member, for as long as connections come.
 ///
 /// # Errors
 ///
-/// Taking connections failed.
+/// Accepting connections failed.
 ///
 /// # Cancellation safety
 ///

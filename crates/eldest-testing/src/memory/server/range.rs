@@ -2,14 +2,14 @@
 
 use std::ops::Bound;
 
-/// The keys that a request means by its key and the end of its range.
+/// The keys that a request selects by its key and the end of its range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// This one.
+    /// This key alone.
     One(Vec<u8>),
-    /// From the first on, before the second.
+    /// All keys from the first on, before the second.
     Until(Vec<u8>, Vec<u8>),
-    /// From this one on.
+    /// All keys from this one on.
     From(Vec<u8>),
 }
 
@@ -26,7 +26,7 @@ impl Keys {
         matches!(self, Keys::Until(key, end) if key >= end)
     }
 
-    /// Returns the exact beginning of these keys, or the one key; `None` for another range.
+    /// Returns the one key, or the exact beginning of these keys; `None` for any other range.
     pub(crate) fn beginning(&self) -> Option<&[u8]> {
         match self {
             Keys::One(one) => Some(one),
@@ -48,7 +48,7 @@ impl Keys {
         }
     }
 
-    /// For a sorted map; the range is not empty.
+    /// Returns the bounds for a sorted map; the range is not empty.
     pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         match self {
             Keys::One(one) => (Bound::Included(one), Bound::Included(one)),

@@ -30,11 +30,11 @@ use crate::memory::proto::{
     PutResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
-/// `--max-request-bytes`.
+/// The default of `--max-request-bytes`.
 const MAX_REQUEST: usize = 3 << 19;
-/// Answers that a stream holds until the client takes them.
+/// The number of answers that a stream holds until the client takes them.
 const QUEUE: usize = 256;
-/// The version that the server says it is.
+/// The version that the server reports.
 const VERSION: &str = "3.7.0";
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -103,7 +103,7 @@ impl PbKvService for Member {
         let request = request.into_inner();
         check::txn(&request, self.cluster.most_operations())?;
         let mut answer = if store::reads_only(&request) {
-            // A serializable one would not wait; the library sends none.
+            // A serializable request would not wait, but the library sends none.
             self.cluster.read_index(self.me).await?;
             let read = |store: &store::Store, view| store.read_txn(&request, view);
             self.cluster.view(self.me, read)?
@@ -206,7 +206,7 @@ impl PbLeaseService for Member {
     }
 }
 
-/// One stream of renewals, answered in their order.
+/// Answers one stream of renewals in their order.
 async fn keep_alive(
     member: Member,
     leader: bool,
@@ -225,7 +225,7 @@ async fn keep_alive(
         };
         let Ok(Some(request)) = request else { return };
         member.cluster.thawed(member.me).await;
-        // Stamped before the renewal.
+        // The header is made before the renewal, as etcd does.
         let header = Some(member.header());
         let answer = member.cluster.renew(member.me, request.id).await;
         let answer = answer.map(|ttl| PbLeaseKeepAliveResponse {
@@ -313,7 +313,7 @@ impl PbMaintenanceService for Member {
     type SnapshotStream = Empty<Result<PbSnapshotResponse, Status>>;
 
     async fn status(&self, request: Request<PbStatusRequest>) -> Answer<PbStatusResponse> {
-        // The member answers for itself, leader or not.
+        // The member answers by itself, whether it leads or not.
         self.cluster.thawed(self.me).await;
         drop(request);
         let header = self.header();

@@ -18,7 +18,7 @@ use crate::memory::proto::{
 };
 use writer::Writer;
 
-/// One key at one revision; nothing if it was deleted there.
+/// One key at one revision; `None` if it was deleted there.
 type Version = (i64, Option<KeyValue>);
 
 /// The state that all members agree on.
@@ -29,16 +29,16 @@ pub(crate) struct Store {
     keys: BTreeMap<Vec<u8>, Vec<Version>>,
     log: BTreeMap<i64, Arc<[Event]>>,
     leases: BTreeMap<i64, Lease>,
-    /// The leases that were granted or have ended since somebody took note of it.
+    /// The leases that were granted or have ended since the last call of `take_moved`.
     moved: Vec<i64>,
 }
 
 /// A lease that was granted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// In seconds.
+    /// The TTL in seconds.
     pub(crate) ttl: i64,
-    /// Its keys.
+    /// The keys of the lease.
     pub(crate) keys: BTreeSet<Vec<u8>>,
 }
 
@@ -83,7 +83,7 @@ impl Store {
         self.log.range(range).map(|(at, events)| (*at, events))
     }
 
-    /// The key as it was at that revision.
+    /// Returns the key as it was at that revision.
     pub(crate) fn at(&self, key: &[u8], revision: i64) -> Option<&KeyValue> {
         version(self.keys.get(key)?, revision)
     }
@@ -98,7 +98,7 @@ impl Store {
             .collect()
     }
 
-    /// Reads at the view's revision, or at the earlier one that is asked for.
+    /// Reads at the view's revision, or at the earlier one that the request names.
     pub(crate) fn range(&self, request: &RangeRequest, view: i64) -> Result<RangeResponse, Status> {
         self.readable(request.revision, view)?;
         let mut answer = self.read(request, view);
@@ -150,7 +150,7 @@ impl Store {
             let mut kv = kv.clone();
             if request.keys_only {
                 kv.value.clear();
-                // From 3.7 on etcd looks at the key alone, unless it has to sort by value.
+                // From 3.7 on etcd reads the key alone, unless it has to sort by value.
                 if request.sort_target != SortTarget::Value as i32 {
                     kv.lease = 0;
                 }
@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// Forgets what was before that revision.
+    /// Removes the history before that revision.
     pub(crate) fn compact(&mut self, revision: i64) -> Result<(), Status> {
         if revision <= self.compacted {
             return Err(errors::compacted());
@@ -196,7 +196,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a lease; its keys go in one revision.
+    /// Ends a lease, and deletes its keys in one revision.
     pub(crate) fn revoke(&mut self, id: i64) -> Result<(), Status> {
         let lease = self.leases.remove(&id).ok_or_else(errors::lease_not_found);
         let keys = lease?.keys;
@@ -248,7 +248,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// A transaction that [`reads_only`], as of the view.
+    /// Carries out a transaction that [`reads_only`], as of the view.
     pub(crate) fn read_txn(&self, request: &TxnRequest, view: i64) -> Result<TxnResponse, Status> {
         let mut path = Vec::new();
         self.compare(request, view, &mut path);
@@ -263,14 +263,14 @@ impl Store {
         Ok(answer)
     }
 
-    /// A read within a transaction.
+    /// Carries out a read within a transaction.
     fn range_in_txn(&self, range: &RangeRequest, view: i64) -> RangeResponse {
         let mut answer = self.read(range, view);
         answer.header = Some(revision_alone(view));
         answer
     }
 
-    /// Which branches are taken, in the order of the transactions: decided before anything is done.
+    /// Decides which branches are taken, in the order of the transactions, before any operation is carried out.
     fn compare(&self, request: &TxnRequest, view: i64, path: &mut Vec<bool>) {
         let holds = request
             .compare
@@ -295,7 +295,7 @@ impl Store {
         found.into_iter().all(|kv| holds_for(compare, kv))
     }
 
-    /// Refuses what can be judged only once the branch is known.
+    /// Refuses operations that can be judged only once the branch is known.
     fn may(
         &self,
         request: &TxnRequest,
@@ -307,7 +307,7 @@ impl Store {
             match &op.request {
                 Some(Request::RequestRange(range)) => {
                     self.readable(range.revision, view)?;
-                    // Within a transaction a negative one is not "now".
+                    // Within a transaction a negative revision does not mean the present one.
                     if range.revision < 0 && range.revision < self.compacted {
                         return Err(errors::compacted());
                     }
@@ -346,7 +346,7 @@ fn version(versions: &[Version], revision: i64) -> Option<&KeyValue> {
     kv.as_ref()
 }
 
-/// Does what the branches that are taken ask for, in their order; `operation` does all but the transactions within.
+/// Carries out the operations of the taken branches in their order; `operation` does all but the transactions within.
 fn run(
     request: &TxnRequest,
     path: &mut dyn Iterator<Item = bool>,
@@ -381,7 +381,7 @@ fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     }
 }
 
-/// Answers within a transaction name no member.
+/// Returns a header without a member, because answers within a transaction name none.
 fn revision_alone(revision: i64) -> Header {
     Header {
         revision,
@@ -436,7 +436,7 @@ fn holds_for(compare: &Compare, kv: &KeyValue) -> bool {
     }
 }
 
-/// A stable sort; without an order, by the target if that is not the key.
+/// Sorts stably; without an order, by the target if that is not the key.
 fn sort(found: &mut [&KeyValue], order: i32, target: i32) {
     if order == 0 && target == 0 {
         return;

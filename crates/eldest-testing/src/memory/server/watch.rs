@@ -14,9 +14,9 @@ use super::range::Keys;
 use super::store::Store;
 use crate::memory::proto::{Event, EventType, Header};
 
-/// A watch that begins in the past is served by a round that etcd makes so often.
+/// How often etcd serves watches that begin in the past.
 const ROUND: Duration = Duration::from_millis(100);
-/// At most so many revisions are reported in one message of a watch that catches up.
+/// The maximum number of revisions in one message of a watch that catches up.
 const BATCH: usize = 1000;
 /// The watch id of answers that concern no watch.
 const NONE: i64 = -1;
@@ -29,14 +29,14 @@ struct Watch {
     prev_kv: bool,
     no_put: bool,
     no_delete: bool,
-    /// The revision that it was created for; 0: from then on.
+    /// The revision that the watch was created for; 0 means the present one.
     start: i64,
     /// The next revision to report.
     next: i64,
-    /// When a watch that began in the past is served.
+    /// The time at which a watch that began in the past is served.
     catches_up: Option<Instant>,
-    /// The watch was answered that its revision is compacted. Until its client cancels it, it keeps its id, and the stream from
-    /// telling progress.
+    /// True if the watch was answered that its revision is compacted. Until its client cancels it, it keeps its id, and
+    /// the stream reports no progress.
     compacted: bool,
 }
 
@@ -44,7 +44,7 @@ struct Stream {
     member: Member,
     watches: BTreeMap<i64, Watch>,
     interests: Interests,
-    /// When each watch that began in the past receives what it missed.
+    /// The time at which each watch that began in the past receives the events that it missed.
     late: BTreeSet<(Instant, i64)>,
     /// The revision up to which all other watches have received everything.
     reported: i64,
@@ -75,7 +75,7 @@ pub(crate) async fn serve(
                 None => std::future::pending().await,
             }
         };
-        // A stream that hangs takes no requests either.
+        // A stream that hangs reads no requests either.
         let hangs = member.cluster.watched(member.me, |_, _| ()).is_none();
         let request = tokio::select! {
             biased;
@@ -155,7 +155,7 @@ impl Stream {
         }
     }
 
-    /// Opens the watch under that id, or under a free one if it is 0, or says why not.
+    /// Opens the watch under that id, or under a free one if the id is 0, or answers why not.
     fn create(&mut self, id: i64, mut watch: Watch) -> PbWatchResponse {
         let view = self.member.cluster.view(self.member.me, |_, view| view);
         let mut answer = self.message(view, id);
@@ -185,7 +185,7 @@ impl Stream {
         answer
     }
 
-    /// Why such a watch is not opened.
+    /// Returns why such a watch is not opened.
     fn refused(&self, id: i64, watch: &Watch) -> Option<&'static str> {
         if watch.start < 0 {
             Some("etcdserver: mvcc: required revision has been compacted")
@@ -201,7 +201,7 @@ impl Stream {
     /// Returns the pending messages: first to the watches that catch up, then by revision.
     fn pending_messages(&mut self) -> Vec<PbWatchResponse> {
         let (cluster, me) = (self.member.cluster.clone(), self.member.me);
-        // Nothing, while the watches of the member are stalled.
+        // There are none while the watches of the member are stalled.
         let reports = cluster.watched(me, |store, view| {
             let mut reports = self.catch_up(store, view);
             self.follow(store, view, &mut reports);
@@ -290,7 +290,7 @@ struct Report {
 }
 
 impl Watch {
-    /// Returns true if it receives what happened at that revision, together with the others.
+    /// Returns true if the watch receives the events of that revision together with the others.
     fn follows(&self, revision: i64) -> bool {
         self.catches_up.is_none() && !self.compacted && self.next <= revision
     }
@@ -330,7 +330,8 @@ impl Watch {
         self.next = view + 1;
     }
 
-    /// The event as the watch receives it, unless it concerns other keys or is of a kind that was not asked for.
+    /// Returns the event as the watch receives it, unless it concerns other keys or is of a kind that the watch
+    /// excludes.
     fn of_interest(&self, event: &Event, store: &Store) -> Option<Event> {
         let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
         let deleted = event.r#type == EventType::Delete as i32;
@@ -381,7 +382,7 @@ impl Interests {
         }
     }
 
-    /// The watches that may be concerned by a change of that key, in no certain order.
+    /// Returns the watches that a change of that key may concern, in no certain order.
     fn in_key(&self, key: &[u8]) -> Vec<i64> {
         let beginnings = (0..=key.len()).filter_map(|end| self.beginnings.get(&key[..end]));
         let ids = beginnings.flatten().chain(&self.ranges);
@@ -419,7 +420,7 @@ mod tests {
         let looks = (0..WATCHES).map(|id| found(&interests, &format!("e{id}/a")).len());
         assert_eq!(looks.sum::<usize>(), 2 * WATCHES as usize);
         assert_eq!(found(&interests, "e7/b"), [7]);
-        // A range that is no prefix is looked at for every key.
+        // A range that is no prefix is checked for every key.
         interests.add(&Keys::new(b"e", b"g"), -1);
         interests.add(&Keys::new(b"e7", &[0]), -2);
         assert_eq!(found(&interests, "e7/b"), [-2, -1, 7]);

@@ -1,4 +1,4 @@
-//! Leads many elections with as few bare calls as etcd allows, several under way at once: the *limit* of `many`.
+//! Leads many elections with as few bare calls as etcd allows, several at the same time: the *limit* of `many`.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use tokio::sync::mpsc;
 
 use crate::peer::Context;
 
-/// As many elections in one transaction as etcd takes: of 128 operations two for each.
+/// The number of elections in one transaction: each needs two of etcd's 128 operations.
 const IN_ONE: usize = 64;
-/// Transactions under way on all connections together.
+/// The number of transactions in flight on all connections together.
 const AT_ONCE: usize = 16;
-/// Connections for transactions, and as many for watches. More made it no faster, with two processors.
+/// The number of connections for transactions, and of those for watches. More did not make it faster with two
+/// processors.
 const CONNECTIONS: usize = 2;
-/// So long may etcd take for one more watch.
+/// How long etcd may take for one more watch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The keys of many elections, and the watches of them if there are any.
+/// The keys of many elections, and their watches if there are any.
 pub(super) struct Bare {
     clients: Vec<Client>,
     lease: i64,
@@ -30,7 +31,7 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    /// With watches, each election is watched from the moment at which its key is put.
+    /// Connects. With watches, each election is watched from the moment at which its key is put.
     pub(super) async fn connect(context: &Context, lease: i64, with_watches: bool) -> Result<Self> {
         let (mut clients, mut watches) = (Vec::new(), Vec::new());
         for _ in 0..CONNECTIONS {
@@ -46,7 +47,8 @@ impl Bare {
         })
     }
 
-    /// Puts a key for each of `n` elections and reads who stands first; with watches, returns once etcd has begun all of them.
+    /// Puts a key for each of `n` elections and reads the first candidate of each. With watches, returns once etcd has
+    /// begun all of them.
     pub(super) async fn lead(&mut self, prefix: &str, n: usize) -> Result<()> {
         let batches = (0..n).step_by(IN_ONE).enumerate().map(|(at, first)| {
             let mut client = self.clients[at % self.clients.len()].clone();
@@ -88,7 +90,7 @@ impl Bare {
     }
 }
 
-/// One transaction that joins those elections.
+/// Returns one transaction that joins those elections.
 fn join(prefix: &str, numbers: std::ops::Range<usize>, lease: i64) -> Txn {
     let mut compares = Vec::new();
     let mut operations = Vec::new();
@@ -103,7 +105,7 @@ fn join(prefix: &str, numbers: std::ops::Range<usize>, lease: i64) -> Txn {
     Txn::new().when(compares).and_then(operations)
 }
 
-/// Looks at the answer, as every leader must: in how many elections a key was put and stands alone.
+/// Reads the answer, as every leader must: returns the number of elections in which a key was put and is the only one.
 fn leads(joined: &TxnResponse) -> usize {
     let responses = joined.op_responses().into_iter();
     let alone = responses.filter(|response| match response {
@@ -117,19 +119,19 @@ fn leads(joined: &TxnResponse) -> usize {
 /// Watches of one stream: one for each election, as the library has them.
 struct Watches {
     sender: WatchRequestSender,
-    /// The numbers of those that etcd has begun.
+    /// Receives the numbers of the watches that etcd has begun.
     begun: mpsc::UnboundedReceiver<i64>,
     /// The watches that were created and not cancelled.
     there: Vec<i64>,
 }
 
 impl Watches {
-    /// With one watch that stays: a stream has no other beginning.
+    /// Opens a stream with one watch that stays, because a stream cannot begin without one.
     async fn open(client: &mut Client) -> Result<Self> {
         let stream = client.watch("nothing", None).await?;
         let (sender, mut stream) = stream.split();
         let (tell, begun) = mpsc::unbounded_channel();
-        // A task of its own: etcd takes no more requests while its answers are not read.
+        // A task of its own reads the answers: etcd takes no more requests while they are unread.
         tokio::spawn(async move {
             while let Ok(Some(message)) = stream.message().await {
                 if message.created() && tell.send(message.watch_id()).is_err() {

@@ -26,14 +26,14 @@ const CALLERS: [(Method, Way); 6] = [
     (Method::GET, Way::Route),
     (Method::GET, Way::Nodes),
 ];
-/// More requests than one caller sends.
+/// The distance between the numbers of two callers, which is more than one caller's requests.
 const NUMBERS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy)]
 enum Way {
-    /// By the routed client.
+    /// The caller uses the routed client.
     Route,
-    /// Whatever node, in turns.
+    /// The caller sends to all nodes in turns.
     Nodes,
 }
 
@@ -45,18 +45,18 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// The number that names a request to the nodes.
+    /// Returns the number that names a request to the nodes.
     pub(super) fn request(caller: u64, number: u64) -> u64 {
         caller * NUMBERS + number
     }
 
-    /// Returns true if its method allows to send it again after somebody may have worked on it.
+    /// Returns true if the method allows to send the request again after a handler may have worked on it.
     pub(super) fn is_idempotent(&self) -> bool {
         let caller = CALLERS.get((self.request / NUMBERS) as usize);
         caller.is_some_and(|(method, _)| method.is_idempotent())
     }
 
-    /// As an answer has it.
+    /// Returns the request as numbers for an answer.
     pub(super) fn written(&self) -> [f64; 2] {
         [self.request as f64, f64::from(u8::from(self.answered))]
     }
@@ -169,7 +169,7 @@ pub(super) async fn many(
     asked.answer(Ok(answer))
 }
 
-/// One request after the other.
+/// Sends one request after the other.
 async fn load(
     caller: u64,
     method: Method,

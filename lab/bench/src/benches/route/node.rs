@@ -1,4 +1,4 @@
-//! A node of the bench `route`: it stands in the election, takes requests while it leads, and passes others on.
+//! A node of the bench `route`: a candidate that takes requests while it leads, and passes others on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::net::TcpListener;
 
 use crate::peer::{Asked, Context};
 
-/// How long a node works on a request of the load, so that hand-overs meet requests under way.
+/// How long a node works on a request of the load, so that requests are in progress during hand-overs.
 const WORK: Duration = Duration::from_millis(2);
 
-/// The requests that were taken.
+/// The numbers of the requests that the node carried out.
 type Taken = Arc<Mutex<Vec<u64>>>;
 
-/// Answers what the bench asks of a node.
+/// Answers the bench's questions to a node.
 pub(super) async fn serve(context: &Context, mut asked: Asked, name: &str) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;

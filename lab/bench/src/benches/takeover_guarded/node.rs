@@ -1,5 +1,5 @@
-//! The processes of `takeover/guarded`: one that stands in many elections under a guard, one that has many sessions, and the
-//! agent.
+//! The processes of `takeover/guarded`: one that is a candidate in many elections under a guard, one that has many
+//! sessions, and the agent.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::peer::{Asked, Context};
 use crate::standing::wall_now;
 
-/// Sessions that connect at a time.
+/// The number of sessions that connect at the same time.
 const AT_ONCE: usize = 16;
 
-/// Answers until nobody asks any more.
+/// Answers questions until the bench closes the connection.
 pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
     let mut node = Node {
         context,
@@ -29,7 +29,7 @@ pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         asked.answer(node.answer(&words).await)?;
     }
-    // A limit's process leaves its key to its lease, as every killed one does.
+    // The process of the limit leaves its key to its lease, as every killed process does.
     try_join_all(node.sessions.iter().map(Session::close)).await?;
     Ok(())
 }
@@ -75,7 +75,7 @@ impl Node {
                 Ok(vec![wall_now()?])
             }
             ["sessions", count] => {
-                self.stand_apart(count.parse()?).await?;
+                self.join_apart(count.parse()?).await?;
                 Ok(Vec::new())
             }
             _ => bail!("no question {words:?}"),
@@ -99,8 +99,8 @@ impl Node {
         Ok(Session::connect(&self.context.endpoints, options).await?)
     }
 
-    /// Stands in an election of its own with each of many sessions.
-    async fn stand_apart(&mut self, count: usize) -> Result<()> {
+    /// Joins an election of its own with each of many sessions.
+    async fn join_apart(&mut self, count: usize) -> Result<()> {
         let this = &*self;
         let standing = (0..count).map(|number| async move {
             let session = this.session().await?;

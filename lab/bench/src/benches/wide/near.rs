@@ -15,30 +15,31 @@ use crate::run::Run;
 use crate::samples::Samples;
 
 const SITES: usize = 3;
-/// The data centre of the node, by the number of its member; and the one of etcd's leader.
+/// The number of the node's data centre, which is that of its member; and the number of etcd's leader's.
 const OWN: usize = 0;
 const FAR: usize = 1;
-/// Any: no packet is lost.
+/// Any seed will do, because no packet is lost.
 const SEED: u64 = 1;
-/// When etcd's leader is asked for again.
+/// How often etcd's leader is determined again.
 const LOOK: Duration = Duration::from_millis(100);
 const TRIES: usize = 100;
-/// Through the near member, in round trips: the renewal to etcd's leader, the read that confirms it, and what that leader asks
-/// its majority for it. Half a one is for what the machine needs.
+/// The target through the near member, in round trips: the renewal to etcd's leader, the read that confirms it, and the
+/// leader's own round trip to its majority. Half a round trip is for the machine.
 const RENEWAL: f64 = 3.5;
-/// Through a member that is neither near nor etcd's leader: one more for each of the two requests.
+/// The target through a member that is neither near nor etcd's leader: one more round trip for each of the two
+/// requests.
 const RENEWAL_LOST: f64 = 5.75;
-/// Through the near member: the delete goes to etcd's leader, and from there to its majority.
+/// The target through the near member: the delete goes to etcd's leader, and from there to its majority.
 const HANDOVER: f64 = 2.5;
 const HANDOVER_LOST: f64 = 3.75;
 const AGAIN: &str = "near back, used again";
-/// In seconds; the page says: usually within a minute.
+/// The target in seconds; the guide says: usually within a minute.
 const BACK: f64 = 60.0;
 
 /// The times measured in one phase.
 #[derive(Default)]
 struct Phase {
-    /// In milliseconds.
+    /// The durations of renewals, in milliseconds.
     renewals: Samples,
     handovers: Samples,
 }
@@ -47,10 +48,11 @@ struct Figures {
     before: Phase,
     lost: Phase,
     back: Phase,
-    /// From the loss until the next member is used, and from the return until the near one is used again, in seconds.
+    /// The time from the loss until the next member is used, or from the return until the near one is used again, in
+    /// seconds.
     away: f64,
     again: f64,
-    /// Terms that ended and that nobody ended.
+    /// The number of terms that ended although no node ended them.
     ended: usize,
 }
 
@@ -58,7 +60,7 @@ pub(super) fn measure(run: &mut Run<'_>, milliseconds: usize) -> Result<()> {
     if !run.options.wants("eldest") {
         return Ok(());
     }
-    // A machine that lacks the requirements says so once, and the other benches run.
+    // A machine that lacks the requirements reports that once, and the other benches run.
     if let Err(error) = tokio::task::block_in_place(|| apart(|| Ok(()))) {
         run.report.say(format_args!("  skipped near: {error}"));
         return Ok(());
@@ -126,7 +128,7 @@ fn report(run: &mut Run<'_>, milliseconds: usize, figures: &Figures) {
         .count(ended, "terms ended", figures.ended as f64, 0.0);
 }
 
-/// In a namespace of its own, with a runtime of its own.
+/// Runs in a namespace and with a runtime of its own.
 async fn scene(milliseconds: usize, samples: usize) -> Result<Figures> {
     let round_trip = Duration::from_millis(milliseconds as u64);
     let way = Way {
@@ -168,7 +170,7 @@ async fn scene(milliseconds: usize, samples: usize) -> Result<Figures> {
     })
 }
 
-/// On return, etcd's leader is in another data centre than the node.
+/// Moves etcd's leader to another data centre than the node's.
 async fn far_leader(cluster: &EtcdCluster) -> Result<()> {
     let status = cluster.members()[FAR].client().await.status().await?;
     let wanted = status.header().context("a header")?.member_id();
@@ -177,7 +179,7 @@ async fn far_leader(cluster: &EtcdCluster) -> Result<()> {
         if leader == FAR {
             return Ok(());
         }
-        // Refused while the other one is behind.
+        // etcd refuses this while the other member is behind.
         let mut client = cluster.members()[leader].client().await;
         let _ = client.move_leader(wanted).await;
         tokio::time::sleep(LOOK).await;
@@ -185,7 +187,7 @@ async fn far_leader(cluster: &EtcdCluster) -> Result<()> {
     anyhow::bail!("etcd's leader stays where it is")
 }
 
-/// The node's process, which is in the data centre of the first member.
+/// Starts the node's process in the data centre of the first member.
 async fn node(wire: &Wire, cluster: &EtcdCluster) -> Result<Peer> {
     let enter = wire.sites()[OWN].command();
     let (program, words) = enter.split_first().context("a command")?;

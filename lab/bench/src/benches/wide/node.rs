@@ -16,14 +16,14 @@ use crate::samples::nanos;
 
 /// The peer's name.
 pub(super) const NEAR: &str = "near";
-/// Renewed every 2 s; as long as the request timeout of a distance allows.
+/// The TTL: renewals come every 2 s, and it allows the request timeout of such a distance.
 const TTL: Duration = Duration::from_secs(6);
-/// When the endpoints and the renewals are looked at again.
+/// How often the endpoints and the renewals are checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// Between two hand-overs: the one that resigned has joined again.
+/// The pause between two hand-overs, in which the session that resigned joins again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The times of the renewals since somebody asked.
+/// The durations of the renewals since the bench last asked.
 static RENEWALS: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
 
 pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
@@ -32,7 +32,7 @@ pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
     while let Some(words) = asked.next().await? {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match (&words[..], &mut node) {
-            (["stand", milliseconds], None) => match stand(&context, milliseconds).await {
+            (["stand", milliseconds], None) => match start_node(&context, milliseconds).await {
                 Ok(stands) => {
                     node = Some(stands);
                     Ok(Vec::new())
@@ -58,12 +58,12 @@ struct Node {
     /// The term that must not end.
     held: Leadership,
     _holds: Candidate,
-    /// The candidate of the session that leads is the first.
+    /// The candidates of both sessions; the first one leads.
     passing: [Candidate; 2],
     leads: Leadership,
 }
 
-async fn stand(context: &Context, milliseconds: &str) -> Result<Node> {
+async fn start_node(context: &Context, milliseconds: &str) -> Result<Node> {
     let round_trip = Duration::from_millis(milliseconds.parse()?);
     let session = async |name: &str| {
         let options = SessionOptions::new(name).wan(round_trip).ttl(TTL);
@@ -113,7 +113,7 @@ impl Node {
                 }
                 Ok(Vec::new())
             }
-            // A number for each.
+            // A number for each answer.
             ["ended"] => Ok(if self.held.is_valid() {
                 Vec::new()
             } else {
@@ -153,7 +153,7 @@ fn renewals() -> std::sync::MutexGuard<'static, Vec<Duration>> {
     RENEWALS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hears of renewals, and takes no part in spans.
+/// Records events of renewals, and ignores spans.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -205,7 +205,7 @@ impl Visit for Took {
     }
 }
 
-/// A duration as `Debug` writes it, such as `41.3ms`.
+/// Parses a duration as `Debug` writes it, such as `41.3ms`.
 fn duration(text: &str) -> Option<Duration> {
     let at = text.find(|letter: char| letter.is_alphabetic())?;
     let (number, unit) = text.split_at(at);

@@ -1,4 +1,5 @@
-//! Evacuated data centres: their members give their partitions to those elsewhere, and take them back.
+//! Tests evacuated data centres: their members release their partitions to members elsewhere, and take them back
+//! afterwards.
 
 use crate::tests::asks::{ms, secs};
 use crate::tests::{GRACE, TTL};
@@ -60,7 +61,7 @@ fn members_that_are_all_evacuated_share_as_ever() {
             .flat_map(|n| &n.terms)
             .all(|t| t.reason.is_none())
     );
-    // Somebody elsewhere takes all, and those who are left take them back when it goes.
+    // A member elsewhere takes all partitions, and the others take them back when it leaves.
     w.add_node();
     w.nodes[2].home = West;
     w.join_partitions(2, COUNT);
@@ -74,7 +75,7 @@ fn members_that_are_all_evacuated_share_as_ever() {
 }
 
 #[test]
-fn a_member_that_cannot_see_the_order_shares_as_before_and_so_do_the_others() {
+fn member_that_cannot_see_the_order_does_not_change_the_sharing() {
     for blind in 0..2 {
         let mut w = World::new(3, 1);
         w.forbid(blind, MARKS, false);
@@ -92,7 +93,7 @@ fn a_member_that_cannot_see_the_order_shares_as_before_and_so_do_the_others() {
 }
 
 #[test]
-fn the_last_member_elsewhere_steps_aside_for_evacuated_ones_if_its_work_does_not_end() {
+fn last_member_elsewhere_steps_aside_if_its_work_does_not_end() {
     let mut w = sharing(&[East, Nowhere]);
     w.evacuate(East, None);
     w.until("all are the other's", secs(5), |w| {

@@ -1,4 +1,4 @@
-//! Tests partitions whose keys others delete or overwrite.
+//! Tests partitions whose keys other clients delete or overwrite.
 
 use crate::tests::asks::{ms, releases, secs};
 use crate::tests::{GRACE, TTL};
@@ -9,7 +9,7 @@ use eldest_core::action::Ask;
 use eldest_core::partitions::member_key;
 
 #[test]
-fn a_key_that_is_deleted_while_the_view_has_a_gap_is_lost_at_once() {
+fn key_deleted_while_the_view_has_a_gap_is_lost_at_once() {
     let mut w = World::with_partitions(1, 4);
     let (partition, key) = w.any_of(0, 4);
     w.disturb_watches(0, true);
@@ -19,7 +19,7 @@ fn a_key_that_is_deleted_while_the_view_has_a_gap_is_lost_at_once() {
         |ask| matches!(ask, Ask::List { .. }),
         Fate::RequestLost,
     );
-    // Missed: only a read could tell that it does not matter.
+    // The watch misses this write; only a read can show that it does not matter.
     w.store.put(&(*b"p/4/garbage").into(), b"", 0);
     w.run(ms(150));
     w.delete(&key);
@@ -46,13 +46,13 @@ fn owner_whose_keys_are_deleted_unwatched_notices_at_the_next_renewal() {
 }
 
 #[test]
-fn a_key_put_again_while_work_of_the_lost_term_goes_on_is_taken_away() {
+fn key_put_again_during_work_of_the_lost_term_is_deleted() {
     let mut w = World::with_partitions(2, 8);
-    // No sweep follows that would find it.
+    // No later sweep would find the key.
     w.run(TTL * 3);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 8);
-    // As a take would that came late.
+    // A late take would do the same.
     w.recreate(&key, w.nodes[0].lease().unwrap());
     w.until("the other owns it", GRACE + secs(2), |w| {
         w.loads(8)[1] == 5 && w.all_owned(8)
@@ -60,7 +60,7 @@ fn a_key_put_again_while_work_of_the_lost_term_goes_on_is_taken_away() {
 }
 
 #[test]
-fn a_key_that_is_deleted_after_its_lease_was_lost_is_waited_for() {
+fn deletion_of_a_key_after_the_loss_of_its_lease_is_awaited() {
     let mut w = World::with_partitions(1, 4);
     w.relink(0, |l| l.requests_lost = true);
     w.until("given up", TTL, |w| w.count(0, releases) > 0);
@@ -71,7 +71,7 @@ fn a_key_that_is_deleted_after_its_lease_was_lost_is_waited_for() {
 }
 
 #[test]
-fn a_member_whose_key_was_deleted_joins_again_and_keeps_what_it_owns() {
+fn member_whose_key_was_deleted_rejoins_and_keeps_its_partitions() {
     let mut w = World::with_partitions(2, 8);
     let tokens = w.elected.len();
     let key = w.nodes[0].candidate(&prefix_of(8)).unwrap().0;
@@ -85,7 +85,7 @@ fn a_member_whose_key_was_deleted_joins_again_and_keeps_what_it_owns() {
 }
 
 #[test]
-fn a_key_that_somebody_wrote_over_unseen_is_taken_away_after_its_lease_is_gone() {
+fn key_overwritten_unseen_is_deleted_after_its_lease_is_gone() {
     let mut w = World::with_partitions(1, 4);
     let (_, key) = w.any_of(0, 4);
     w.relink(0, |l| l.watches_stalled = true);
@@ -101,7 +101,7 @@ fn a_key_that_somebody_wrote_over_unseen_is_taken_away_after_its_lease_is_gone()
 }
 
 #[test]
-fn a_key_that_somebody_wrote_over_goes_when_its_time_is_over_though_the_lease_was_lost_and_the_work_goes_on()
+fn overwritten_key_is_deleted_at_its_deadline_after_the_lease_is_lost()
  {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;

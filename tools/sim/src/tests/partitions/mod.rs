@@ -1,4 +1,4 @@
-//! Members that share partitions: rules in one story each, and random schedules of faults.
+//! Tests members that share partitions: rules in one story each, and random schedules of faults.
 
 mod evacuating;
 mod meddling;
@@ -18,10 +18,10 @@ use eldest_core::kv::Entry;
 use eldest_core::partitions::{KeyKind, kind_of, partition_key};
 use eldest_core::reason::EndReason;
 
-/// How many partitions random schedules share.
+/// The number of partitions in random schedules.
 const COUNT: u32 = 9;
 
-/// From the end of all faults until every partition is owned.
+/// The time from the end of all faults until every partition is owned.
 const RECOVERY: Duration = Duration::from_millis(3500);
 
 impl World {
@@ -35,7 +35,7 @@ impl World {
         entries.filter_map(partition).collect()
     }
 
-    /// How many partitions each node acts for.
+    /// Returns how many partitions each node acts for.
     pub(super) fn loads(&self, count: u32) -> Vec<usize> {
         let prefix = prefix_of(count);
         let load = |node: &crate::world::node::Node| {
@@ -45,7 +45,7 @@ impl World {
         self.nodes.iter().map(load).collect()
     }
 
-    /// How many members' keys stand.
+    /// Returns how many members have keys.
     fn members(&self, count: u32) -> usize {
         let of_member = [&prefix_of(count)[..], b"m-"].concat();
         let keys = self.store.keys.keys();
@@ -56,7 +56,7 @@ impl World {
         self.loads(count).iter().sum::<usize>() == count as usize
     }
 
-    /// Everything owned by those who share, evenly.
+    /// Returns true if the members own all partitions, evenly.
     fn even(&self, count: u32, nodes: &[usize]) -> bool {
         let loads = self.loads(count);
         let among: Vec<_> = nodes.iter().map(|node| loads[*node]).collect();
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// So many share, and it has settled.
+    /// Makes a settled world with so many members.
     pub(in crate::tests) fn with_partitions(nodes: usize, count: u32) -> Self {
         let mut w = World::new(nodes, 1);
         for node in 0..nodes {
@@ -118,7 +118,7 @@ impl World {
         (partition, partition_key(&prefix_of(count), partition))
     }
 
-    /// Returns true if the node gives up its partitions; it cannot share again meanwhile.
+    /// Returns true if the node is releasing its partitions; it cannot share again meanwhile.
     fn is_leaving(&self, node: usize) -> bool {
         let n = &self.nodes[node];
         let candidate = n
@@ -139,7 +139,7 @@ impl World {
 }
 
 impl World {
-    /// One more node, which shares as well.
+    /// Adds a node, which shares as well.
     fn share_more(&mut self, count: u32) {
         self.add_node();
         let node = self.nodes.len() - 1;

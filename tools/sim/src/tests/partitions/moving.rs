@@ -10,7 +10,7 @@ use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
 
 #[test]
-fn who_is_alone_owns_everything_in_few_requests() {
+fn lone_member_owns_everything_in_few_requests() {
     let mut w = World::with_partitions(1, 300);
     assert_eq!(w.count(0, takes), 3, "127 at a time");
     w.run(secs(20));
@@ -19,7 +19,7 @@ fn who_is_alone_owns_everything_in_few_requests() {
 }
 
 #[test]
-fn partitions_of_a_node_that_died_are_owned_again_when_its_lease_has_expired() {
+fn partitions_of_a_dead_node_are_owned_again_after_its_lease_expires() {
     let mut w = World::with_partitions(3, 16);
     w.kill(0);
     let before = w.now;
@@ -30,7 +30,7 @@ fn partitions_of_a_node_that_died_are_owned_again_when_its_lease_has_expired() {
 }
 
 #[test]
-fn who_joins_is_given_its_share_and_nothing_else_moves() {
+fn joining_member_gets_its_share_and_nothing_else_moves() {
     let mut w = World::with_partitions(2, 12);
     w.share_more(12);
     let terms = w.elected.len();
@@ -41,7 +41,7 @@ fn who_joins_is_given_its_share_and_nothing_else_moves() {
 }
 
 #[test]
-fn a_move_takes_no_longer_than_the_grace_period_whatever_the_work_does() {
+fn move_takes_at_most_the_grace_period_despite_stubborn_work() {
     let mut w = World::with_partitions(2, 12);
     for node in 0..2 {
         w.nodes[node].work = Work::Never;
@@ -58,7 +58,7 @@ fn a_move_takes_no_longer_than_the_grace_period_whatever_the_work_does() {
 }
 
 #[test]
-fn who_leaves_gives_up_its_partitions_within_the_grace_period() {
+fn leaving_member_releases_its_partitions_within_the_grace_period() {
     for works in [Work::After(ms(100)), Work::Never] {
         let mut w = World::with_partitions(3, 12);
         w.nodes[0].work = works;
@@ -85,7 +85,7 @@ fn a_session_that_closes_hands_its_partitions_over_before_its_lease_goes() {
 }
 
 #[test]
-fn who_closes_hands_each_partition_over_when_its_own_work_has_ended() {
+fn closing_member_hands_each_partition_over_when_its_work_has_ended() {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;
     let (partition, key) = w.any_of(0, 8);
@@ -141,7 +141,7 @@ fn another_count_is_refused_while_members_of_the_first_are_there() {
 }
 
 #[test]
-fn thirty_members_own_all_in_time_though_some_die_are_stopped_join_and_leave() {
+fn thirty_members_own_all_in_time_despite_deaths_stops_joins_and_departures() {
     const COUNT: u32 = 240;
     let mut w = World::with_partitions(3, COUNT);
     for _ in 3..30 {

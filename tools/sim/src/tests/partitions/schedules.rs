@@ -1,4 +1,4 @@
-//! Random schedules of faults, after which every partition is owned.
+//! Tests random schedules of faults, after which every partition is owned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +124,7 @@ fn meddle(w: &mut World, step: Step) {
     let lease = w.nodes[step.node].lease();
     match (step.what, key, lease) {
         (Kind::DeleteHeld, Some(key), _) => w.delete(&key),
-        // The member's own.
+        // The key is the member's own.
         (Kind::Delete, _, Some(lease)) => {
             w.delete(&member_key(&prefix_of(COUNT), lease));
         }
@@ -157,7 +157,8 @@ impl Schedule {
         w
     }
 
-    /// After the faults everybody shares, every partition is owned in time, and it settles.
+    /// Lets all members share after the faults, and checks that every partition is owned in time and that the world
+    /// settles.
     fn settle(w: &mut World) {
         w.run(HEALED.saturating_sub(w.now.since(Time::ZERO)));
         w.tidy();
@@ -183,7 +184,7 @@ impl Schedule {
         assert_eq!(terms, w.elected.len(), "nothing happens, nothing moves");
     }
 
-    /// A term whose key somebody took away is trusted for so long at most.
+    /// Checks how long a term is trusted whose key another client deleted.
     fn check_meddled(&self, meddling: &[Step]) {
         let mut w = self.world();
         for &step in meddling {
@@ -209,7 +210,7 @@ fn terms_of_partitions_that_share_a_token_are_distinguished() {
         for_ms,
         what: Kind::Recreate,
     };
-    // Two of one take, the one early and the other late.
+    // The schedule hits two partitions of one take, the one early and the other late.
     let schedule = Schedule {
         seed: 4_949_457_478_687_961_662,
         batch: 2,
@@ -239,9 +240,9 @@ fn cases(debug: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// I1 and I2 of every partition at every step; I5, I6 and the balance in the end.
+    /// Checks I1 and I2 of every partition at every step; I5, I6 and the balance at the end.
     #[test]
-    fn whatever_fails_one_owns_a_partition_at_most_and_in_the_end_all_are_owned_evenly(
+    fn random_faults_leave_one_owner_per_partition_and_an_even_share(
         schedule in schedule(),
     ) {
         let mut w = schedule.world();
@@ -249,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn a_partition_whose_key_somebody_else_deletes_is_trusted_until_the_deadline_at_most(
+    fn partition_with_a_deleted_key_is_trusted_until_the_deadline_at_most(
         schedule in schedule(),
         meddling in proptest::collection::vec(step(MEDDLING), 1..6),
     ) {

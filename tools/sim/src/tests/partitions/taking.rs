@@ -11,7 +11,7 @@ use eldest_core::action::{Ask, Note};
 use eldest_core::partitions::{member_key, partition_key};
 
 #[test]
-fn a_partition_is_not_taken_again_while_its_work_goes_on_here() {
+fn partition_is_not_taken_again_while_its_own_work_continues() {
     let mut w = World::with_partitions(1, 4);
     w.nodes[0].work = Work::After(secs(3));
     let (partition, key) = w.any_of(0, 4);
@@ -26,7 +26,7 @@ fn a_partition_is_not_taken_again_while_its_work_goes_on_here() {
 }
 
 #[test]
-fn who_cannot_take_its_share_because_work_goes_on_lets_others_take_it() {
+fn member_with_unfinished_work_lets_others_take_its_share() {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;
     let (partition, key) = w.any_of(0, 8);
@@ -43,9 +43,9 @@ fn who_cannot_take_its_share_because_work_goes_on_lets_others_take_it() {
 }
 
 #[test]
-fn what_was_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
+fn partition_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
     let mut w = World::with_partitions(3, 9);
-    // No sweep follows that would find it.
+    // No later sweep would find the key.
     w.run(TTL * 3);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 9);
@@ -58,10 +58,10 @@ fn what_was_taken_unheard_by_a_member_that_steps_aside_is_left_to_others() {
 }
 
 #[test]
-fn who_leaves_has_left_when_what_it_took_meanwhile_is_gone_as_well() {
+fn leaving_member_has_left_when_its_late_takes_are_deleted_too() {
     let mut w = World::with_partitions(1, 1);
     let (_, key) = w.any_of(0, 1);
-    // The node hears of that after it has given up everything else.
+    // The answer arrives after the node has released everything else.
     w.next(0, takes, Fate::Slow(ms(60)));
     w.delete(&key);
     w.until("on its way", secs(1), |w| w.count(0, takes) == 2);
@@ -75,20 +75,20 @@ fn who_leaves_has_left_when_what_it_took_meanwhile_is_gone_as_well() {
 }
 
 #[test]
-fn who_comes_back_adopts_nothing_that_it_had_deleted_though_its_view_is_behind() {
+fn returning_member_adopts_no_deleted_key_from_an_old_view() {
     let mut w = World::with_partitions(3, 9);
     w.nodes[0].work = Work::Never;
     let (_, stuck) = w.any_of(0, 9);
     w.delete(&stuck);
     w.run(GRACE);
-    // The node takes one more without hearing of it, steps aside, and has it deleted later.
+    // The node takes one more partition without receiving the answer, steps aside, and has the key deleted later.
     w.next(0, takes, Fate::AnswerLost);
     w.next(0, releases, Fate::Delayed(ms(200)));
     let own = member_key(&prefix_of(9), w.nodes[0].lease().unwrap());
     w.leave_partitions(2, 9);
     w.until("asked to go", secs(2), |w| w.count(0, releases) == 1);
     assert!(!w.store.keys.contains_key(&own), "it has stepped aside");
-    // Its work ends, and it is back before the deletion.
+    // Its work ends, and the node is back before the deletion.
     w.drop_leadership(0, &stuck);
     w.until("back", ms(100), |w| w.store.keys.contains_key(&own));
     w.run(ms(20));
@@ -101,14 +101,14 @@ fn who_comes_back_adopts_nothing_that_it_had_deleted_though_its_view_is_behind()
 }
 
 #[test]
-fn who_lost_its_lease_and_cannot_end_its_work_leaves_everything_to_others() {
+fn member_without_a_lease_and_with_stuck_work_leaves_all_to_others() {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;
     w.revoke(w.nodes[0].lease().unwrap());
     w.until("others have all", GRACE + secs(1), |w| w.loads(8) == [0, 8]);
     w.run(TTL);
     assert_eq!(w.loads(8), [0, 8]);
-    // Not before all of it has ended.
+    // The join waits until all of the work has ended.
     let (before, key) = (w.count(0, joins), Arc::clone(&w.nodes[0].terms[0].prefix));
     w.drop_leadership(0, &key);
     w.run(secs(1));
@@ -116,10 +116,10 @@ fn who_lost_its_lease_and_cannot_end_its_work_leaves_everything_to_others() {
 }
 
 #[test]
-fn a_member_that_stepped_aside_does_not_leave_a_late_key_of_its_own_to_wait_for() {
+fn late_key_of_a_member_that_stepped_aside_keeps_nobody_waiting() {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;
-    // Arrives when the next one was answered, and its key removed again.
+    // The late join arrives when the next one was answered, and its key is removed again.
     w.next(0, joins, Fate::Late(secs(1)));
     w.pause(0, TTL * 2);
     w.until("its key is gone", TTL * 2, |w| w.members(8) == 1);
@@ -134,7 +134,7 @@ fn a_member_that_stepped_aside_does_not_leave_a_late_key_of_its_own_to_wait_for(
 }
 
 #[test]
-fn what_is_taken_too_late_to_be_trusted_goes_again() {
+fn partition_taken_too_late_to_be_trusted_is_released() {
     let mut w = World::with_partitions(1, 4);
     let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
     w.the_next(1000, 0, renews, Fate::RequestLost);
@@ -185,7 +185,7 @@ fn a_batch_that_arrives_after_its_member_left_takes_nothing() {
 }
 
 #[test]
-fn a_batch_that_comes_too_late_for_its_member_key_keeps_nothing_from_being_taken() {
+fn batch_too_late_for_its_member_key_does_not_block_partitions() {
     let mut w = World::new(1, 1);
     w.next(0, takes, Fate::Delayed(ms(200)));
     w.join_partitions(0, 8);
@@ -193,13 +193,13 @@ fn a_batch_that_comes_too_late_for_its_member_key_keeps_nothing_from_being_taken
     let lease = w.nodes[0].lease().unwrap();
     w.delete(&member_key(&prefix_of(8), lease));
     w.run(ms(100));
-    // Nothing that the member sees comes as far as the revision of the answer.
+    // No event that the member sees reaches the revision of the answer.
     w.store.put(&(*b"elsewhere").into(), b"", 0);
     w.until("all owned", secs(2), |w| w.all_owned(8));
 }
 
 #[test]
-fn a_batch_that_was_applied_unheard_is_taken_away_when_its_member_leaves() {
+fn batch_applied_unheard_is_deleted_when_its_member_leaves() {
     let mut w = World::new(2, 1);
     w.next(0, takes, Fate::AnswerLost);
     w.join_partitions(0, 8);
@@ -221,7 +221,7 @@ fn a_batch_that_was_applied_unheard_is_taken_away_when_its_member_leaves() {
 }
 
 #[test]
-fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_left() {
+fn batch_applied_unheard_does_not_wait_for_work_of_a_departed_member() {
     let mut w = World::new(2, 1);
     w.nodes[0].work = Work::Never;
     let foreign = partition_key(&prefix_of(8), 3);
@@ -251,7 +251,7 @@ fn a_batch_that_was_applied_unheard_does_not_wait_for_the_work_of_a_member_that_
 }
 
 #[test]
-fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_worked_on_that_partition()
+fn member_that_steps_aside_searches_a_late_batch_despite_its_work()
  {
     let mut w = World::new(2, 1);
     w.nodes[0].work = Work::Never;
@@ -260,7 +260,7 @@ fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_w
     w.join_partitions(0, 8);
     w.join_partitions(1, 8);
     w.until("it lacks one", secs(3), |w| w.loads(8) == [3, 4]);
-    // The first take arrives when the term that the second one brought is over, and before the member steps aside.
+    // The first take arrives after the term of the second one is over, and before the member steps aside.
     w.next(0, takes, Fate::Late(ms(1500)));
     w.delete(&foreign);
     w.until("the second one", secs(1), |w| w.owns(0, 8, 0));
@@ -275,7 +275,7 @@ fn a_batch_that_came_late_is_looked_for_by_a_member_that_steps_aside_though_it_w
 }
 
 #[test]
-fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
+fn partitions_of_others_are_left_out_of_a_batch() {
     let mut w = World::new(1, 1);
     let foreign = partition_key(&prefix_of(8), 3);
     w.next(0, takes, Fate::Late(ms(200)));
@@ -296,7 +296,7 @@ fn what_others_own_is_left_alone_and_the_rest_of_the_batch_is_taken() {
 #[test]
 fn partitions_of_names_that_are_used_once_leave_nothing_in_memory() {
     let mut w = World::new(1, 1);
-    // The lease stays, and with it what is remembered under it.
+    // The lease stays, and with it the notes about its keys.
     w.keep_lease(0);
     let mut sizes = Vec::new();
     for count in 10..40 {
@@ -307,13 +307,13 @@ fn partitions_of_names_that_are_used_once_leave_nothing_in_memory() {
         w.run(secs(5));
         sizes.push(format!("{:?}", w.nodes[0].core).len());
     }
-    // Numbers get more digits; a key would take some hundred characters.
+    // Larger numbers have more digits; a key would take some hundred characters.
     let (early, late) = (sizes[4], sizes[29]);
     assert!(late < early + 100, "the core grows: {sizes:?}");
 }
 
 #[test]
-fn partitions_are_taken_and_given_back_whatever_number_of_operations_etcd_takes() {
+fn partitions_are_taken_and_released_with_any_limit_of_operations() {
     for most in (3..=9).chain([16, 31, 32, 33, 128]) {
         let mut w = World::new(1, 1);
         w.store.most_operations = most;

@@ -1,4 +1,5 @@
-//! Stops trusting a lease, renews it only where etcd is heard, and trusts it again after a verified renewal.
+//! Tests how a session stops trusting a lease, renews it only while etcd answers, and trusts it again after a verified
+//! renewal.
 
 use std::collections::BTreeSet;
 
@@ -27,9 +28,9 @@ fn kept(w: &World, node: usize, from: usize) -> Vec<&Ask> {
     of_node.map(|(.., ask)| ask).filter(keeps).collect()
 }
 
-/// A verification confirms the acknowledgement of a renewal that was sent so long ago that the grace period has begun.
+/// The verification confirms a renewal that was sent so long ago that the grace period has begun.
 #[test]
-fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belief() {
+fn renewal_verified_within_the_grace_period_does_not_restore_the_trust() {
     let mut w = World::seated(2);
     w.the_next(usize::MAX, 1, verifies, Fate::AnswerLost);
     w.until("it renews", TTL, |w| w.count(1, renews) == 1);
@@ -52,7 +53,7 @@ fn a_renewal_that_is_verified_within_the_grace_period_does_not_restore_the_belie
 }
 
 #[test]
-fn a_lease_that_is_trusted_again_is_renewed_without_asking_whether_etcd_is_heard() {
+fn lease_trusted_again_is_renewed_without_probing_etcd() {
     let mut w = World::seated(2);
     w.relink(1, |l| l.answers_lost = true);
     w.until("it doubts", TTL, |w| doubts(w, 1));
@@ -69,11 +70,11 @@ fn a_lease_that_is_trusted_again_is_renewed_without_asking_whether_etcd_is_heard
 }
 
 #[test]
-fn a_doubted_lease_is_renewed_after_a_failure_only_where_etcd_is_heard_again() {
+fn doubted_lease_is_renewed_only_after_etcd_answers_again() {
     let mut w = World::seated(2);
     w.relink(1, |l| l.answers_lost = true);
     w.until("it doubts", TTL, |w| doubts(w, 1));
-    // From now on etcd is heard, but not about the lease.
+    // From now on etcd answers, but not about the lease.
     w.relink(1, |l| l.answers_lost = false);
     w.the_next(usize::MAX, 1, opens, Fate::AnswerLost);
     let from = w.asked.len();
@@ -87,9 +88,9 @@ fn a_doubted_lease_is_renewed_after_a_failure_only_where_etcd_is_heard_again() {
     assert!(!unheard, "{asked:?}");
 }
 
-/// The process is stopped meanwhile, and when it goes on, the answer comes before the timer that ends the belief.
+/// The process is stopped meanwhile. When it continues, the answer comes before the timer that ends the trust.
 #[test]
-fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
+fn join_answered_after_the_end_of_the_trust_begins_no_term() {
     let mut w = World::new(1, 1);
     w.campaign(0);
     w.until("asked", secs(1), |w| w.count(0, joins) == 1);
@@ -104,10 +105,10 @@ fn join_that_is_answered_after_the_end_of_the_belief_begins_no_term() {
 }
 
 #[test]
-fn the_reads_that_verify_renewals_look_after_each_key_in_turn() {
+fn reads_that_verify_renewals_check_each_key_in_turn() {
     let mut w = World::seated(1);
     for election in [b"f/", b"g/"] {
-        w.stand(0, election, WatchScope::Auto, false);
+        w.join(0, election, WatchScope::Auto, false);
     }
     let verified = w.count(0, verifies);
     let from = w.asked.len();

@@ -1,4 +1,4 @@
-//! Resigning, leaving, closing: what is given up, and in which order.
+//! Tests resigning, leaving and closing: which keys are released, and in which order.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn the_key_is_released_when_the_work_has_ended() {
 }
 
 #[test]
-fn work_that_never_ends_keeps_the_key_until_the_frozen_deadline_and_no_longer() {
+fn endless_work_keeps_the_key_until_the_frozen_deadline() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
     w.end(0, E, LostReason::Shutdown);
@@ -76,25 +76,25 @@ fn work_that_never_ends_keeps_the_key_until_the_frozen_deadline_and_no_longer() 
 }
 
 #[test]
-fn another_candidacy_may_follow_when_the_key_was_released_though_the_work_goes_on() {
+fn next_candidacy_may_follow_a_released_key_despite_running_work() {
     for reason in [LostReason::Resigned, LostReason::Shutdown] {
         let mut w = World::seated(2);
         w.nodes[0].work = Work::Never;
         w.end(0, E, reason);
         assert!(
-            w.stand(0, E, WatchScope::Auto, false).is_none(),
+            w.join(0, E, WatchScope::Auto, false).is_none(),
             "its key stands"
         );
         w.until("released", TTL, |w| w.count(0, deletes) == 1);
         assert!(
-            w.stand(0, E, WatchScope::Auto, false).is_some(),
+            w.join(0, E, WatchScope::Auto, false).is_some(),
             "{reason:?}"
         );
     }
 }
 
 #[test]
-fn term_whose_key_is_deleted_while_its_work_winds_up_is_not_valid_any_more() {
+fn term_whose_key_is_deleted_while_it_winds_up_is_invalid() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.end(0, E, LostReason::Shutdown);
@@ -107,7 +107,7 @@ fn term_whose_key_is_deleted_while_its_work_winds_up_is_not_valid_any_more() {
 }
 
 #[test]
-fn candidate_whose_work_ends_while_its_key_is_released_has_left_when_the_key_is_gone() {
+fn candidate_has_left_when_its_released_key_is_deleted() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
     w.end(0, E, LostReason::Shutdown);
@@ -130,7 +130,7 @@ fn a_leadership_dropped_while_valid_ends_the_candidacy() {
 }
 
 #[test]
-fn a_leadership_dropped_after_it_was_lost_stands_again_at_the_back() {
+fn leadership_dropped_after_its_loss_rejoins_at_the_back() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
     w.relink(0, |l| l.answers_lost = true);
@@ -146,7 +146,7 @@ fn a_leadership_dropped_after_it_was_lost_stands_again_at_the_back() {
 }
 
 #[test]
-fn a_leader_that_left_leads_on_and_is_not_followed_by_itself() {
+fn leaving_leader_keeps_leading_and_does_not_succeed_itself() {
     let mut w = World::seated(2);
     w.leave(0, E);
     w.run(secs(10));
@@ -163,10 +163,10 @@ fn a_leader_that_left_leads_on_and_is_not_followed_by_itself() {
 #[test]
 fn a_closing_session_ends_its_terms_first_and_then_revokes_once() {
     let mut w = World::seated(2);
-    w.stand(0, b"f/", WatchScope::Auto, false);
-    w.stand(1, b"g/", WatchScope::Auto, false);
+    w.join(0, b"f/", WatchScope::Auto, false);
+    w.join(1, b"g/", WatchScope::Auto, false);
     w.run(ms(50));
-    w.stand(0, b"g/", WatchScope::Auto, false);
+    w.join(0, b"g/", WatchScope::Auto, false);
     w.run(ms(50));
     w.nodes[0].work = Work::After(secs(1));
     w.close(0);
@@ -183,7 +183,7 @@ fn a_closing_session_ends_its_terms_first_and_then_revokes_once() {
 }
 
 #[test]
-fn a_closing_session_gives_up_after_two_ttl() {
+fn closing_session_abandons_its_release_after_two_ttl() {
     let mut w = World::seated(2);
     w.relink(0, |l| (l.requests_lost, l.answers_lost) = (true, true));
     w.close(0);
@@ -206,7 +206,7 @@ fn a_session_that_never_campaigned_closes_at_once() {
 fn a_session_closed_while_its_grant_is_under_way_leaves_no_lease() {
     for (fate, within) in [
         (Fate::Slow(ms(100)), ms(0)),
-        // Nobody knows that it was granted: it expires.
+        // No session knows that the lease was granted, so it expires.
         (Fate::AnswerLost, TTL),
         (Fate::Refused(Class::Backoff), ms(0)),
     ] {
@@ -225,7 +225,7 @@ fn a_candidacy_in_a_closing_session_ends_at_once() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.close(0);
-    w.stand(0, b"f/", WatchScope::Auto, false);
+    w.join(0, b"f/", WatchScope::Auto, false);
     let candidate = w.nodes[0].candidate(b"f/").unwrap().1;
     assert!(matches!(
         candidate.ended,
@@ -240,7 +240,7 @@ fn a_candidacy_in_a_closing_session_ends_at_once() {
 }
 
 #[test]
-fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
+fn candidate_searching_its_key_has_left_when_the_lease_is_lost() {
     let mut w = World::new(1, 1);
     w.next(0, joins, Fate::AnswerLost);
     w.the_next(usize::MAX, 0, joins, Fate::RequestLost);
@@ -255,7 +255,7 @@ fn who_waits_for_a_key_to_be_found_has_left_when_the_lease_is_lost() {
 }
 
 #[test]
-fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
+fn resigning_or_shutting_down_after_the_loss_prevents_rejoining() {
     for (reason, end) in [
         (LostReason::Resigned, EndReason::Resigned),
         (LostReason::Shutdown, EndReason::Shutdown),
@@ -277,7 +277,7 @@ fn who_resigns_or_shuts_down_after_the_term_was_lost_does_not_stand_again() {
 }
 
 #[test]
-fn a_deletion_answered_by_another_store_is_asked_for_again() {
+fn deletion_answered_by_another_store_is_requested_again() {
     let mut w = World::seated(1);
     w.run(ms(50));
     w.restored = true;
@@ -292,7 +292,7 @@ fn a_deletion_answered_by_another_store_is_asked_for_again() {
 }
 
 #[test]
-fn late_word_about_an_earlier_term_does_not_end_the_present_one() {
+fn late_answer_about_an_earlier_term_does_not_end_the_present_one() {
     for reason in [
         LostReason::Resigned,
         LostReason::Shutdown,
@@ -313,7 +313,7 @@ fn late_word_about_an_earlier_term_does_not_end_the_present_one() {
     }
 }
 
-/// A leadership is dropped, of which the work has ended long ago.
+/// A leadership is dropped whose work has ended long ago.
 #[test]
 fn end_of_an_earlier_terms_work_does_not_release_the_present_key() {
     let mut w = World::seated(1);

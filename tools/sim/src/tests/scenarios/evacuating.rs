@@ -1,4 +1,4 @@
-//! Evacuated data centres: members there let others lead, and nobody stops leading for nobody.
+//! Tests evacuated data centres: their members let others lead, but a leader without a successor keeps leading.
 
 use super::*;
 use crate::tests::{E, GRACE, TTL};
@@ -12,7 +12,7 @@ use eldest_core::reason::LostReason;
 
 use Home::{East, Nowhere, West};
 
-/// The slot by which a session looks at the orders.
+/// The slot by which a session observes the orders.
 const MARKED: SlotId = eldest_core::evacuation::MARKS;
 
 const SCOPES: [WatchScope; 3] = [
@@ -21,19 +21,19 @@ const SCOPES: [WatchScope; 3] = [
     WatchScope::Predecessor,
 ];
 
-/// Nodes at these places stand, in that order, and the first leads.
+/// Makes a world whose nodes, in these places, have joined in that order, and whose first node leads.
 fn seated(scope: WatchScope, homes: &[Home]) -> World {
     let mut w = World::new(homes.len(), 1);
     for (node, home) in homes.iter().enumerate() {
         w.nodes[node].home = *home;
-        w.stand(node, E, scope, false);
+        w.join(node, E, scope, false);
         w.run(ms(20));
     }
     assert!(w.leads(0));
     w
 }
 
-/// The nodes in the order of their keys.
+/// Returns the nodes in the order of their keys.
 fn order(w: &World) -> Vec<usize> {
     let queue = w.store.queue(E);
     let node = |lease| (0..w.nodes.len()).find(|n| w.nodes[*n].lease() == Some(lease));
@@ -49,7 +49,7 @@ fn joined(w: &World) -> usize {
 }
 
 #[test]
-fn a_leader_gives_way_once_its_work_has_ended_and_the_eldest_elsewhere_leads() {
+fn leader_resigns_after_its_work_and_the_eldest_elsewhere_leads() {
     for scope in SCOPES {
         let mut w = seated(scope, &[East, East, West, Nowhere]);
         w.nodes[0].work = Work::After(GRACE / 2);
@@ -88,7 +88,7 @@ fn work_that_ignores_the_order_is_over_after_the_grace_period() {
 }
 
 #[test]
-fn a_leader_without_rivals_goes_on_and_gives_way_when_somebody_elsewhere_comes() {
+fn leader_without_rivals_continues_until_a_candidate_elsewhere_joins() {
     for scope in SCOPES {
         let mut w = seated(scope, &[East, East]);
         w.evacuate(East, None);
@@ -97,11 +97,11 @@ fn a_leader_without_rivals_goes_on_and_gives_way_when_somebody_elsewhere_comes()
         assert_eq!(terms(&w, 0), 1, "{scope:?}: the same term");
         w.add_node();
         w.nodes[2].home = West;
-        w.stand(2, E, scope, false);
+        w.join(2, E, scope, false);
         w.until("who came leads", secs(1), |w| w.leads(2));
         w.run(secs(1));
         assert_eq!((order(&w)[0], terms(&w, 1)), (2, 0), "{scope:?}");
-        // And back again, when it goes.
+        // The lead returns when that node leaves.
         w.leave(2, E);
         w.drop_leadership(2, E);
         w.until("one of the others leads", secs(1), |w| {
@@ -126,9 +126,9 @@ fn a_leader_does_not_give_way_for_a_key_without_a_lease() {
     }
 }
 
-/// The orders are read again before the queue is: it shows a candidate that has left meanwhile.
+/// The orders are read again before the queue, which still shows a candidate that has left meanwhile.
 #[test]
-fn a_leader_that_has_missed_changes_of_its_queue_does_not_give_way_by_what_it_saw_before() {
+fn leader_with_an_outdated_queue_does_not_resign_by_it() {
     let mut w = seated(WatchScope::Everyone, &[East, West]);
     let lists_queue = |ask: &Ask| matches!(ask, Ask::List { prefix, .. } if **prefix == *E);
     w.the_next(1, 0, lists_queue, Fate::AnswerLost);
@@ -141,7 +141,7 @@ fn a_leader_that_has_missed_changes_of_its_queue_does_not_give_way_by_what_it_sa
 }
 
 #[test]
-fn when_everywhere_is_evacuated_nobody_moves() {
+fn leadership_stays_if_every_data_centre_is_evacuated() {
     for scope in [WatchScope::Auto, WatchScope::Everyone] {
         let mut w = seated(scope, &[East, West, East]);
         w.evacuate(West, None);
@@ -156,7 +156,7 @@ fn when_everywhere_is_evacuated_nobody_moves() {
 }
 
 #[test]
-fn of_two_orders_the_one_that_is_lifted_ends_the_other_counts() {
+fn lifting_one_of_two_orders_leaves_the_other_in_force() {
     let mut w = seated(WatchScope::Auto, &[East, West, West]);
     w.evacuate(West, None);
     w.evacuate(East, None);
@@ -173,7 +173,7 @@ fn of_two_orders_the_one_that_is_lifted_ends_the_other_counts() {
 }
 
 #[test]
-fn an_order_that_has_ended_by_itself_moves_nobody_back() {
+fn expired_order_moves_no_leader_back() {
     let mut w = seated(WatchScope::Auto, &[East, West]);
     w.evacuate(East, Some(secs(3)));
     w.until("the other leads", secs(1), |w| w.leads(1));
@@ -221,13 +221,13 @@ fn an_order_during_a_hand_over_ends_with_a_leader_elsewhere() {
 }
 
 #[test]
-fn a_candidate_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_there() {
+fn candidate_in_an_evacuated_data_centre_leads_only_without_others() {
     for scope in SCOPES {
         let mut w = seated(scope, &[West]);
         w.evacuate(East, None);
         w.add_node();
         w.nodes[1].home = East;
-        w.stand(1, E, scope, false);
+        w.join(1, E, scope, false);
         w.run(secs(1));
         assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
         w.leave(0, E);
@@ -238,13 +238,13 @@ fn a_candidate_in_an_evacuated_data_centre_waits_and_leads_if_nobody_else_is_the
 }
 
 #[test]
-fn a_leader_that_cannot_see_the_order_goes_on_as_before_until_it_can() {
+fn leader_that_cannot_see_the_order_leads_until_it_can() {
     for scope in SCOPES {
         let mut w = World::new(3, 1);
         w.forbid(0, MARKS, false);
         for (node, home) in [East, West, East].into_iter().enumerate() {
             w.nodes[node].home = home;
-            w.stand(node, E, scope, false);
+            w.join(node, E, scope, false);
             w.run(ms(20));
         }
         w.evacuate(East, None);
@@ -264,7 +264,7 @@ fn a_leader_that_cannot_see_the_order_goes_on_as_before_until_it_can() {
 }
 
 #[test]
-fn the_order_is_seen_again_after_the_stream_broke_and_after_etcd_compacted_it() {
+fn order_is_seen_again_after_a_broken_stream_and_a_compaction() {
     for cancels in [false, true] {
         let mut w = seated(WatchScope::Auto, &[East, West]);
         w.relink(0, |l| l.answers_lost = true);
@@ -278,7 +278,7 @@ fn the_order_is_seen_again_after_the_stream_broke_and_after_etcd_compacted_it() 
     }
 }
 
-/// How many requests of each kind the nodes sent, and their watches.
+/// Returns how many requests of each kind the nodes sent, and the number of their watches.
 fn asked(w: &World) -> (usize, usize) {
     let watches = w.nodes.iter().map(|n| n.core.watches().count()).sum();
     (w.asked.len(), watches)
@@ -292,7 +292,7 @@ fn a_session_watches_one_key_range_more_wherever_it_is() {
         let mut costs = Vec::new();
         for election in [E, b"f/"] {
             let before = asked(&w);
-            w.stand(0, election, WatchScope::Everyone, false);
+            w.join(0, election, WatchScope::Everyone, false);
             w.run(ms(200));
             let after = asked(&w);
             costs.push((after.0 - before.0, after.1 - before.1));
@@ -304,13 +304,13 @@ fn a_session_watches_one_key_range_more_wherever_it_is() {
             panic!("two elections");
         };
         assert_eq!((watches, more), (2, 1), "{home:?}: the marks have one");
-        // The lease is granted, opened and verified with the first.
+        // The first join also grants, opens and verifies the lease.
         assert!(first <= second + 5, "{home:?}: {first} {second}");
     }
 }
 
 #[test]
-fn without_a_permission_a_session_that_needs_no_marks_gives_up_and_says_nothing() {
+fn session_that_needs_no_marks_ignores_a_missing_permission() {
     let failed = |note: &Note| matches!(note, Note::RequestFailed { .. });
     let about_marks = |ask: &Ask| match ask {
         Ask::List { prefix: key, .. } | Ask::Probe { key } => **key == *MARKS,
@@ -320,10 +320,10 @@ fn without_a_permission_a_session_that_needs_no_marks_gives_up_and_says_nothing(
         let mut w = World::new(1, 1);
         w.forbid(0, MARKS, false);
         w.nodes[0].home = home;
-        w.stand(0, E, WatchScope::Everyone, false);
+        w.join(0, E, WatchScope::Everyone, false);
         w.run(ms(500));
         let before = w.count(0, about_marks);
-        w.stand(0, b"f/", WatchScope::Everyone, false);
+        w.join(0, b"f/", WatchScope::Everyone, false);
         w.run(TTL);
         assert_eq!(w.count(0, about_marks) > before, goes_on, "{home:?}");
         assert_eq!(w.nodes[0].noted(failed) > 0, goes_on, "{home:?}");
@@ -331,7 +331,7 @@ fn without_a_permission_a_session_that_needs_no_marks_gives_up_and_says_nothing(
 }
 
 #[test]
-fn an_order_costs_those_elsewhere_nothing_and_those_behind_others_neither() {
+fn order_causes_no_requests_elsewhere_or_behind_other_candidates() {
     let mut w = seated(WatchScope::Everyone, &[West, East, East, Nowhere]);
     let before = w
         .asked
@@ -350,7 +350,7 @@ fn an_order_costs_those_elsewhere_nothing_and_those_behind_others_neither() {
 }
 
 #[test]
-fn in_a_long_queue_a_follower_of_its_predecessor_moves_once_for_each_order() {
+fn follower_in_a_long_queue_moves_once_for_each_order() {
     let mut homes = vec![East; 5];
     homes.extend([West; 2]);
     let mut w = seated(WatchScope::Predecessor, &homes);
@@ -376,14 +376,14 @@ fn locks_stay_with_their_holders() {
     w.run(secs(2));
     assert!(w.leads(1));
     assert_eq!(w.leader(b"l/"), Some(0));
-    // A node whose watch begins again stays there, too.
+    // A node whose watch begins again keeps its place, too.
     w.disturb_watches(0, true);
     w.run(secs(2));
     assert_eq!(w.leader(b"l/"), Some(0));
 }
 
 #[test]
-fn a_value_with_another_data_centre_moves_the_candidate_as_an_order_does() {
+fn value_with_another_data_centre_acts_as_an_order() {
     let mut w = seated(WatchScope::Auto, &[West, West]);
     w.evacuate(East, None);
     w.run(ms(50));
@@ -395,7 +395,7 @@ fn a_value_with_another_data_centre_moves_the_candidate_as_an_order_does() {
 }
 
 #[test]
-fn a_session_that_closes_does_not_look_at_the_orders_again() {
+fn closing_session_does_not_read_the_orders_again() {
     let mut w = seated(WatchScope::Auto, &[East, West]);
     w.nodes[0].work = Work::Never;
     w.close(0);
@@ -405,9 +405,9 @@ fn a_session_that_closes_does_not_look_at_the_orders_again() {
     assert!(w.nodes[0].core.watches().all(|(_, slot)| slot != MARKED));
 }
 
-/// Alternating orders move the lead, but do not keep everybody from it.
+/// Alternating orders move the lead, but do not keep every node from it.
 #[test]
-fn orders_that_alternate_leave_somebody_leading() {
+fn alternating_orders_leave_a_leader() {
     const SAMPLES: usize = 400;
     for scope in SCOPES {
         for work in [Work::After(ms(2)), Work::After(GRACE / 2)] {

@@ -7,10 +7,10 @@ use eldest_core::kv::Reach;
 use eldest_core::time::Time;
 
 const F: &[u8] = b"f/";
-/// The onlooker's slots and what they look at.
+/// The observer's slots and their prefixes.
 const LOOKS: [(u64, &[u8]); 2] = [(u64::MAX, E), (u64::MAX - 1, F)];
 
-/// When a change was accepted by etcd, by the onlooker's clock, what it changed, and its revision.
+/// A change: the time at which etcd accepted it, by the observer's clock, its prefix, and its revision.
 type Accepted = (Time, &'static [u8], i64);
 
 fn age(w: &World, slot: u64) -> Option<std::time::Duration> {
@@ -61,11 +61,11 @@ fn looking(seed: u64) -> World {
 }
 
 #[test]
-fn no_onlooker_is_assured_that_it_has_seen_what_it_has_not() {
+fn no_observer_is_assured_of_changes_that_it_has_not_seen() {
     for seed in 0..300 {
         let mut w = looking(seed);
         let mut accepted = Vec::new();
-        // In a quiet store the probe alone confirms.
+        // In a quiet store the probe alone confirms the view.
         let many = if seed % 2 == 0 { 40 } else { 800 };
         for _ in 0..400 {
             w.delay = ms(w.rng.u64(2..200));
@@ -118,7 +118,7 @@ fn quiet_onlooker_stays_fresh_by_one_small_read_for_all_elections() {
 }
 
 #[test]
-fn onlooker_that_hears_nothing_grows_older_and_is_young_again_afterwards() {
+fn view_of_a_silent_stream_ages_and_is_fresh_afterwards() {
     let mut w = looking(1);
     w.run(TTL);
     for cut in [0, 1] {

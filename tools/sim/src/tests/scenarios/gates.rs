@@ -1,4 +1,4 @@
-//! Requests of one kind under way: there is a limit, and each makes room for the next one, whatever its answer is.
+//! Tests the limits on concurrent requests of one kind: each answer, whatever it is, makes room for the next request.
 
 use super::*;
 use crate::tests::TTL;
@@ -7,10 +7,10 @@ use eldest_core::action::Note;
 use eldest_core::candidate::WatchScope;
 use eldest_core::kv::Reach;
 
-/// More than joins may be under way.
+/// More elections than joins may be in flight.
 const ELECTIONS: usize = 300;
 const MOST_JOINS: usize = 256;
-/// More than reads may be under way.
+/// More observers than reads may be in flight.
 const ONLOOKERS: u64 = 100;
 const MOST_READS: usize = 64;
 
@@ -26,9 +26,9 @@ fn changed(note: &Note) -> bool {
     matches!(note, Note::StoreChanged { .. })
 }
 
-fn stands_everywhere(w: &mut World, elections: usize) {
+fn join_everywhere(w: &mut World, elections: usize) {
     for election in 0..elections {
-        w.stand(0, &prefix(election), WatchScope::Auto, true);
+        w.join(0, &prefix(election), WatchScope::Auto, true);
     }
 }
 
@@ -36,7 +36,7 @@ fn leads_everywhere(w: &World, elections: usize) -> bool {
     (0..elections).all(|election| w.leader(&prefix(election)) == Some(0))
 }
 
-fn looks_everywhere(w: &mut World) {
+fn observe_everywhere(w: &mut World) {
     for slot in 1..=ONLOOKERS {
         w.give(0, |m, now| {
             let prefix = format!("o{slot}/").into_bytes();
@@ -50,7 +50,7 @@ fn sees_everything(w: &World) -> bool {
     (1..=ONLOOKERS).all(sees)
 }
 
-/// The session knows the cluster that answers, and from now on another one answers.
+/// Makes another cluster answer than the one that the session knows.
 fn exchanged(w: &mut World) {
     w.restored = true;
     w.store.cluster += 1;
@@ -59,7 +59,7 @@ fn exchanged(w: &mut World) {
 #[test]
 fn joins_of_a_session_go_out_a_limited_number_at_once() {
     let mut w = World::new(1, 1);
-    stands_everywhere(&mut w, ELECTIONS);
+    join_everywhere(&mut w, ELECTIONS);
     w.until("joins are under way", secs(1), |w| w.count(0, joins) > 0);
     assert_eq!(w.count(0, joins), MOST_JOINS);
     w.until("it leads everywhere", secs(1), |w| {
@@ -70,7 +70,7 @@ fn joins_of_a_session_go_out_a_limited_number_at_once() {
 #[test]
 fn reads_of_a_session_go_out_a_limited_number_at_once() {
     let mut w = World::new(1, 1);
-    looks_everywhere(&mut w);
+    observe_everywhere(&mut w);
     assert_eq!(w.count(0, reads), MOST_READS);
     w.until("everything is seen", secs(1), sees_everything);
 }
@@ -80,7 +80,7 @@ fn joins_that_another_store_answers_make_room() {
     let mut w = World::new(1, 1);
     w.observe(0);
     w.run(ms(20));
-    stands_everywhere(&mut w, MOST_JOINS);
+    join_everywhere(&mut w, MOST_JOINS);
     w.until("joins are under way", secs(1), |w| w.count(0, joins) > 0);
     exchanged(&mut w);
     w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
@@ -94,13 +94,13 @@ fn reads_that_another_store_answers_make_room() {
     let mut w = World::new(1, 1);
     w.observe(0);
     w.run(ms(20));
-    looks_everywhere(&mut w);
+    observe_everywhere(&mut w);
     exchanged(&mut w);
     w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
     w.until("everything is seen", secs(1), sees_everything);
 }
 
-/// No watch tells anything, and the session has noticed that and checks its leaders' keys.
+/// Makes all watches silent, so that the session notices it and checks its leaders' keys.
 fn checked(w: &mut World) {
     let before = w.count(0, checks);
     w.relink(0, |l| l.watches_stalled = true);
@@ -113,7 +113,7 @@ fn checked(w: &mut World) {
 #[test]
 fn leaders_keys_are_checked_again_after_a_check_that_another_store_answered() {
     let mut w = World::new(1, 1);
-    stands_everywhere(&mut w, 2);
+    join_everywhere(&mut w, 2);
     w.until("it leads", secs(1), |w| leads_everywhere(w, 2));
     checked(&mut w);
     exchanged(&mut w);
@@ -124,12 +124,12 @@ fn leaders_keys_are_checked_again_after_a_check_that_another_store_answered() {
 }
 
 #[test]
-fn leaders_keys_are_checked_whatever_number_of_operations_etcd_takes() {
+fn leaders_keys_are_checked_with_any_limit_of_operations() {
     const LEADS: usize = 70;
     for most in (3..=9).chain([16, 31, 32, 33, 63, 64, 128]) {
         let mut w = World::new(1, 1);
         w.store.most_operations = most;
-        stands_everywhere(&mut w, LEADS);
+        join_everywhere(&mut w, LEADS);
         w.until("it leads", secs(1), |w| leads_everywhere(w, LEADS));
         checked(&mut w);
         let tokens = |w: &World| {

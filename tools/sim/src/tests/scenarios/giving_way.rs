@@ -1,4 +1,4 @@
-//! Stepping down, and being made to: who gives way stands again at the back, and not before it may.
+//! Tests leaders that step down, on their own or by an order: they rejoin at the back, and not before they may.
 
 use super::*;
 use crate::tests::E;
@@ -15,14 +15,14 @@ fn ended(w: &World, node: usize) -> Option<EndReason> {
     Some(*reason)
 }
 
-/// The latest term of the node, for what the handles ask about it.
+/// Returns the released state of the node's latest term, as its handles report it.
 fn released(w: &World, node: usize) -> bool {
     let term = w.nodes[node].term_of(E).unwrap();
     w.nodes[node].core.is_released(term.slot, term.id)
 }
 
 #[test]
-fn who_steps_down_stands_again_at_the_back_once_the_work_has_ended_and_the_key_is_gone() {
+fn leader_that_steps_down_rejoins_at_the_back_after_its_release() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::After(ms(700));
     w.end(0, E, LostReason::SteppedDown);
@@ -38,7 +38,7 @@ fn who_steps_down_stands_again_at_the_back_once_the_work_has_ended_and_the_key_i
 }
 
 #[test]
-fn who_steps_down_alone_leads_again_with_a_new_key() {
+fn lone_leader_that_steps_down_leads_again_with_a_new_key() {
     let mut w = World::seated(1);
     let first = w.nodes[0].term_of(E).unwrap().token;
     w.end(0, E, LostReason::SteppedDown);
@@ -47,9 +47,9 @@ fn who_steps_down_alone_leads_again_with_a_new_key() {
     assert_eq!((w.count(0, deletes), w.count(0, joins)), (1, 2));
 }
 
-/// The key goes at the deadline, and is asked for by nobody in particular; a caller asks for it only then.
+/// The key is deleted at the deadline; a caller requests it only later.
 #[test]
-fn a_caller_that_awaits_a_departing_key_is_notified_when_it_is_gone() {
+fn caller_that_awaits_a_departing_key_is_notified_of_its_deletion() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.end(0, E, LostReason::SteppedDown);
@@ -65,7 +65,7 @@ fn a_caller_that_awaits_a_departing_key_is_notified_when_it_is_gone() {
 }
 
 #[test]
-fn whose_work_fails_stands_again_at_the_back_or_leaves_for_that_reason() {
+fn leader_whose_work_fails_rejoins_at_the_back_or_leaves() {
     for leaves in [false, true] {
         let mut w = World::seated(2);
         let slot = w.nodes[0].candidate(E).unwrap().0;
@@ -153,7 +153,7 @@ fn a_stall_near_the_end_of_the_lease_does_not_outlast_it() {
     w.nodes[0].work = Work::Never;
     w.relink(0, |l| l.answers_lost = true);
     let end = w.nodes[0].term_of(E).unwrap().limit();
-    // Just before the belief ends by itself.
+    // This is just before the trust ends by itself.
     let before = end.before(GRACE).before(ms(1));
     w.run(before.since(w.nodes[0].local(w.now)));
     w.end(0, E, LostReason::Stalled);
@@ -173,7 +173,7 @@ fn a_stalled_term_whose_work_ends_releases_its_key_at_once() {
 }
 
 #[test]
-fn a_candidate_held_back_releases_its_key_and_stands_again_only_when_allowed() {
+fn paused_candidate_releases_its_key_and_rejoins_only_when_allowed() {
     let mut w = World::seated(2);
     w.hold_back(0, E, true);
     w.run(secs(10));
@@ -182,7 +182,7 @@ fn a_candidate_held_back_releases_its_key_and_stands_again_only_when_allowed() {
     w.until("the next leads", ms(50), |w| w.leads(1));
     w.run(TTL * 3);
     assert_eq!(w.count(0, joins), 1);
-    // Nor does anything else make it stand.
+    // No other event makes the node join either.
     w.revoke(w.nodes[0].lease().unwrap());
     w.run(TTL);
     assert_eq!(w.nodes[0].status(E), Some(Status::Joining));
@@ -194,7 +194,7 @@ fn a_candidate_held_back_releases_its_key_and_stands_again_only_when_allowed() {
 }
 
 #[test]
-fn who_is_held_back_can_leave_and_its_session_can_close() {
+fn paused_candidate_can_leave_and_its_session_can_close() {
     for closes in [false, true] {
         let mut w = World::seated(2);
         w.hold_back(0, E, true);
@@ -229,7 +229,7 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     w.run(ms(50));
     assert!(released(&w, 0));
     assert_eq!(releases(&w), 1, "notified");
-    // Its next term says nothing about the last one.
+    // The next term does not affect the record of the last one.
     let first = w.nodes[0].term_of(E).unwrap().id;
     w.drop_leadership(1, E);
     w.until("its next turn", ms(50), |w| w.leads(0));

@@ -1,4 +1,4 @@
-//! Members of a group: announced under the session's lease, and never in charge of anything.
+//! Tests members of a group: they are announced under the session's lease, and never lead.
 
 use super::*;
 use crate::tests::TTL;
@@ -7,7 +7,7 @@ use crate::world::store::Key;
 use eldest_core::action::Status;
 use eldest_core::reason::{EndReason, LostReason};
 
-/// The group of every story here.
+/// The group of all these stories.
 const G: &[u8] = b"g/";
 
 fn joined(nodes: usize) -> World {
@@ -24,18 +24,18 @@ fn own_key(w: &World, node: usize) -> Option<Key> {
     w.nodes[node].own_key(slot)
 }
 
-fn stands(w: &World, node: usize) -> bool {
+fn has_key(w: &World, node: usize) -> bool {
     let key = own_key(w, node);
     key.is_some_and(|key| w.store.keys.contains_key(&key))
         && w.nodes[node].status(G) == Some(Status::Present)
 }
 
 #[test]
-fn members_stand_beside_one_another_and_nobody_leads() {
+fn members_of_a_group_coexist_and_none_leads() {
     let mut w = joined(4);
     assert!(w.join_group(0, G).is_none(), "a session is one member");
     for node in 0..4 {
-        assert!(stands(&w, node));
+        assert!(has_key(&w, node));
     }
     assert_eq!(w.leader(G), None);
     w.leave(1, G);
@@ -53,7 +53,7 @@ fn members_stand_beside_one_another_and_nobody_leads() {
     w.check_settled();
 }
 
-/// The members that come and go cost the others nothing.
+/// Members that come and go cause no messages to the others.
 #[test]
 fn a_member_watches_its_own_key_alone() {
     let mut w = joined(3);
@@ -74,12 +74,12 @@ fn a_member_whose_lease_was_lost_joins_again_under_the_new_one() {
     let lease = w.nodes[0].lease().expect("it stands");
     w.revoke(lease);
     w.until("it stands again", TTL, |w| {
-        stands(w, 0) && w.nodes[0].lease() != Some(lease)
+        has_key(w, 0) && w.nodes[0].lease() != Some(lease)
     });
     let lease = w.nodes[0].lease();
     w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
     w.until("and again", TTL, |w| {
-        stands(w, 0) && w.nodes[0].lease() != lease
+        has_key(w, 0) && w.nodes[0].lease() != lease
     });
     w.run(TTL * 2);
     assert_eq!(w.store.queue(G).len(), 2);
@@ -99,7 +99,7 @@ fn a_member_whose_key_was_deleted_or_written_over_puts_it_again() {
         }
         w.until("it stands again", secs(1), |w| {
             let entry = w.store.keys.get(&key);
-            stands(w, 0) && entry.is_some_and(|e| e.create_revision > created && e.lease != 0)
+            has_key(w, 0) && entry.is_some_and(|e| e.create_revision > created && e.lease != 0)
         });
         w.run(TTL * 2);
         w.check_settled();
@@ -113,7 +113,7 @@ fn a_member_that_dies_is_gone_when_its_lease_has_expired() {
     w.until("its key is gone", TTL + secs(1), |w| {
         w.store.queue(G).len() == 1
     });
-    assert!(stands(&w, 1));
+    assert!(has_key(&w, 1));
 }
 
 #[test]

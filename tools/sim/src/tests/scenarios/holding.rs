@@ -1,4 +1,4 @@
-//! Locks and semaphores: who is let in, and how many hold.
+//! Tests locks and semaphores: the order of holders, and their number.
 
 use super::*;
 use crate::tests::{TTL, key};
@@ -10,7 +10,7 @@ use eldest_core::reason::{EndReason, LostReason};
 
 const L: &[u8] = b"l/";
 
-/// Each asks for it in turn, once.
+/// Lets each node request the lock in turn, once.
 fn asked(nodes: usize, prefix: &[u8]) -> World {
     let mut w = World::new(nodes, 1);
     for node in 0..nodes {
@@ -20,7 +20,7 @@ fn asked(nodes: usize, prefix: &[u8]) -> World {
     w
 }
 
-/// How the candidacy that a node began last has ended.
+/// Returns how the node's latest candidacy has ended.
 fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
     let (_, candidate) = w.nodes[node].candidates.iter().next_back()?;
     let (reason, error) = candidate.ended.as_ref()?;
@@ -28,7 +28,7 @@ fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
 }
 
 #[test]
-fn a_lock_goes_from_one_to_the_next_and_nobody_stands_again_by_itself() {
+fn lock_passes_to_the_next_and_no_holder_rejoins_by_itself() {
     let mut w = asked(3, L);
     for node in 0..3 {
         assert_eq!(w.leader(L), Some(node));
@@ -96,11 +96,11 @@ fn an_attempt_takes_the_last_seat_with_a_second_transaction() {
 }
 
 #[test]
-fn an_attempt_that_somebody_overtakes_does_not_stay_behind_him() {
+fn overtaken_attempt_does_not_wait() {
     let mut w = World::new(3, 1);
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // The node has seen one permit free; before it comes back for it, another node has it.
+    // The node has seen one permit free; before it requests that permit, another node has it.
     w.next(1, joins, Fate::Slow(ms(100)));
     w.acquire(1, PERMITS, true);
     w.run(ms(50));
@@ -120,7 +120,8 @@ fn attempt_does_not_compare_with_revisions_of_a_former_store() {
     }
     w.acquire(0, PERMITS, true);
     w.run(ms(20));
-    // The node has seen one permit free; when it comes back for it, the store is another one, where both are taken.
+    // The node has seen one permit free; when it requests that permit, the store is another one, in which both are
+    // taken.
     w.acquire(1, PERMITS, true);
     w.until("asked again", ms(50), |w| w.count(1, joins) == 2);
     w.restored = true;
@@ -193,7 +194,7 @@ fn one_session_holds_several_permits_each_under_a_key_of_its_own() {
 }
 
 #[test]
-fn another_capacity_is_refused_while_anybody_stands_and_named() {
+fn other_capacity_is_refused_and_named_while_the_semaphore_is_used() {
     for (theirs, first) in [(b"s/3/" as &[u8], PERMITS), (PERMITS, b"s/3/")] {
         let mut w = World::new(2, 1);
         w.acquire(0, first, false);
@@ -238,7 +239,7 @@ fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
 }
 
 #[test]
-fn a_key_without_a_lease_before_a_lock_is_reported_and_left_alone() {
+fn key_without_a_lease_before_a_lock_is_reported_and_kept() {
     let mut w = World::new(2, 1);
     w.store.put(&key("l/0"), b"", 0);
     w.acquire(0, L, false);
@@ -265,7 +266,7 @@ fn leads(status: Option<&Status>) -> bool {
 }
 
 #[test]
-fn those_who_share_hold_together_and_one_behind_a_waiter_waits() {
+fn sharers_hold_together_and_one_behind_a_waiter_waits() {
     let mut w = World::new(5, 1);
     for (node, shared) in [true, true, false, true, false].into_iter().enumerate() {
         if shared {
@@ -307,7 +308,7 @@ fn those_who_share_hold_together_and_one_behind_a_waiter_waits() {
 }
 
 #[test]
-fn a_shared_lock_that_nobody_else_wants_costs_its_holders_no_message_of_each_other() {
+fn holders_of_an_uncontended_shared_lock_get_no_messages_of_each_other() {
     let mut w = World::new(3, 1);
     for node in 0..3 {
         w.acquire_shared(node, L, false);
@@ -324,7 +325,7 @@ fn a_shared_lock_that_nobody_else_wants_costs_its_holders_no_message_of_each_oth
 }
 
 #[test]
-fn an_attempt_to_share_takes_a_second_transaction_and_fails_behind_one_who_does_not() {
+fn attempt_to_share_takes_two_transactions_and_fails_behind_an_exclusive_one() {
     let mut w = World::new(4, 1);
     w.acquire_shared(0, L, true);
     w.run(ms(20));
@@ -348,7 +349,7 @@ fn an_attempt_to_share_takes_a_second_transaction_and_fails_behind_one_who_does_
 }
 
 #[test]
-fn several_tasks_of_a_session_share_each_under_a_key_of_its_own() {
+fn tasks_of_a_session_share_under_keys_of_their_own() {
     let mut w = World::new(2, 1);
     for _ in 0..3 {
         w.acquire_shared(0, L, false);
@@ -357,7 +358,7 @@ fn several_tasks_of_a_session_share_each_under_a_key_of_its_own() {
     assert_eq!((w.holders(L), w.store.queue(L).len()), (3, 3));
     w.acquire(1, L, false);
     w.run(ms(20));
-    // Its lease goes, and all of its keys at once.
+    // Its lease is revoked, which deletes all of its keys at once.
     w.nodes[0].work = Work::Never;
     w.revoke(w.nodes[0].lease().unwrap());
     w.until("the next holds it", secs(1), |w| w.leader(L) == Some(1));

@@ -10,7 +10,7 @@ use eldest_core::action::{Class, Note, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::{EndReason, LostReason};
 
-/// A candidate left while its join was under way, and another of the same session stands at once.
+/// Makes a world in which a candidate left while its join was in flight, and another of the same session joins at once.
 fn returned(fate: Option<Fate>) -> World {
     let mut w = World::new(2, 1);
     w.campaign(0);
@@ -34,7 +34,7 @@ fn one_key_each(w: &mut World) {
 }
 
 #[test]
-fn join_that_was_done_and_then_refused_leaves_no_key() {
+fn join_applied_but_refused_leaves_no_key() {
     for class in [Class::Denied, Class::Invalid] {
         let mut w = World::new(2, 1);
         w.next(0, joins, Fate::RefusedLater(class));
@@ -52,7 +52,7 @@ fn join_that_was_done_and_then_refused_leaves_no_key() {
 
 /// A candidate that had a key before is not refused: it joins again, and the key that it finds is its own.
 #[test]
-fn join_that_was_done_and_then_refused_is_adopted_by_a_candidate_that_stood_before() {
+fn join_applied_but_refused_is_adopted_by_a_returning_candidate() {
     for class in [Class::Denied, Class::Invalid, Class::Backoff] {
         let mut w = World::seated(1);
         w.next(0, joins, Fate::RefusedLater(class));
@@ -74,7 +74,7 @@ fn two_candidacies_one_after_another_never_mix_up_their_keys() {
 }
 
 #[test]
-fn a_candidacy_after_one_that_left_during_its_lost_join_gets_a_key_of_its_own() {
+fn candidacy_after_an_abandoned_join_gets_its_own_key() {
     for fate in [
         Fate::AnswerLost,
         Fate::RequestLost,
@@ -88,17 +88,17 @@ fn a_candidacy_after_one_that_left_during_its_lost_join_gets_a_key_of_its_own() 
 
 #[test]
 fn a_candidacy_that_came_back_leaves_a_free_path() {
-    // The first never stood, so the second must not wait for anything of it.
+    // The first candidate never had a key, so the second must not wait for one.
     let mut w = returned(Some(Fate::Refused(Class::LeaseGone)));
     one_key_each(&mut w);
     assert!(
-        w.stand(0, E, WatchScope::Auto, false).is_none(),
+        w.join(0, E, WatchScope::Auto, false).is_none(),
         "the second still stands"
     );
 }
 
 #[test]
-fn what_is_announced_while_joining_is_announced_with_the_key() {
+fn value_announced_while_joining_goes_with_the_key() {
     for fate in [None, Some(Fate::AnswerLost)] {
         let mut w = World::new(1, 1);
         let slot = w.campaign(0);
@@ -114,7 +114,7 @@ fn what_is_announced_while_joining_is_announced_with_the_key() {
 }
 
 #[test]
-fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
+fn announcement_meant_for_the_join_is_repeated_until_made() {
     let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     for fate in [Fate::RequestLost, Fate::AnswerLost] {
         let mut w = World::new(1, 1);
@@ -127,7 +127,7 @@ fn announcement_that_was_to_go_with_the_key_is_repeated_until_it_is_made() {
         assert_eq!(*w.store.queue(E)[0].value, *b"news");
         let writes = w.count(0, proclaims);
         assert!((3..=5).contains(&writes), "{writes}");
-        // The caller hears of every failure from now on.
+        // The caller learns of every failure from now on.
         w.next(0, proclaims, Fate::RequestLost);
         w.give(0, |m, now| m.proclaim(now, slot, (*b"more").into(), 2));
         w.run(secs(10));
@@ -178,7 +178,7 @@ fn announcements_whose_answer_was_lost_are_followed_by_newer_ones() {
     }
     w.run(secs(2));
     assert_eq!(*w.store.queue(E)[0].value, *b"newer");
-    // One write for each of the first, its repetition by the mod revision that stands, and the newest.
+    // The writes are one for each of the first, its repetition with the present mod revision, and the newest.
     assert_eq!(w.count(0, proclaims), 3);
 }
 
@@ -201,7 +201,7 @@ fn announcement_in_an_adopted_key_takes_one_write() {
     w.next(0, joins, Fate::AnswerLost);
     let slot = w.campaign(0);
     w.until("it stands", secs(1), |w| !w.store.queue(E).is_empty());
-    // The store has come further when the key is adopted.
+    // The store's revision is higher when the key is adopted.
     w.store.put(&key("other"), b"", 0);
     w.publish();
     w.run(secs(1));
@@ -212,7 +212,7 @@ fn announcement_in_an_adopted_key_takes_one_write() {
 }
 
 #[test]
-fn nothing_is_announced_in_a_key_that_is_gone_or_was_written_over() {
+fn deleted_or_overwritten_key_gets_no_announcement() {
     for written_over in [false, true] {
         let mut w = World::seated(1);
         w.relink(0, |l| l.watches_stalled = true);
@@ -257,7 +257,7 @@ fn a_join_whose_answer_was_lost_is_adopted_once() {
 }
 
 #[test]
-fn key_of_a_lost_join_that_somebody_wrote_over_is_not_adopted() {
+fn overwritten_key_of_a_lost_join_is_not_adopted() {
     let mut w = World::new(1, 1);
     w.next(0, joins, Fate::AnswerLost);
     w.campaign(0);
@@ -270,7 +270,7 @@ fn key_of_a_lost_join_that_somebody_wrote_over_is_not_adopted() {
     w.check_settled();
 }
 
-/// Others write meanwhile.
+/// Other clients write meanwhile.
 #[test]
 fn value_in_an_adopted_key_is_announced_by_one_write() {
     let mut w = World::new(1, 1);
@@ -287,7 +287,7 @@ fn value_in_an_adopted_key_is_announced_by_one_write() {
 }
 
 #[test]
-fn candidate_that_leaves_under_another_lease_looks_for_no_key_of_the_lost_one() {
+fn candidate_leaving_under_another_lease_searches_no_key_of_the_lost_one() {
     let mut w = World::new(1, 1);
     w.next(0, joins, Fate::RequestLost);
     w.campaign(0);
@@ -312,7 +312,7 @@ fn a_join_that_arrives_after_its_repetition_makes_no_second_key() {
     w.until("it leads", secs(1), |w| w.leads(0));
     w.campaign(1);
     w.run(secs(1));
-    // Between: the key is gone, so the late put makes it stand again, for nobody.
+    // The key is deleted in between, so the late put creates it again, without an owner.
     w.drop_leadership(0, E);
     w.run(ms(50));
     w.until("the late put arrives", secs(2), |w| {
@@ -345,11 +345,11 @@ fn a_candidate_that_left_after_a_lost_join_leaves_no_key() {
 
 #[test]
 fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
-    // Before the sweeps that follow a lost join, or after the first of them.
+    // The put arrives before the sweeps that follow a lost join, or after the first of them.
     for late in [secs(3), secs(10)] {
         let mut w = World::seated(1);
         w.next(0, joins, Fate::Late(late));
-        w.stand(0, b"f/", WatchScope::Auto, false);
+        w.join(0, b"f/", WatchScope::Auto, false);
         w.run(ms(5));
         w.leave(0, b"f/");
         w.until("it arrives", secs(11), |w| !w.store.queue(b"f/").is_empty());
@@ -361,14 +361,14 @@ fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
 }
 
 #[test]
-fn a_candidate_that_leaves_while_an_earlier_join_is_under_way_does_not_free_its_key() {
-    // The join is lost, or takes long and is answered all the same.
+fn candidate_leaving_during_an_earlier_join_does_not_free_its_key() {
+    // The join is lost, or is slow but answered.
     for fate in [Fate::RequestLost, Fate::Delayed(ms(200))] {
         let mut w = World::new(1, 1);
         w.next(0, joins, fate);
         w.campaign(0);
         w.until("sent", secs(1), |w| w.count(0, joins) == 1);
-        // Twice given up and begun again, before the first knows what became of its join.
+        // Two candidacies end and begin again, before the first knows the result of its join.
         for _ in 0..2 {
             w.leave(0, E);
             w.run(ms(5));
@@ -387,14 +387,14 @@ fn a_candidate_that_leaves_while_an_earlier_join_is_under_way_does_not_free_its_
 }
 
 #[test]
-fn a_key_that_was_asked_to_go_is_never_ours_again() {
-    // The deletion is lost, so the key still stands when the node comes back.
+fn key_whose_deletion_was_requested_is_never_adopted() {
+    // The deletion is lost, so the key still exists when the node comes back.
     for fate in [Fate::RequestLost, Fate::AnswerLost, Fate::Late(secs(2))] {
         let mut w = World::seated(2);
         let token = w.elected[0].token;
         w.the_next(2, 0, deletes, fate);
         w.drop_leadership(0, E);
-        assert!(w.stand(0, E, WatchScope::Auto, false).is_some());
+        assert!(w.join(0, E, WatchScope::Auto, false).is_some());
         w.run(ms(100));
         assert_eq!(
             w.count(0, joins),
@@ -440,7 +440,7 @@ fn leaving_while_the_last_terms_key_is_not_gone_waits_for_it() {
 }
 
 #[test]
-fn a_new_candidate_learns_what_etcd_will_never_accept() {
+fn new_candidate_receives_permanent_refusals() {
     for (class, persistent, ends) in [
         (Class::Denied, false, true),
         (Class::Denied, true, true),
@@ -456,7 +456,7 @@ fn a_new_candidate_learns_what_etcd_will_never_accept() {
         for kind in [joins as fn(&Ask) -> bool, grants] {
             let mut w = World::new(1, 1);
             w.the_next(3, 0, kind, Fate::Refused(class));
-            w.stand(0, E, WatchScope::Auto, persistent);
+            w.join(0, E, WatchScope::Auto, persistent);
             w.run(secs(5));
             let candidate = w.nodes[0].candidate(E).unwrap().1;
             let refused = candidate
@@ -473,7 +473,7 @@ fn a_new_candidate_learns_what_etcd_will_never_accept() {
 }
 
 #[test]
-fn what_etcd_took_before_it_may_take_again_and_only_a_single_attempt_is_refused() {
+fn refusal_after_an_earlier_success_ends_only_a_single_attempt() {
     for (class, at_once, ends) in [
         (Class::Auth, false, false),
         (Class::Backoff, false, false),
@@ -501,7 +501,7 @@ fn what_etcd_took_before_it_may_take_again_and_only_a_single_attempt_is_refused(
 }
 
 #[test]
-fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
+fn candidate_that_had_a_key_retries_after_any_refusal() {
     for class in [
         Class::Denied,
         Class::Invalid,
@@ -519,7 +519,7 @@ fn a_candidate_that_stood_once_retries_whatever_etcd_says() {
 
 #[test]
 fn answers_of_an_earlier_attempt_are_dropped() {
-    // The join under the first lease is answered when the second stands.
+    // The join under the first lease is answered when the second lease exists.
     let mut w = World::new(1, 1);
     w.campaign(0);
     w.next(0, joins, Fate::Slow(ms(250)));
@@ -535,8 +535,9 @@ fn answers_of_an_earlier_attempt_are_dropped() {
 }
 
 #[test]
-fn what_is_looked_for_is_left_to_the_candidate_that_stands_by_it() {
-    // Nothing may look for it while it stands; if something did, as a bug once did, its work must be awaited all the same.
+fn searched_key_is_left_to_the_candidate_that_owns_it() {
+    // No search for the key may run while it has an owner. If one ran, as a bug once did, its work must be awaited all
+    // the same.
     let mut w = World::seated(1);
     let key = Arc::clone(&w.store.queue(E)[0].key);
     w.give(0, |m, now| m.remove(now, &key, None, None));
@@ -548,7 +549,7 @@ fn what_is_looked_for_is_left_to_the_candidate_that_stands_by_it() {
 }
 
 #[test]
-fn what_is_known_while_a_key_is_looked_for_is_not_forgotten() {
+fn known_keys_are_kept_during_a_search() {
     let mut w = World::seated(1);
     let key: Arc<[u8]> = (*b"elsewhere").into();
     w.store.put(&key, b"", 0);
@@ -560,7 +561,7 @@ fn what_is_known_while_a_key_is_looked_for_is_not_forgotten() {
 }
 
 #[test]
-fn deletion_that_failed_is_paused_for_whatever_else_asks_for_it() {
+fn failed_deletion_is_paused_for_all_its_requesters() {
     let mut w = World::seated(1);
     w.the_next(100, 0, deletes, Fate::Refused(Class::Backoff));
     w.drop_leadership(0, E);

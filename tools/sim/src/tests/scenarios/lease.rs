@@ -1,4 +1,4 @@
-//! The time until which a lease is trusted.
+//! Tests the time until which a lease is trusted.
 
 use super::*;
 use crate::tests::E;
@@ -19,7 +19,7 @@ fn deadline(w: &World, node: usize) -> Time {
         .get()
 }
 
-/// When the node sent its last request of that kind, by its own clock.
+/// Returns when the node sent its last request of that kind, by its own clock.
 pub(super) fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
     let of_node = w.asked.iter().rev().filter(|(_, n, _)| *n == node);
     let (at, ..) = of_node.into_iter().find(|(.., ask)| what(ask)).unwrap();
@@ -38,8 +38,8 @@ fn renewed_late(note: &Note) -> bool {
     matches!(note, Note::RenewedLate { .. })
 }
 
-/// A node that leads and reaches nobody from its first renewal until shortly before its clock shows `heal`, when there is
-/// time for one more attempt. Renewed when this returns.
+/// Makes a world with a leader that reaches no member from its first renewal until shortly before its clock shows
+/// `heal`, when there is time for one more attempt. The lease is renewed on return.
 fn renewed_after(heal: impl Fn(Time) -> Time) -> World {
     let mut w = World::seated(1);
     let before = deadline(&w, 0);
@@ -54,15 +54,15 @@ fn renewed_after(heal: impl Fn(Time) -> Time) -> World {
 }
 
 #[test]
-fn a_renewal_shortly_before_the_end_of_the_belief_is_reported_as_late() {
+fn renewal_shortly_before_the_end_of_the_trust_is_reported_as_late() {
     let w = renewed_after(|end| end.before(SLOW.timeout * 2));
     assert_eq!(w.nodes[0].noted(renewed_late), 1);
     assert_eq!(w.elected.len(), 1);
 }
 
-/// Its terms are over by then, which is reported; the renewal saves nothing but the key's place.
+/// The terms are over by then, which is reported; the renewal saves only the key's place.
 #[test]
-fn a_renewal_after_the_end_of_the_belief_is_not_reported_as_late() {
+fn renewal_after_the_end_of_the_trust_is_not_reported_as_late() {
     let w = renewed_after(|end| end);
     assert_eq!(w.nodes[0].noted(renewed_late), 0);
 }
@@ -183,10 +183,10 @@ fn at_most_one_renewal_is_outstanding() {
 }
 
 #[test]
-fn a_lapse_ends_terms_but_keeps_the_seniority_of_those_who_wait() {
+fn lapse_ends_terms_but_keeps_the_seniority_of_waiting_candidates() {
     let mut w = World::seated(2);
     let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
-    // Renewals reach etcd, so the lease lives on for a while; nothing comes back.
+    // Renewals reach etcd, so the lease lives on for a while; no answer comes back.
     w.relink(1, |l| l.answers_lost = true);
     let lost = SessionState::lost(LostReason::LeaseExpiring);
     w.until("it trusts no lease", TTL, |w| {
@@ -204,11 +204,11 @@ fn a_lapse_ends_terms_but_keeps_the_seniority_of_those_who_wait() {
 }
 
 #[test]
-fn renewals_that_are_never_heard_of_do_not_keep_a_place() {
+fn unanswered_renewals_do_not_keep_a_place() {
     let mut w = World::seated(3);
     w.relink(1, |l| l.answers_lost = true);
     w.kill(0);
-    // Its belief ends, its renewals with it, and a TTL later its key: nobody waits for the deaf.
+    // The node's trust ends, then its renewals, and a TTL later its key: no candidate waits for a node without answers.
     w.until("the third leads", TTL * 3, |w| w.leads(2));
     w.relink(1, |l| l.answers_lost = false);
     w.until("it is back, behind the third", secs(6), |w| {
@@ -218,7 +218,7 @@ fn renewals_that_are_never_heard_of_do_not_keep_a_place() {
 }
 
 #[test]
-fn a_leader_whose_belief_lapsed_rejoins_at_the_back_after_healing() {
+fn leader_whose_trust_lapsed_rejoins_at_the_back_after_healing() {
     let mut w = World::seated(2);
     w.relink(0, |l| l.answers_lost = true);
     w.until("over", TTL, |w| {
@@ -236,7 +236,7 @@ fn a_leader_whose_belief_lapsed_rejoins_at_the_back_after_healing() {
 
 #[test]
 fn an_expired_candidate_rejoins_instead_of_winning() {
-    // Complaint 1.
+    // Compare etcd#19597: a campaign blocks for ever, or wins, after its lease has expired.
     let mut w = World::seated(3);
     w.pause(1, secs(9));
     w.run(ms(1));
@@ -251,9 +251,9 @@ fn an_expired_candidate_rejoins_instead_of_winning() {
 }
 
 #[test]
-fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
+fn all_candidates_of_a_lost_lease_rejoin() {
     let mut w = World::seated(1);
-    w.stand(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
+    w.join(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
     w.run(ms(20));
     w.relink(0, |l| l.watches_stalled = true);
     w.revoke(w.nodes[0].lease().unwrap());
@@ -273,7 +273,7 @@ fn when_etcd_says_that_the_lease_is_gone_everybody_of_it_stands_again() {
 fn a_frozen_deadline_is_not_extended_by_later_renewals() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
-    w.stand(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
+    w.join(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
     w.run(secs(1));
     let frozen = deadline(&w, 0);
     w.end(0, E, LostReason::Shutdown);
@@ -322,7 +322,7 @@ fn the_token_fires_a_grace_period_before_the_deadline() {
 }
 
 #[test]
-fn a_lost_grant_expires_and_another_lease_is_asked_for_at_once() {
+fn lost_grant_expires_and_another_lease_is_requested_at_once() {
     let mut w = World::new(1, 1);
     w.next(0, grants, Fate::AnswerLost);
     w.campaign(0);
@@ -339,7 +339,7 @@ fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
     let mut w = World::seated(1);
     w.add_node();
     w.relink(1, |l| l.same_ids = true);
-    w.stand(1, b"f/", WatchScope::Auto, false);
+    w.join(1, b"f/", WatchScope::Auto, false);
     w.run(TTL);
     assert!(w.leads(0) && w.leader(b"f/").is_none());
     assert!(w.count(1, grants) > 2);
@@ -352,7 +352,7 @@ fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
 }
 
 #[test]
-fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
+fn lease_that_can_be_renewed_but_never_verified_is_abandoned() {
     let mut w = World::seated(3);
     w.the_next(usize::MAX, 1, verifies, Fate::Refused(Class::Denied));
     w.run(ms(1));
@@ -368,7 +368,7 @@ fn a_lease_that_can_be_renewed_but_never_verified_is_let_go() {
 }
 
 #[test]
-fn a_lease_whose_renewals_are_always_refused_is_let_go() {
+fn lease_whose_renewals_are_always_refused_is_abandoned() {
     let mut w = World::seated(3);
     w.relink(1, |l| l.odd_term = true);
     w.kill(0);
@@ -377,10 +377,10 @@ fn a_lease_whose_renewals_are_always_refused_is_let_go() {
 }
 
 #[test]
-fn who_hears_nothing_of_etcd_for_long_keeps_its_seniority_although_a_renewal_is_refused_then() {
+fn candidate_keeps_its_seniority_after_a_long_silence_and_a_refused_renewal() {
     let mut w = World::seated(3);
     let tokens: Vec<_> = w.store.queue(E).iter().map(|e| e.create_revision).collect();
-    // Refused, then unheard, then refused again.
+    // The renewal is refused, then unanswered, then refused again.
     w.relink(1, |l| l.odd_term = true);
     w.until("refused", TTL, |w| w.nodes[1].noted(refused) > 0);
     w.store.headless = Some(w.now);
@@ -401,9 +401,9 @@ fn who_hears_nothing_of_etcd_for_long_keeps_its_seniority_although_a_renewal_is_
 }
 
 #[test]
-fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop() {
+fn lease_lost_right_after_its_grant_is_replaced_with_pauses() {
     let mut w = World::new(1, 1);
-    // The endpoints belong to two clusters: one grants, the other knows nothing of it.
+    // The endpoints belong to two clusters: one grants the lease, the other does not know it.
     w.the_next(usize::MAX, 0, joins, Fate::Refused(Class::LeaseGone));
     w.campaign(0);
     w.run(secs(10));
@@ -412,7 +412,7 @@ fn a_lease_that_is_lost_as_soon_as_it_is_granted_is_not_granted_in_a_tight_loop(
 }
 
 #[test]
-fn a_lease_that_is_always_kept_is_held_without_a_candidate_replaced_and_given_back() {
+fn lease_that_is_always_kept_needs_no_candidate() {
     let mut w = World::new(1, 1);
     w.keep_lease(0);
     let live = |w: &World| w.nodes[0].lease().is_some() && w.nodes[0].belief.is_some();
@@ -433,7 +433,7 @@ fn a_lease_that_is_always_kept_is_held_without_a_candidate_replaced_and_given_ba
 }
 
 #[test]
-fn a_candidate_stands_under_the_lease_that_was_there_before() {
+fn candidate_joins_under_the_existing_lease() {
     let mut w = World::new(1, 1);
     w.keep_lease(0);
     w.until("a lease", secs(1), |w| w.nodes[0].lease().is_some());

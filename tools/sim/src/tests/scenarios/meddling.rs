@@ -1,4 +1,4 @@
-//! Tests what others may do to our keys.
+//! Tests the effects of other clients' changes to our keys.
 
 use super::*;
 use crate::tests::{E, TTL};
@@ -13,11 +13,11 @@ fn own_key(w: &World, node: usize) -> crate::world::store::Key {
 }
 
 #[test]
-fn a_leader_whose_key_is_written_over_steps_down_and_takes_the_key_away() {
+fn leader_whose_key_is_overwritten_steps_down_and_deletes_the_key() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
-            w.stand(node, E, follow, false);
+            w.join(node, E, follow, false);
             w.run(ms(20));
         }
         w.overwrite(&own_key(&w, 0));
@@ -33,11 +33,11 @@ fn a_leader_whose_key_is_written_over_steps_down_and_takes_the_key_away() {
 }
 
 #[test]
-fn a_key_written_over_unseen_is_taken_away_by_a_leader_that_resigns() {
+fn resigning_leader_deletes_a_key_overwritten_unseen() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(1, 1);
         w.nodes[0].work = Work::After(secs(1));
-        w.stand(0, E, follow, false);
+        w.join(0, E, follow, false);
         w.run(ms(20));
         w.disturb_watches(0, true);
         w.overwrite(&own_key(&w, 0));
@@ -51,7 +51,7 @@ fn a_key_written_over_unseen_is_taken_away_by_a_leader_that_resigns() {
 }
 
 #[test]
-fn a_waiting_key_written_over_is_taken_away_and_stands_again_at_the_back() {
+fn overwritten_waiting_key_is_deleted_and_its_candidate_rejoins_at_the_back() {
     let mut w = World::seated(3);
     w.overwrite(&own_key(&w, 1));
     w.run(ms(100));
@@ -61,7 +61,7 @@ fn a_waiting_key_written_over_is_taken_away_and_stands_again_at_the_back() {
 }
 
 #[test]
-fn a_key_written_over_does_not_go_with_the_lease_so_it_is_still_taken_away() {
+fn overwritten_key_is_deleted_because_it_outlives_the_lease() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::After(secs(1));
     w.overwrite(&own_key(&w, 0));
@@ -74,14 +74,14 @@ fn a_key_written_over_does_not_go_with_the_lease_so_it_is_still_taken_away() {
 }
 
 #[test]
-fn a_key_written_over_while_cut_off_is_taken_away_when_standing_again() {
+fn key_overwritten_while_cut_off_is_deleted_on_rejoining() {
     for node in [0, 1] {
         let mut w = World::seated(2);
         w.relink(node, |l| (l.requests_lost, l.answers_lost) = (true, true));
         w.run(ms(10));
         w.overwrite(&own_key(&w, node));
         w.run(secs(10));
-        // The connection is a new one: what was on its way is lost with the old.
+        // The connection is a new one: messages in flight are lost with the old one.
         w.nodes[node].held.clear();
         w.relink(node, |l| (l.requests_lost, l.answers_lost) = (false, false));
         w.run(secs(10));
@@ -106,7 +106,7 @@ fn a_closing_session_waits_until_a_key_written_over_is_gone() {
 }
 
 #[test]
-fn closing_session_that_lost_its_lease_waits_until_a_key_written_over_is_gone() {
+fn closing_session_without_a_lease_awaits_the_end_of_an_overwritten_key() {
     let mut w = World::seated(1);
     w.nodes[0].work = Work::Never;
     w.overwrite(&own_key(&w, 0));
@@ -114,7 +114,7 @@ fn closing_session_that_lost_its_lease_waits_until_a_key_written_over_is_gone() 
     check_key_goes_before_closing(&mut w);
 }
 
-/// A session that has lost its lease closes, and the key written over does not stay.
+/// Checks that a session that has lost its lease closes, and that its overwritten key does not stay.
 fn check_key_goes_before_closing(w: &mut World) {
     w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
     w.close(0);
@@ -132,7 +132,7 @@ fn closing_session_waits_until_a_key_written_over_unseen_is_gone() {
 }
 
 #[test]
-fn a_deleted_key_ends_the_term_and_its_node_stands_again_at_the_back() {
+fn deleted_key_ends_the_term_and_its_node_rejoins_at_the_back() {
     let mut w = World::seated(3);
     w.delete(&own_key(&w, 0));
     w.until("the next leads", ms(50), |w| w.leads(1));
@@ -176,9 +176,9 @@ fn the_verifying_read_distinguishes_a_key_created_again_from_ours() {
 }
 
 #[test]
-fn a_revoked_lease_ends_the_term_at_once_and_everybody_of_it_stands_again() {
+fn revoked_lease_ends_the_term_and_all_its_candidates_rejoin() {
     let mut w = World::seated(2);
-    w.stand(0, b"f/", WatchScope::Auto, false);
+    w.join(0, b"f/", WatchScope::Auto, false);
     w.run(ms(20));
     w.revoke(w.nodes[0].lease().unwrap());
     w.until("the next leads", ms(50), |w| w.leads(1));
@@ -189,7 +189,7 @@ fn a_revoked_lease_ends_the_term_at_once_and_everybody_of_it_stands_again() {
 }
 
 #[test]
-fn somebody_elses_key_at_our_path_is_taken_away_before_we_stand() {
+fn foreign_key_at_our_path_is_deleted_before_we_join() {
     for under_our_lease in [false, true] {
         let mut w = World::new(1, 1);
         w.campaign(0);
@@ -206,7 +206,7 @@ fn somebody_elses_key_at_our_path_is_taken_away_before_we_stand() {
 }
 
 #[test]
-fn a_key_without_lease_that_sits_first_is_waited_for() {
+fn first_key_without_a_lease_is_awaited() {
     let mut w = World::new(1, 1);
     w.store.put(&crate::tests::key("e/blocker"), b"", 0);
     w.store.put(&crate::tests::key("e/deep/er"), b"", 0);
@@ -218,8 +218,8 @@ fn a_key_without_lease_that_sits_first_is_waited_for() {
 }
 
 #[test]
-fn a_late_word_about_an_earlier_lease_does_not_take_the_present_one() {
-    // The open of the old lease's stream is answered when the new lease stands already.
+fn late_answer_about_an_earlier_lease_keeps_the_present_one() {
+    // The opening of the old lease's stream is answered when the new lease already exists.
     let mut w = World::seated(1);
     w.next(0, renews, Fate::RequestLost);
     w.next(0, opens, Fate::Slow(ms(200)));
@@ -229,7 +229,7 @@ fn a_late_word_about_an_earlier_lease_does_not_take_the_present_one() {
         w.count(0, opens) > opened
     });
     w.revoke(w.nodes[0].lease().unwrap());
-    w.stand(0, b"f/", WatchScope::Auto, false);
+    w.join(0, b"f/", WatchScope::Auto, false);
     w.until("another lease", ms(150), |w| w.count(0, grants) == 2);
     w.run(secs(20));
     w.check_settled();
@@ -237,7 +237,7 @@ fn a_late_word_about_an_earlier_lease_does_not_take_the_present_one() {
 }
 
 #[test]
-fn a_key_put_again_under_our_lease_goes_though_the_work_of_the_lost_term_goes_on() {
+fn key_put_again_under_our_lease_is_deleted_despite_running_work() {
     for reason in [LostReason::KeyDeleted, LostReason::Shutdown] {
         put_again_while_work_goes_on(reason);
     }
@@ -265,17 +265,17 @@ fn put_again_while_work_goes_on(reason: LostReason) {
 }
 
 #[test]
-fn key_put_again_unseen_goes_though_its_predecessor_was_released_and_the_work_goes_on() {
+fn key_put_again_unseen_is_deleted_after_a_release_despite_running_work() {
     let mut w = World::seated(1);
     w.add_node();
-    // Its first sweeps are over.
+    // The first sweeps are over.
     w.run(TTL * 3);
     w.nodes[0].work = Work::Never;
     w.relink(0, |l| l.watches_stalled = true);
     let verified = w.count(0, verifies);
     w.until("renewed", TTL, |w| w.count(0, verifies) > verified);
     w.end(0, E, LostReason::Shutdown);
-    // The last read of it before its time is over.
+    // This is the last read of the key before its time is over.
     w.until("read", TTL, |w| w.count(0, verifies) == verified + 3);
     w.run(ms(100));
     w.recreate(&own_key(&w, 0), w.nodes[0].lease().unwrap());
@@ -287,7 +287,7 @@ fn key_put_again_unseen_goes_though_its_predecessor_was_released_and_the_work_go
 }
 
 #[test]
-fn key_written_over_unseen_goes_though_the_work_of_the_lost_term_goes_on() {
+fn key_overwritten_unseen_is_deleted_despite_running_work() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
     w.relink(0, |l| l.watches_stalled = true);
@@ -300,17 +300,17 @@ fn key_written_over_unseen_goes_though_the_work_of_the_lost_term_goes_on() {
 }
 
 #[test]
-fn candidate_whose_key_went_unseen_does_not_lead_by_it() {
+fn candidate_whose_key_was_deleted_unseen_does_not_lead() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
-            w.stand(node, E, follow, false);
+            w.join(node, E, follow, false);
             w.run(ms(20));
         }
         let gone = w.store.queue(E)[1].create_revision;
         w.disturb_watches(1, true);
         w.delete(&own_key(&w, 1));
-        // A read of the prefix shows nobody before the deleted key.
+        // A read of the prefix shows no key before the deleted one.
         w.drop_leadership(0, E);
         w.until("it leads", secs(1), |w| w.leads(1));
         assert!(w.elected.iter().all(|e| e.token != gone), "{follow:?}");

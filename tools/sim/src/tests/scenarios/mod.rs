@@ -1,4 +1,4 @@
-//! Rules of the library, each in one story.
+//! Tests rules of the library, each in one story.
 
 mod doubting;
 mod ending;

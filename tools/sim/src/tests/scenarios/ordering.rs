@@ -1,4 +1,4 @@
-//! Orders to step down: the leader that is meant obeys once, and never for nobody.
+//! Tests orders to step down: the leader that an order names obeys once, and never without a successor.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::step_down_key;
 use eldest_core::reason::LostReason;
 
-/// An order stands for so long.
+/// How long an order lasts.
 const STANDS: Duration = Duration::from_secs(60);
 
 fn seated(scope: WatchScope, homes: &[Home]) -> World {
     let mut w = World::new(homes.len(), 1);
     for (node, home) in homes.iter().enumerate() {
         w.nodes[node].home = *home;
-        w.stand(node, E, scope, false);
+        w.join(node, E, scope, false);
         w.run(ms(20));
     }
     assert!(w.leads(0));
@@ -31,7 +31,7 @@ fn terms(w: &World, node: usize) -> usize {
 }
 
 #[test]
-fn the_leader_steps_down_once_its_work_has_ended_and_waits_behind_the_others() {
+fn ordered_leader_steps_down_after_its_work_and_rejoins_at_the_back() {
     for scope in [
         WatchScope::Auto,
         WatchScope::Everyone,
@@ -53,7 +53,7 @@ fn the_leader_steps_down_once_its_work_has_ended_and_waits_behind_the_others() {
 }
 
 #[test]
-fn who_leads_alone_obeys_only_when_another_joins() {
+fn lone_leader_obeys_only_when_another_joins() {
     for scope in [WatchScope::Auto, WatchScope::Predecessor] {
         let mut w = seated(scope, &[Home::Nowhere]);
         w.store.put(&(*b"e/foreign").into(), b"", 0);
@@ -61,7 +61,7 @@ fn who_leads_alone_obeys_only_when_another_joins() {
         w.run(TTL * 2);
         assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
         w.add_node();
-        w.stand(1, E, scope, false);
+        w.join(1, E, scope, false);
         w.run(secs(1));
         assert_eq!(
             w.nodes[0].term_of(E).unwrap().reason,
@@ -72,7 +72,7 @@ fn who_leads_alone_obeys_only_when_another_joins() {
 }
 
 #[test]
-fn an_order_for_another_key_moves_nobody() {
+fn order_for_another_key_moves_no_leader() {
     let mut w = seated(WatchScope::Auto, &[Home::Nowhere; 2]);
     let queue = w.store.queue(E);
     let (first, second) = (&queue[0], &queue[1]);
@@ -91,7 +91,7 @@ fn an_order_for_another_key_moves_nobody() {
 }
 
 #[test]
-fn the_leader_obeys_for_nobody_in_an_evacuated_data_centre_unless_it_is_in_one() {
+fn leader_does_not_step_down_for_evacuated_candidates_unless_evacuated() {
     let mut w = seated(WatchScope::Auto, &[Home::East, Home::West]);
     w.evacuate(Home::West, None);
     w.order_step_down(E, STANDS);
@@ -105,7 +105,7 @@ fn the_leader_obeys_for_nobody_in_an_evacuated_data_centre_unless_it_is_in_one()
 }
 
 #[test]
-fn orders_one_after_the_other_leave_somebody_leading() {
+fn successive_orders_leave_a_leader() {
     let mut w = seated(WatchScope::Auto, &[Home::Nowhere; 2]);
     let (mut led, mut samples) = (0, 0);
     for _ in 0..200 {
@@ -119,7 +119,7 @@ fn orders_one_after_the_other_leave_somebody_leading() {
 }
 
 #[test]
-fn a_leader_obeys_once_it_may_read_the_orders_and_looks_once_a_minute_until_then() {
+fn leader_retries_a_forbidden_read_of_orders_once_a_minute() {
     let about_orders = |ask: &Ask| match ask {
         Ask::List { prefix: key, .. } | Ask::Probe { key } => **key == *MARKS,
         _ => false,
@@ -127,7 +127,7 @@ fn a_leader_obeys_once_it_may_read_the_orders_and_looks_once_a_minute_until_then
     let mut w = World::new(2, 1);
     w.forbid(0, MARKS, false);
     for node in [0, 1] {
-        w.stand(node, E, WatchScope::Auto, false);
+        w.join(node, E, WatchScope::Auto, false);
         w.run(ms(20));
     }
     w.order_step_down(E, secs(1000));

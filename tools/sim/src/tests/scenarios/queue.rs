@@ -14,7 +14,7 @@ use eldest_core::pause::LONGEST_PAUSE;
 fn followers(nodes: usize, follow: WatchScope) -> World {
     let mut w = World::new(nodes, 1);
     for node in 0..nodes {
-        w.stand(node, E, follow, false);
+        w.join(node, E, follow, false);
         w.run(ms(20));
     }
     w
@@ -31,7 +31,7 @@ fn the_longest_running_wins() {
 }
 
 #[test]
-fn a_newcomer_and_one_that_comes_back_stand_at_the_back() {
+fn newcomers_and_returning_candidates_join_at_the_back() {
     let mut w = World::seated(3);
     w.leave(1, E);
     w.run(ms(50));
@@ -54,7 +54,7 @@ fn lock_waits_behind_all_keys_of_one_revision() {
             lease: 0,
         }));
         w.publish();
-        w.stand(0, E, WatchScope::Predecessor, false);
+        w.join(0, E, WatchScope::Predecessor, false);
         w.run(secs(1));
         for name in [first, second] {
             assert_eq!(w.leader(E), None, "{name} still stands");
@@ -97,7 +97,7 @@ fn candidate_whose_key_vanishes_now_and_then_joins_again_at_once() {
 
 #[test]
 fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
-    // Complaint 9.
+    // Compare microsoft/etcd3#176: the middle candidate leaves, and the third becomes the leader.
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = followers(3, follow);
         w.leave(1, E);
@@ -111,7 +111,7 @@ fn the_middle_candidate_leaving_does_not_make_the_last_one_leader() {
 }
 
 #[test]
-fn a_promotion_needs_no_request_when_everybody_is_watched() {
+fn promotion_needs_no_request_when_the_whole_queue_is_watched() {
     let mut w = followers(3, WatchScope::Everyone);
     let before = w.count(1, |_| true);
     w.drop_leadership(0, E);
@@ -154,7 +154,7 @@ fn a_promotion_that_nothing_announced_needs_exactly_one_read() {
     w.drop_leadership(0, E);
     w.run(ms(100));
     let before = w.count(3, reads);
-    // Its predecessor goes first, of which it hears nothing that would tell that the leader goes too.
+    // Its predecessor leaves first. Its events do not show the node that the leader leaves too.
     w.leave(2, E);
     w.drop_leadership(1, E);
     w.until("it leads", ms(100), |w| w.leads(3));
@@ -196,7 +196,7 @@ fn behind_more_than_sixty_four_only_the_predecessor_is_followed() {
     }
 }
 
-/// Nodes that stand one after the other, and count a queue as long with more than `long` others.
+/// Makes a world whose nodes joined one after the other, and consider a queue long with more than `long` others.
 fn growing(nodes: usize, long: usize) -> World {
     let settings = Settings {
         long_queue: long,
@@ -204,7 +204,7 @@ fn growing(nodes: usize, long: usize) -> World {
     };
     let mut w = World::of(settings, nodes, 1);
     for node in 0..nodes {
-        w.stand(node, E, WatchScope::Auto, false);
+        w.join(node, E, WatchScope::Auto, false);
         w.run(ms(20));
     }
     w.run(ms(100));
@@ -212,18 +212,18 @@ fn growing(nodes: usize, long: usize) -> World {
 }
 
 #[test]
-fn in_a_queue_that_has_become_long_only_the_first_two_hear_of_everybody() {
+fn only_the_first_two_watch_all_of_a_long_queue() {
     let (nodes, joins) = (8, |ask: &Ask| matches!(ask, Ask::Join { .. }));
     let heard = |w: &World| -> Vec<u64> { w.nodes.iter().map(|node| node.messages).collect() };
     let mut w = growing(nodes, 4);
     let before = heard(&w);
-    // The youngest leaves: its predecessor learns nothing by it, nor do those further ahead.
+    // The youngest leaves: neither its predecessor nor the candidates further ahead receive an event.
     w.leave(nodes - 1, E);
     w.run(ms(100));
     let after = heard(&w);
     let informed: Vec<_> = (0..nodes - 1).filter(|n| after[*n] > before[*n]).collect();
     assert_eq!(informed, [0, 1], "the leader and the next");
-    // While it was short, everybody heard of everybody.
+    // While the queue was short, every candidate received the events of all.
     let mut w = growing(nodes, nodes);
     let before = heard(&w);
     w.leave(nodes - 1, E);
@@ -246,9 +246,10 @@ fn a_candidate_that_turned_to_its_predecessor_leads_when_its_turn_comes() {
 }
 
 #[test]
-fn who_goes_while_others_turn_to_their_predecessors_is_not_missed() {
+fn departure_during_the_switch_to_predecessors_is_not_missed() {
     let (elders, youngest) = (["e/000", "e/001", "e/002"], key("e/zzz"));
-    // Between the watch that is given up and those that begin, changes are heard by nobody: they are read for.
+    // Between the end of one watch and the beginning of the next ones, no watch delivers changes, so a read must find
+    // them.
     for micros in (0..8000).step_by(100) {
         let settings = Settings {
             long_queue: elders.len(),
@@ -282,12 +283,12 @@ fn a_lost_read_about_the_elders_is_repeated() {
 }
 
 #[test]
-fn somebody_standing_twice_in_one_session_is_refused_by_the_registry() {
+fn second_candidacy_of_one_session_is_refused_by_the_registry() {
     let mut w = World::seated(1);
-    assert!(w.stand(0, E, WatchScope::Auto, false).is_none());
+    assert!(w.join(0, E, WatchScope::Auto, false).is_none());
     w.drop_leadership(0, E);
     assert!(
-        w.stand(0, E, WatchScope::Auto, false).is_some(),
+        w.join(0, E, WatchScope::Auto, false).is_some(),
         "as soon as it has left"
     );
     w.run(secs(3));

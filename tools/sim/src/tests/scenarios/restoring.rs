@@ -1,4 +1,4 @@
-//! etcd's data is replaced by an older backup while sessions live on.
+//! Tests that etcd's data is replaced by an older backup while sessions live on.
 
 use super::*;
 use crate::tests::{E, TTL, key};
@@ -17,13 +17,13 @@ fn changed(note: &Note) -> bool {
 fn standing(nodes: usize, follow: WatchScope) -> World {
     let mut w = World::new(nodes, 1);
     for node in 0..nodes {
-        w.stand(node, E, follow, true);
+        w.join(node, E, follow, true);
         w.run(ms(20));
     }
     w
 }
 
-/// Somebody comes and goes: the sessions hear of it through their watches alone.
+/// Lets a candidate come and go: the sessions learn it through their watches alone.
 fn comes_and_goes(w: &mut World) {
     w.store.put(&key("e/guest"), b"", 0);
     w.publish();
@@ -62,7 +62,7 @@ fn watch_revisions_reveal_a_restore_that_no_answer_would() {
 }
 
 #[test]
-fn stream_that_a_restore_killed_is_noticed_though_the_revision_comes_back_to_what_it_showed() {
+fn stream_killed_by_a_restore_is_noticed_at_a_repeated_revision() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(2, follow);
         let backup = w.store.clone();
@@ -89,7 +89,7 @@ fn every_reopened_stream_lists_again() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(3, follow);
         let backup = w.store.clone();
-        // Node 1 leaves, which node 2 sees; the restore brings its key back, and the revision is higher than ever.
+        // Node 1 leaves, which node 2 sees; the restore brings its key back, at a higher revision than ever.
         w.leave(1, E);
         w.run(ms(50));
         w.restore(&backup, 1000);
@@ -101,7 +101,7 @@ fn every_reopened_stream_lists_again() {
 }
 
 #[test]
-fn candidate_whose_lease_is_younger_than_the_backup_joins_a_few_times_only() {
+fn candidate_with_a_lease_younger_than_the_backup_joins_a_few_times_only() {
     let mut w = World::new(2, 1);
     w.campaign(0);
     w.run(ms(50));
@@ -130,7 +130,7 @@ fn key_that_a_restore_brings_back_is_not_adopted() {
     // A join that was lost since makes no difference: the key is older.
     for lost in [false, true] {
         let mut w = World::new(2, 1);
-        w.stand(0, OTHER, WatchScope::Auto, true);
+        w.join(0, OTHER, WatchScope::Auto, true);
         w.campaign(0);
         w.run(ms(50));
         let backup = w.store.clone();
@@ -140,7 +140,7 @@ fn key_that_a_restore_brings_back_is_not_adopted() {
         w.run(ms(50));
         w.campaign(1);
         w.run(ms(50));
-        // The restored store has no key of node 1, and the key of node 0 stands again under its lease, which lives.
+        // The restored store has no key of node 1. The key of node 0 exists again under its lease, which lives.
         w.restore(&backup, 1000);
         if lost {
             w.next(0, joins, Fate::RequestLost);
@@ -158,9 +158,9 @@ fn key_that_a_restore_brings_back_is_not_adopted() {
 }
 
 #[test]
-fn key_that_a_restore_brings_back_goes_though_nobody_stands_by_it() {
+fn restored_key_without_an_owner_is_deleted() {
     let mut w = World::new(2, 1);
-    w.stand(0, OTHER, WatchScope::Auto, true);
+    w.join(0, OTHER, WatchScope::Auto, true);
     w.campaign(0);
     w.run(ms(50));
     let backup = w.store.clone();
@@ -178,7 +178,7 @@ fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(2, follow);
         let backup = w.store.clone();
-        // Node 1 hears that the leader's key is gone and leads. Node 0 does not hear it before the restore.
+        // Node 1 sees that the leader's key is deleted and leads. Node 0 does not learn it before the restore.
         w.relink(0, |l| l.watches_stalled = true);
         let key = w.nodes[0].own_key(1).unwrap();
         w.delete(&key);
@@ -187,7 +187,7 @@ fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
         });
         w.run(ms(5));
         w.restore(&backup, 1000);
-        // The node never hears the rest: the stream is another store's.
+        // The node never receives the rest: the stream belongs to another store.
         w.nodes[0].held.clear();
         w.relink(0, |l| l.watches_stalled = false);
         assert_eq!(w.holders(E), 2);
@@ -198,11 +198,11 @@ fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
 }
 
 #[test]
-fn deletion_that_the_former_store_confirmed_is_asked_of_the_restored_one() {
+fn deletion_confirmed_before_a_restore_is_requested_again() {
     let mut w = World::seated(2);
-    w.stand(0, OTHER, WatchScope::Auto, false);
+    w.join(0, OTHER, WatchScope::Auto, false);
     w.run(ms(20));
-    // Written over, the key does not go with its lease.
+    // An overwritten key is not deleted with its lease.
     let key = w.nodes[0].key(E).unwrap();
     w.next(0, deletes, Fate::Slow(ms(250)));
     w.overwrite(&key);
@@ -217,7 +217,7 @@ fn deletion_that_the_former_store_confirmed_is_asked_of_the_restored_one() {
 }
 
 #[test]
-fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_taken() {
+fn restored_key_of_a_partition_is_deleted_and_the_partition_taken() {
     let mut w = World::with_partitions(1, 8);
     let backup = w.store.clone();
     let (partition, key) = w.any_of(0, 8);
@@ -238,13 +238,13 @@ fn partitions_key_that_a_restore_brings_back_is_deleted_again_and_the_partition_
 }
 
 #[test]
-fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
+fn deletions_before_a_restore_do_not_count_afterwards() {
     let mut w = World::with_partitions(1, 8);
     for _ in 0..200 {
         w.store.put(&key("other"), b"", 0);
     }
     let (_, given_up) = w.any_of(0, 8);
-    // The second time it is a key of a revision that the next store does not come to soon.
+    // The second time, the key has a revision that the next store does not reach soon.
     for _ in 0..2 {
         w.drop_leadership(0, &given_up);
         w.run(ms(100));
@@ -264,7 +264,7 @@ fn deletions_of_a_former_store_do_not_count_for_keys_of_the_next() {
 }
 
 #[test]
-fn onlooker_reads_again_when_its_watch_begins_in_a_restored_store_that_has_come_as_far() {
+fn observer_reads_again_when_its_watch_begins_in_a_restored_store() {
     for changes in 0..3 {
         let mut w = World::new(1, 1);
         let backup = w.store.clone();

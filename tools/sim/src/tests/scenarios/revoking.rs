@@ -1,4 +1,5 @@
-//! Revokes leases that were lost or given up: not while work goes on, again after a failure, and not for ever.
+//! Tests the revocation of leases that were lost or given up: not while work continues, again after a failure, and not
+//! for ever.
 
 use super::*;
 use crate::tests::{E, GRACE, TTL};
@@ -7,17 +8,17 @@ use crate::world::{Fate, World};
 use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
 
-/// One endpoint knows nothing of the node's lease, which lives on: the session takes it for lost.
+/// Makes one endpoint deny the node's lease, which lives on: the session considers it lost.
 fn lose_lease(w: &mut World, node: usize) {
     w.next(node, joins, Fate::Refused(Class::LeaseGone));
-    w.stand(node, b"f/", WatchScope::Auto, false);
+    w.join(node, b"f/", WatchScope::Auto, false);
     w.until("another lease", secs(1), |w| {
         w.nodes[node].leases.len() == 2
     });
 }
 
 #[test]
-fn a_lease_that_was_lost_is_not_revoked_while_work_under_its_keys_winds_up() {
+fn lost_lease_is_not_revoked_while_its_work_winds_up() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::After(GRACE.saturating_sub(ms(50)));
     lose_lease(&mut w, 0);

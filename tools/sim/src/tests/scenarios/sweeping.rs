@@ -33,13 +33,13 @@ fn keys_that_users_bind_to_the_lease_are_not_swept() {
 }
 
 #[test]
-fn join_that_may_have_been_done_is_swept_for_whatever_its_refusal_says() {
+fn uncertain_join_is_swept_after_any_refusal() {
     for class in [Class::Denied, Class::Invalid, Class::Backoff] {
         let mut w = World::seated(1);
         w.run(TTL * 3);
         let swept = w.count(0, sweeps);
         w.next(0, joins, Fate::RefusedLater(class));
-        // A caller that asks once hears of every class.
+        // A caller that does not wait learns of a failure of any class.
         w.acquire(0, OTHER, true);
         let ended = |w: &World| w.nodes[0].candidate(OTHER).unwrap().1.ended.is_some();
         w.until("its candidacy ends", secs(1), ended);
@@ -62,13 +62,13 @@ fn sweep_that_failed_is_repeated() {
 }
 
 #[test]
-fn key_that_a_sweep_meets_during_the_removal_of_an_earlier_one_is_swept_later() {
+fn key_found_during_the_removal_of_an_earlier_one_is_swept_later() {
     let mut w = World::seated(1);
-    w.stand(0, OTHER, WatchScope::Auto, false);
+    w.join(0, OTHER, WatchScope::Auto, false);
     w.until("the last sweep is near", TTL * 3, |w| {
         w.count(0, renews) == 4
     });
-    // Unheard, another key stands in the place of the one that the candidate asks etcd to delete.
+    // Another key has replaced the one that the candidate asks etcd to delete, and no event shows it.
     w.relink(0, |l| l.watches_stalled = true);
     let other = key_of(OTHER, w.nodes[0].lease().unwrap());
     w.recreate(&other, w.nodes[0].lease().unwrap());
@@ -98,9 +98,9 @@ fn sweep_during_a_take_leaves_the_taken_key_to_its_member() {
     assert_eq!((w.elected.len(), w.count(0, releases)), (9, 0));
 }
 
-/// The search after the sweep shows the key as it stood before somebody deleted it.
+/// The search after the sweep shows the key as it was before another client deleted it.
 #[test]
-fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
+fn search_older_than_the_loss_of_a_key_releases_nothing() {
     let mut w = World::with_partitions(1, 8);
     w.until("the first sweep is near", TTL, |w| w.count(0, renews) == 1);
     w.next(0, sweeps, Fate::Delayed(ms(50)));
@@ -118,7 +118,7 @@ fn answer_of_a_search_that_is_older_than_the_loss_of_a_key_releases_nothing() {
 }
 
 #[test]
-fn partitions_key_written_over_unseen_goes_when_its_lease_is_lost_though_its_work_goes_on() {
+fn overwritten_partition_key_is_deleted_with_its_lease_despite_running_work() {
     let mut w = World::with_partitions(2, 4);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 4);
@@ -134,7 +134,7 @@ fn partitions_key_written_over_unseen_goes_when_its_lease_is_lost_though_its_wor
 }
 
 #[test]
-fn sweep_of_a_former_lease_looks_for_nothing() {
+fn sweep_of_a_former_lease_searches_nothing() {
     let mut w = World::seated(1);
     orphan(&mut w);
     w.next(0, sweeps, Fate::Slow(ms(250)));
@@ -150,7 +150,7 @@ fn sweep_of_a_former_lease_looks_for_nothing() {
 fn search_under_a_former_lease_does_not_end_the_present_one() {
     let mut w = World::new(1, 1);
     for searches in 1..=2 {
-        // The member leaves before it knows what it took.
+        // The member leaves before it knows which partitions it took.
         w.next(0, takes, Fate::RefusedLater(Class::Retry));
         w.next(0, finds, Fate::Slow(ms(290)));
         w.join_partitions(0, 1);

@@ -26,7 +26,7 @@ fn a_stalled_watch_is_noticed_and_opened_again() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
-            w.stand(node, E, follow, false);
+            w.join(node, E, follow, false);
             w.run(ms(20));
         }
         w.relink(1, |l| l.watches_stalled = true);
@@ -44,10 +44,10 @@ fn leader_whose_key_is_deleted_unwatched_notices_at_the_next_renewal() {
     let mut w = World::new(1, 1);
     for election in 0..ELECTIONS {
         let prefix = format!("{election}/").into_bytes();
-        w.stand(0, &prefix, WatchScope::Auto, true);
+        w.join(0, &prefix, WatchScope::Auto, true);
     }
     w.run(ms(100));
-    // From now on no watch tells anything, not even that it stands, and the session notices that.
+    // From now on no watch delivers anything, not even its creation, and the session notices that.
     w.relink(0, |l| l.watches_stalled = true);
     w.store.put(&key("other"), b"", 0);
     w.until("noticed", TTL, |w| w.nodes[0].noted(lost) > 0);
@@ -84,7 +84,7 @@ fn watch_that_is_never_confirmed_is_noticed_though_nothing_is_written() {
 
 #[test]
 fn a_silent_watch_is_not_taken_for_a_stalled_one() {
-    // Other keys move the store on; progress tells that nothing was missed.
+    // Other keys advance the store; progress reports show that no event was missed.
     let mut w = World::seated(2);
     for _ in 0..40 {
         w.store.put(&key("other"), b"", 0);
@@ -94,12 +94,12 @@ fn a_silent_watch_is_not_taken_for_a_stalled_one() {
 }
 
 #[test]
-fn what_happened_while_the_stream_was_broken_is_read_again() {
+fn changes_during_a_broken_stream_are_read() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         for broken in [true, false] {
             let mut w = World::new(3, 1);
             for node in 0..3 {
-                w.stand(node, E, follow, false);
+                w.join(node, E, follow, false);
                 w.run(ms(20));
             }
             w.disturb_watches(2, broken);
@@ -124,7 +124,7 @@ fn every_stream_that_is_opened_again_is_followed_by_one_read() {
 }
 
 #[test]
-fn read_that_was_begun_before_the_stream_broke_is_not_taken_for_the_one_under_way() {
+fn read_begun_before_a_break_does_not_replace_the_present_one() {
     let mut w = World::seated(1);
     let before = w.count(0, reads);
     w.the_next(2, 0, reads, Fate::Slow(ms(250)));
@@ -137,9 +137,9 @@ fn read_that_was_begun_before_the_stream_broke_is_not_taken_for_the_one_under_wa
 }
 
 #[test]
-fn a_watch_that_stands_after_the_join_reads_the_gap() {
+fn watch_created_after_the_join_reads_the_gap() {
     let joined = |w: &World| w.nodes[1].candidate(E).is_some_and(|(_, s)| s.registered);
-    // Whatever order the two requests arrive in, the leader that goes between them is not missed.
+    // The leader that leaves between the two requests is not missed, in whatever order they arrive.
     for seed in 0..40 {
         let mut w = World::new(2, seed);
         w.campaign(0);
@@ -153,7 +153,7 @@ fn a_watch_that_stands_after_the_join_reads_the_gap() {
 }
 
 #[test]
-fn a_stream_that_cannot_be_opened_is_tried_again_ever_more_slowly() {
+fn unopenable_stream_is_retried_at_growing_intervals() {
     let mut w = World::seated(2);
     w.relink(1, |l| l.requests_lost = true);
     w.disturb_watches(1, true);
@@ -195,7 +195,7 @@ fn another_cluster_at_the_same_address_ends_terms_and_everything_recovers() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(2, 1);
         for node in 0..2 {
-            w.stand(node, E, follow, false);
+            w.join(node, E, follow, false);
             w.run(ms(20));
         }
         w.observe(1);
@@ -213,7 +213,7 @@ fn another_cluster_at_the_same_address_ends_terms_and_everything_recovers() {
 }
 
 #[test]
-fn a_store_exchanged_while_a_grant_is_under_way_takes_no_second_lease() {
+fn store_exchanged_during_a_grant_grants_no_second_lease() {
     let mut w = World::new(1, 1);
     w.observe(0);
     w.run(ms(20));
@@ -224,7 +224,7 @@ fn a_store_exchanged_while_a_grant_is_under_way_takes_no_second_lease() {
     w.disturb_watches(0, true);
     w.store.put(&key("e/x"), b"", 0);
     w.until("noticed", ms(200), |w| w.nodes[0].noted(changed) == 1);
-    w.stand(0, b"f/", WatchScope::Auto, false);
+    w.join(0, b"f/", WatchScope::Auto, false);
     w.delete(&key("e/x"));
     w.run(secs(3));
     assert_eq!(w.count(0, grants), 1);
@@ -266,7 +266,7 @@ fn an_onlooker_whose_stream_is_stalled_notices_it_without_a_lease() {
 }
 
 #[test]
-fn an_onlooker_learns_that_it_may_not_look() {
+fn observer_learns_that_it_may_not_read() {
     let mut w = World::new(1, 1);
     w.next(0, reads, Fate::Refused(Class::Denied));
     w.observe(0);
@@ -275,7 +275,7 @@ fn an_onlooker_learns_that_it_may_not_look() {
 }
 
 #[test]
-fn a_paused_node_takes_in_everything_at_once_and_decides_by_its_clock() {
+fn paused_node_reads_all_events_and_decides_by_its_clock() {
     for (paused, kept) in [(secs(3), true), (secs(12), false)] {
         let mut w = World::seated(2);
         w.pause(0, paused);
@@ -295,7 +295,7 @@ fn refused_watch_leaves_the_other_elections_of_its_session_alone() {
         let mut w = World::new(2, 1);
         for node in 0..2 {
             for prefix in [E, b"f/"] {
-                w.stand(node, prefix, follow, false);
+                w.join(node, prefix, follow, false);
                 w.run(ms(20));
             }
         }
@@ -320,7 +320,7 @@ fn refused_watch_leaves_the_other_elections_of_its_session_alone() {
 }
 
 #[test]
-fn stream_is_opened_again_when_a_read_is_permitted_where_a_watch_was_refused() {
+fn permitted_read_reopens_the_stream_after_a_refused_watch() {
     let mut w = World::seated(2);
     w.forbid(1, E, true);
     w.disturb_watches(1, false);
@@ -338,7 +338,7 @@ fn cancelled_watch_leaves_the_stream_open() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = World::new(3, 1);
         for node in 0..3 {
-            w.stand(node, E, follow, false);
+            w.join(node, E, follow, false);
             w.run(ms(20));
         }
         let streams = w.nodes[2].watch_generation;
@@ -351,12 +351,12 @@ fn cancelled_watch_leaves_the_stream_open() {
 }
 
 #[test]
-fn stream_opened_in_place_of_a_stalled_one_is_given_as_long_as_the_first() {
+fn replacement_of_a_stalled_stream_gets_as_long_as_the_first() {
     let mut w = World::seated(2);
     w.relink(1, |l| l.watches_stalled = true);
     w.store.put(&key("other"), b"", 0);
     w.until("noticed", TTL, |w| w.nodes[1].noted(lost) == 1);
-    // One read shows that the new stream is behind too; a later one, that it stays so.
+    // One read shows that the new stream is behind too; a later one shows that it stays so.
     let seen = w.count(1, verifies);
     w.until("one read", TTL, |w| w.count(1, verifies) == seen + 1);
     w.run(ms(50));
@@ -393,7 +393,7 @@ fn watches_that_wait_one_after_another_are_not_one_silence() {
         let seen = w.count(0, verifies);
         w.until("a read", TTL, |w| w.count(0, verifies) == seen + 1);
         w.relink(0, |l| l.watches_stalled = true);
-        w.stand(0, prefix, WatchScope::Auto, false);
+        w.join(0, prefix, WatchScope::Auto, false);
         w.run(ms(50));
         w.relink(0, |l| l.watches_stalled = false);
     }

@@ -1,4 +1,4 @@
-//! Breaks members and what lies between them, and mends them again.
+//! Breaks members and the links between them, and repairs them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Cluster;
 use super::state::pair;
 
 impl Cluster {
-    /// The member's process is dead.
+    /// Kills the member's process.
     pub fn kill(&self, member: usize) {
         self.with(|state| {
             // The member begins as a follower when it runs again.
@@ -19,7 +19,7 @@ impl Cluster {
         });
     }
 
-    /// The member's process runs again, with what it had applied.
+    /// Starts the member's process again, with the state that it had applied.
     pub fn boot(&self, member: usize) {
         let now = self.now();
         self.with(|state| {
@@ -29,13 +29,13 @@ impl Cluster {
         });
     }
 
-    /// Stops the member's process: it answers nothing and hears nothing.
+    /// Stops the member's process: it neither answers nor receives anything.
     pub fn freeze(&self, member: usize) {
         self.with(|state| state.members[member].frozen = true);
     }
 
-    /// Lets it go on. `revokes`: what it takes for expired by then it proposes to revoke, and is listened to, as was
-    /// seen of real etcds now and then.
+    /// Continues the member's process. With `revokes`, it proposes to revoke the leases that it then considers expired,
+    /// and the others agree, as real etcds sometimes do.
     pub fn thaw(&self, member: usize, revokes: bool) {
         let now = self.now();
         self.with(|state| {
@@ -49,7 +49,7 @@ impl Cluster {
         });
     }
 
-    /// Every leader that was replaced learns of it now.
+    /// Lets every replaced leader learn of its replacement now.
     pub fn learn(&self) {
         let now = self.now();
         self.with(|state| {
@@ -61,12 +61,12 @@ impl Cluster {
         });
     }
 
-    /// Both do not hear each other; clients are not concerned.
+    /// Cuts the link between two members; clients are not affected.
     pub fn cut(&self, one: usize, other: usize) {
         self.with(|state| state.cut.insert(pair(one, other)));
     }
 
-    /// All members hear each other again.
+    /// Restores all links between members.
     pub fn join(&self) {
         self.with(|state| state.cut.clear());
     }
@@ -76,22 +76,22 @@ impl Cluster {
         self.with(|state| state.most_operations = most);
     }
 
-    /// Watches through that member receive nothing, while everything else goes on.
+    /// Watches through that member receive nothing while `stalled`; everything else continues.
     pub fn stall_watches(&self, member: usize, stalled: bool) {
         self.with(|state| state.members[member].stalled_watches = stalled);
     }
 
-    /// Nothing more may be written.
+    /// Refuses all writes while `full`.
     pub fn no_space(&self, full: bool) {
         self.with(|state| state.no_space = full);
     }
 
-    /// With that probability what was written is answered as if it had timed out.
+    /// Answers writes as if they had timed out, with that probability.
     pub fn lose_answers(&self, probability: f64) {
         self.with(|state| state.lose_answers = probability);
     }
 
-    /// Forgets all but the last so many revisions.
+    /// Compacts all but the last so many revisions.
     pub fn compact(&self, keep: i64) {
         self.with(|state| {
             let revision = state.store.revision() - keep;
@@ -106,7 +106,7 @@ impl Cluster {
     pub fn revoke(&self, lease: i64) {
         self.with(|state| {
             state.expiry.remove(&lease);
-            // Nothing to revoke is fine.
+            // A lease that does not exist needs no revoking.
             let _ = state.store.revoke(lease);
             state.committed();
         });

@@ -1,4 +1,5 @@
-//! Carries out what clients ask a member for: waits for the others' agreement, and for what the member has applied.
+//! Carries out clients' requests to a member: waits for the agreement of the others, and for the state that the member
+//! has applied.
 
 use std::time::Duration;
 
@@ -11,18 +12,18 @@ use crate::memory::server::changes::Changed;
 use crate::memory::server::errors;
 use crate::memory::server::store::Store;
 
-/// How long etcd waits for its own members before it gives a request up, besides two election timeouts.
+/// How long etcd waits for its own members before it fails a request, besides two election timeouts.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest lease that etcd grants.
 const LONGEST_LEASE: i64 = 9_000_000_000;
 
 impl Cluster {
-    /// For those who wait for what a member has applied.
+    /// Returns a receiver for tasks that wait until a member has applied a change.
     pub(crate) fn changes(&self) -> Changed {
         self.changed.subscribe()
     }
 
-    /// While the member is stopped, nothing returns.
+    /// Waits until the member is not stopped.
     pub(crate) async fn thawed(&self, member: usize) {
         let mut changed = self.changed.subscribe();
         while self.with(|state| state.members[member].frozen) {
@@ -30,7 +31,7 @@ impl Cluster {
         }
     }
 
-    /// How many operations a transaction may have.
+    /// Returns how many operations a transaction may have.
     pub(crate) fn most_operations(&self) -> usize {
         self.with(|state| state.most_operations)
     }
@@ -63,7 +64,7 @@ impl Cluster {
         })
     }
 
-    /// Returns true if a member has known no leader for so long that it ends what requires one.
+    /// Returns true if a member has had no leader for so long that it ends the streams that require one.
     pub(crate) fn leaderless(&self, member: usize) -> bool {
         let now = self.now();
         self.with(|state| {
@@ -72,7 +73,7 @@ impl Cluster {
         })
     }
 
-    /// Returns true if the member knows no leader now.
+    /// Returns true if the member has no leader now.
     pub(crate) fn knows_no_leader(&self, member: usize) -> bool {
         let now = self.now();
         self.with(|state| {
@@ -85,7 +86,7 @@ impl Cluster {
         PATIENCE + self.options.election_timeout * 2
     }
 
-    /// Waits until the member hears a leader that has a majority, for the time of a message there and back.
+    /// Waits until the member reaches a leader with a majority, for the time of a message there and back.
     async fn agreed(&self, member: usize) -> Result<u64, Status> {
         let until = self.now() + self.patience();
         let mut changed = self.changed.subscribe();
@@ -111,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for something to change, until then at most.
+    /// Waits for a change, but no longer than until that time.
     async fn another(&self, changed: &mut Changed, until: Duration) -> Result<(), Status> {
         let left = until.saturating_sub(self.now());
         if left.is_zero() {
@@ -125,14 +126,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the member has applied what was agreed on when it asked.
+    /// Waits until the member has applied the state that was agreed on at the time of the call.
     pub(crate) async fn read_index(&self, member: usize) -> Result<(), Status> {
         let wanted = self.with(|state| state.store.revision());
         self.agreed(member).await?;
         self.applied(member, wanted).await
     }
 
-    /// Waits until the member has applied that much.
+    /// Waits until the member has applied that revision.
     async fn applied(&self, member: usize, wanted: i64) -> Result<(), Status> {
         let until = self.now() + self.patience();
         let mut changed = self.changed.subscribe();
@@ -192,8 +193,8 @@ impl Cluster {
         self.propose(member, false, |store| store.revoke(id)).await
     }
 
-    /// Renews a lease as the member sees it: what term it has now, or nothing if it is gone. It asks whom it takes for
-    /// the leader, and that one answers without asking anybody.
+    /// Renews a lease as the member sees it. Returns its new term, or `None` if it is gone. The member asks its
+    /// supposed leader, which answers without asking others.
     pub(crate) async fn renew(&self, member: usize, id: i64) -> Result<Option<i64>, Status> {
         let leader = self.whom_it_follows(member).await?;
         let now = self.now();
@@ -211,7 +212,7 @@ impl Cluster {
         Ok(self.with(|state| state.lease_answer(leader, id, now)))
     }
 
-    /// Waits until the member takes somebody for the leader, and asks there.
+    /// Waits until the member follows a leader, and returns that leader.
     async fn whom_it_follows(&self, member: usize) -> Result<usize, Status> {
         let until = self.now() + self.patience();
         let mut changed = self.changed.subscribe();

@@ -1,4 +1,4 @@
-//! Moves the state of a cluster on: elections, what each member has applied, and the expiry of leases.
+//! Advances the state of a cluster: elections, the state that each member has applied, and the expiry of leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,38 +9,38 @@ use super::{Cluster, ClusterOptions, Tally};
 use crate::memory::proto::Header;
 use crate::memory::server::store::{Lease, Store};
 
-/// How often etcd looks for leases that have expired.
+/// How often etcd searches for expired leases.
 const EXPIRY: Duration = Duration::from_millis(500);
 /// The default of `--max-txn-ops`.
 const MOST_OPERATIONS: usize = 128;
-/// At most so many leases are revoked at a look.
+/// The maximum number of leases revoked in one such search.
 const REVOKED_AT_ONCE: usize = 500;
-/// A member that hears of no leader for so many election timeouts ends the streams that require one.
+/// After so many election timeouts without news of a leader, a member ends the streams that require one.
 pub(super) const NO_LEADER: u32 = 3;
 
 pub(super) struct State {
-    /// When it was last moved on.
+    /// The time to which the state was last advanced.
     pub(super) now: Duration,
     pub(super) store: Store,
     pub(super) rng: Rng,
     pub(super) term: u64,
     pub(super) leader: Option<usize>,
-    /// When the leader was last heard by a majority.
+    /// The time at which a majority last heard the leader.
     pub(super) leader_well: Duration,
-    /// When a majority that hears no leader elects one.
+    /// The time at which a majority without a leader elects one.
     pub(super) election_at: Option<Duration>,
-    /// When each lease expires by the leader's countdown.
+    /// The time at which each lease expires by the leader's countdown.
     pub(super) expiry: BTreeMap<i64, Duration>,
     pub(super) expiry_at: Duration,
     pub(super) members: Vec<Member>,
     pub(super) cut: BTreeSet<(usize, usize)>,
     pub(super) no_space: bool,
-    /// In one transaction.
+    /// The maximum number of operations in one transaction.
     pub(super) most_operations: usize,
     pub(super) lose_answers: f64,
     pub(super) tally: Tally,
     pub(super) removed_early: Vec<(i64, Duration)>,
-    /// When each revision was agreed on, until it is reported.
+    /// The time at which each revision was agreed on, until it is reported.
     pub(super) times: Vec<(i64, Duration)>,
     pub(super) reported: i64,
 }
@@ -51,14 +51,14 @@ pub(super) struct Member {
     pub(super) frozen: bool,
     pub(super) stalled_watches: bool,
     pub(super) applied: i64,
-    /// When it will have caught up.
+    /// The time at which the member will have caught up.
     pub(super) catches_up: Option<Duration>,
     pub(super) term: u64,
-    /// When it last heard of a leader.
+    /// The time at which the member last heard of a leader.
     pub(super) heard: Duration,
-    /// The member leads no more, and does not know.
+    /// Present if the member no longer leads, and does not know it.
     pub(super) deposed: Option<Deposed>,
-    /// True if it revokes what it takes for expired when it goes on after a stop.
+    /// True if the member, when it continues after a stop, revokes the leases that it considers expired.
     pub(super) revokes_on_thaw: bool,
 }
 
@@ -70,9 +70,9 @@ pub(super) struct Mark {
     pub(super) members: Vec<(i64, bool, bool, bool)>,
 }
 
-/// The knowledge of a leader that was replaced without knowing it.
+/// The view of a leader that was replaced without knowing it.
 pub(super) struct Deposed {
-    /// When it learns of it; not before it goes on, if it is stopped.
+    /// The time at which it learns of its replacement; not before it continues, if it is stopped.
     pub(super) until: Duration,
     pub(super) leases: BTreeMap<i64, Lease>,
     pub(super) expiry: BTreeMap<i64, Duration>,
@@ -86,7 +86,7 @@ pub(crate) struct LeaseAnswer {
 }
 
 impl State {
-    /// All members are up, and the first one leads.
+    /// Makes a state in which all members are up, and the first one leads.
     pub(super) fn new(now: Duration, options: &ClusterOptions) -> Self {
         let member = || Member {
             up: true,
@@ -121,7 +121,7 @@ impl State {
         }
     }
 
-    /// Differs if those who wait must look again.
+    /// Returns a value that changes whenever waiting tasks must check again.
     pub(super) fn mark(&self) -> Mark {
         let member = |member: &Member| {
             let deposed = member.deposed.is_some();
@@ -153,20 +153,20 @@ impl State {
         both && (one == other || !self.cut.contains(&pair(one, other)))
     }
 
-    /// Returns true if that member hears a majority, itself included.
+    /// Returns true if that member reaches a majority, itself included.
     fn has_majority(&self, member: usize) -> bool {
         let all = self.members.len();
         let heard = (0..all).filter(|other| self.hears(member, *other)).count();
         heard * 2 > all
     }
 
-    /// Returns true if the member hears the leader, and that one a majority.
+    /// Returns true if the member reaches the leader, and the leader a majority.
     pub(super) fn reaches(&self, member: usize) -> bool {
         let leads = |leader| self.hears(member, leader) && self.has_majority(leader);
         self.members[member].deposed.is_none() && self.leader.is_some_and(leads)
     }
 
-    /// Whom the member takes for the leader, if that one can be asked.
+    /// Returns the member's supposed leader, if that one can be asked.
     pub(super) fn follows(&self, member: usize) -> Option<usize> {
         if self.members[member].deposed.is_some() {
             return Some(member);
@@ -180,7 +180,7 @@ impl State {
         (0..self.members.len()).find(|other| deposed(other) && self.hears(member, *other))
     }
 
-    /// A change was made: the leader has it at once, the others some time later.
+    /// Records that a change was agreed on: the leader has it at once, the others some time later.
     pub(super) fn committed(&mut self) {
         if let Some(leader) = self.leader {
             self.members[leader].applied = self.store.revision();
@@ -200,7 +200,7 @@ impl State {
         self.members[member].applied.max(self.store.compacted())
     }
 
-    /// Moves everything on that time alone moves.
+    /// Applies all changes that depend on time alone.
     pub(super) fn advance(&mut self, now: Duration, options: &ClusterOptions) {
         self.now = now;
         self.lead(now, options);
@@ -218,7 +218,7 @@ impl State {
             self.election_at = None;
             return;
         }
-        // The members that could elect another one.
+        // The members that could elect another leader.
         let electors: Vec<usize> = (0..self.members.len())
             .filter(|member| Some(*member) != self.leader || self.leader.is_none())
             .filter(|member| self.has_majority(*member))
@@ -226,7 +226,7 @@ impl State {
         let timeout = options.election_timeout;
         if electors.is_empty() {
             self.election_at = None;
-            // A leader that hears no majority lays its office down.
+            // A leader that does not reach a majority steps down.
             if let Some(leader) = self.leader
                 && now >= self.leader_well + timeout * 2
                 && self.runs(leader)
@@ -264,7 +264,7 @@ impl State {
         member.applied = self.store.revision();
         member.catches_up = None;
         member.deposed = None;
-        // Every lease starts again, with the time that the election may have taken.
+        // Every lease starts again, prolonged by the time that the election may have taken.
         for (id, lease) in self.store.leases() {
             let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
             self.expiry.insert(*id, now + ttl + timeout);
@@ -292,7 +292,7 @@ impl State {
                 return;
             };
             if now < deposed.until {
-                // The member takes itself for the leader.
+                // The member considers itself the leader.
                 self.members[member].heard = now;
                 return;
             }
@@ -336,7 +336,7 @@ impl State {
         }
     }
 
-    /// Leases that are new begin to count down, those that are gone do not any more, and the leader revokes those that have
+    /// Starts the countdown of new leases, removes that of ended ones, and lets the leader revoke those that have
     /// expired.
     fn count_down(&mut self, now: Duration) {
         for id in self.store.take_moved() {
@@ -367,7 +367,7 @@ impl State {
         self.members[leader].applied = self.store.revision();
     }
 
-    /// When time moves something next.
+    /// Returns the next time at which the state changes by itself.
     pub(super) fn due(&self, options: &ClusterOptions) -> Duration {
         let members = self.members.iter().flat_map(|member| {
             let deposed = member.deposed.as_ref().map(|deposed| deposed.until);
@@ -397,7 +397,7 @@ impl State {
             return Some(lease.ttl);
         }
         let lease = self.store.leases().get(&id)?;
-        // One that has expired is as good as revoked.
+        // An expired lease counts as revoked.
         let expired = self.expiry.get(&id).is_some_and(|at| *at <= now);
         if expired {
             return None;

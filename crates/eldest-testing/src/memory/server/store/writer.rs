@@ -7,7 +7,7 @@ use crate::memory::proto::{
 };
 use crate::memory::server::range::Keys;
 
-/// One transaction that writes: everything in it shares one revision, if there is anything.
+/// One transaction that writes. All its writes share one revision.
 pub(super) struct Writer<'s> {
     store: &'s mut Store,
     events: Vec<Event>,
@@ -21,12 +21,12 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// The revision that what is written now gets.
+    /// Returns the revision of the next write.
     fn next(&self) -> i64 {
         self.store.revision + 1
     }
 
-    /// The revision that is read now: what this transaction wrote is seen.
+    /// Returns the revision of the next read, which sees the writes of this transaction.
     fn view(&self) -> i64 {
         self.store.revision + i64::from(!self.events.is_empty())
     }
@@ -115,7 +115,7 @@ impl<'s> Writer<'s> {
         }
     }
 
-    /// Does one operation that is no transaction.
+    /// Carries out one operation that is no transaction.
     pub(super) fn operation(&mut self, request: &Request) -> Option<Response> {
         match request {
             Request::RequestRange(range) => {
