@@ -17,22 +17,14 @@ const BEGINNINGS: usize = 16;
 
 impl Driver {
     pub(super) fn act(&mut self) {
-        while let Some(action) = self.core.action() {
+        while let Some(mut action) = self.core.action() {
+            if let Action::Ask { ask, .. } = &mut action {
+                self.asks(ask);
+            }
+            let Some(action) = self.io.act(action) else {
+                continue;
+            };
             match action {
-                Action::Ask { request, mut ask } => {
-                    if let Ask::Join(join) = &mut ask {
-                        self.joins(join);
-                    }
-                    if matches!(ask, Ask::Open { .. } | Ask::Renew) {
-                        self.renewal = spans::renewal(&self.identity, self.lease_id());
-                    }
-                    self.io.ask(request, ask);
-                }
-                Action::HangUp => self.io.hang_up(),
-                Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
-                Action::Unwatch { watch } => self.io.unwatch(watch),
-                Action::Progress => self.io.progress(),
-                Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
                 Action::Trust { deadline, fresh } => self.trust(deadline, fresh),
                 Action::Distrust => self.lease_deadlines.end(),
                 Action::Proclaimed { ticket, result } => {
@@ -50,15 +42,11 @@ impl Driver {
                     let lease = self.lease_id();
                     self.marks.seen(&self.identity, lease, &keys);
                 }
-                // Observers have a task of their own.
-                Action::Observed { .. }
-                | Action::ObserveFailed { .. }
-                | Action::Synced { .. }
-                | Action::Unsynced { .. }
-                | Action::Confirmed { .. } => {}
                 Action::Session(state) => self.session_state(state),
                 Action::Note(note) => self.note(&note),
                 Action::Candidate(action) => self.candidate_action(action),
+                // The other actions concern observers, which have a task of their own.
+                _ => {}
             }
         }
         self.io.flush();
@@ -66,6 +54,17 @@ impl Driver {
         let core = &self.core;
         self.releases
             .answer(|slot, term| core.is_released(slot, term));
+    }
+
+    /// Prepares a request before it is sent.
+    fn asks(&mut self, ask: &mut Ask) {
+        match ask {
+            Ask::Join(join) => self.joins(join),
+            Ask::Open { .. } | Ask::Renew => {
+                self.renewal = spans::renewal(&self.identity, self.lease_id());
+            }
+            _ => {}
+        }
     }
 
     /// Reports to a candidate what happened to it.

@@ -12,6 +12,7 @@ use super::Command;
 use super::event::Event;
 use super::io::Io;
 use crate::error::{Error, Result};
+use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
@@ -41,8 +42,8 @@ pub(crate) struct Room {
 }
 
 /// A command, with the room that it occupies until the driver takes it.
-struct Queued {
-    command: Command,
+pub(super) struct Queued {
+    pub(super) command: Command,
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -130,33 +131,37 @@ impl CommandReceiver {
     pub(crate) async fn next(&mut self) -> Option<Command> {
         Some(self.0.recv().await?.command)
     }
+
+    pub(super) fn into_queue(self) -> mpsc::UnboundedReceiver<Queued> {
+        self.0
+    }
 }
 
-/// The driver's next piece of work.
+/// The next piece of work of a task whose users send commands `C`.
 #[allow(
     clippy::large_enum_variant,
     reason = "it goes from the poll to the driver and is kept nowhere"
 )]
-pub(super) enum Work {
+pub(super) enum Work<C> {
     Event(Event),
     /// A timer is due.
     Due,
     /// Commands, at most [`IN_ONE_TURN`].
-    Commands(Vec<Command>),
+    Commands(Vec<C>),
     /// Every handle was dropped; this is reported once.
     HandlesGone,
-    /// A request that the driver polls itself has ended; its answer is an event.
+    /// A request that the task polls itself has ended; its answer is an event.
     Sent,
 }
 
-/// Everything that the driver waits for.
-pub(super) struct Inbox {
+/// Everything that the driver, or the observer task, waits for.
+pub(super) struct Inbox<C> {
     env: SharedEnv,
     urgent: mpsc::UnboundedReceiver<Event>,
     answers: mpsc::UnboundedReceiver<Event>,
     /// `None`: every handle was dropped.
-    commands: Option<CommandReceiver>,
-    taken: Vec<Queued>,
+    commands: Option<mpsc::UnboundedReceiver<C>>,
+    taken: Vec<C>,
     turns: Turns,
     alarm: Option<Alarm>,
 }
@@ -167,33 +172,56 @@ struct Alarm {
     wait: BoxFuture<'static, ()>,
 }
 
-impl Inbox {
-    pub(super) fn new(
+impl<C> Inbox<C> {
+    /// Makes both ends of a task: where its events and commands arrive, and what sends its requests on that lane.
+    pub(super) fn with_io(
         env: SharedEnv,
-        urgent: mpsc::UnboundedReceiver<Event>,
-        answers: mpsc::UnboundedReceiver<Event>,
-        commands: CommandReceiver,
-    ) -> Self {
-        Self {
-            env,
-            urgent,
-            answers,
+        pool: Arc<Pool>,
+        namespace: Arc<[u8]>,
+        lane: Lane,
+        commands: mpsc::UnboundedReceiver<C>,
+    ) -> (Self, Io) {
+        let (urgent, urgent_events) = mpsc::unbounded_channel();
+        let (answers, answer_events) = mpsc::unbounded_channel();
+        let inbox = Self {
+            env: Arc::clone(&env),
+            urgent: urgent_events,
+            answers: answer_events,
             commands: Some(commands),
             taken: Vec::with_capacity(IN_ONE_TURN),
             turns: Turns::default(),
             alarm: None,
+        };
+        let io = Io::new(env, pool, namespace, lane, urgent, answers);
+        (inbox, io)
+    }
+
+    /// Returns true if no command waits.
+    pub(super) fn has_no_command(&self) -> bool {
+        self.commands
+            .as_ref()
+            .is_none_or(mpsc::UnboundedReceiver::is_empty)
+    }
+
+    /// Closes the queue of commands, and returns those that wait.
+    pub(super) fn close(&mut self) -> Vec<C> {
+        let mut left = Vec::new();
+        if let Some(mut commands) = self.commands.take() {
+            commands.close();
+            left.extend(std::iter::from_fn(|| commands.try_recv().ok()));
         }
+        left
     }
 
     /// Waits for the next piece of work; `due` is the time of the earliest timer.
     ///
     /// # Cancellation safety
     /// Nothing is lost.
-    pub(super) async fn next(&mut self, due: Option<Time>, io: &mut Io) -> Work {
+    pub(super) async fn next(&mut self, due: Option<Time>, io: &mut Io) -> Work<C> {
         poll_fn(|cx| self.poll(cx, due, io)).await
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Time>, io: &mut Io) -> Poll<Work> {
+    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Time>, io: &mut Io) -> Poll<Work<C>> {
         let mut turns = self.turns;
         let work = turns.take(|source| match self.poll_source(cx, source, due, io) {
             Poll::Ready(work) => Some(work),
@@ -231,7 +259,7 @@ impl Inbox {
         source: Source,
         due: Option<Time>,
         io: &mut Io,
-    ) -> Poll<Work> {
+    ) -> Poll<Work<C>> {
         match source {
             Source::Urgent => match ready!(self.urgent.poll_recv(cx)) {
                 Some(event) => Poll::Ready(Work::Event(event)),
@@ -251,8 +279,8 @@ impl Inbox {
         }
     }
 
-    fn poll_commands(&mut self, cx: &mut Context<'_>) -> Poll<Work> {
-        let Some(CommandReceiver(commands)) = &mut self.commands else {
+    fn poll_commands(&mut self, cx: &mut Context<'_>) -> Poll<Work<C>> {
+        let Some(commands) = &mut self.commands else {
             return Poll::Pending;
         };
         let received = ready!(commands.poll_recv_many(cx, &mut self.taken, IN_ONE_TURN));
@@ -260,8 +288,7 @@ impl Inbox {
             self.commands = None;
             return Poll::Ready(Work::HandlesGone);
         }
-        let taken = self.taken.drain(..).map(|queued| queued.command);
-        Poll::Ready(Work::Commands(taken.collect()))
+        Poll::Ready(Work::Commands(self.taken.drain(..).collect()))
     }
 }
 
@@ -274,7 +301,7 @@ mod tests {
     use tokio::task::unconstrained;
 
     use super::*;
-    use crate::etcd::{Access, Pool};
+    use crate::etcd::Access;
     use crate::runtime::System;
     use eldest_core::action::Answer;
 
@@ -283,15 +310,13 @@ mod tests {
         urgent: mpsc::UnboundedSender<Event>,
         answers: mpsc::UnboundedSender<Event>,
         commands: Commands,
-        inbox: Inbox,
+        inbox: Inbox<Queued>,
         io: Io,
     }
 
     impl Stage {
         fn new() -> Self {
             let env: SharedEnv = Arc::new(System::new().expect("in a runtime"));
-            let (urgent, urgent_events) = mpsc::unbounded_channel();
-            let (answers, answer_events) = mpsc::unbounded_channel();
             let (commands, received) = Commands::channel();
             let endpoints = vec!["http://127.0.0.1:1".to_owned()];
             let limit = Duration::from_secs(1);
@@ -302,15 +327,10 @@ mod tests {
                 limit,
             );
             let pool = Arc::new(pool.expect("an endpoint"));
-            let io = Io::new(
-                Arc::clone(&env),
-                pool,
-                (*b"ns/").into(),
-                crate::etcd::Lane::Data,
-                urgent.clone(),
-                answers.clone(),
-            );
-            let inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, received);
+            let (namespace, received) = ((*b"ns/").into(), received.into_queue());
+            let (inbox, io) =
+                Inbox::with_io(Arc::clone(&env), pool, namespace, Lane::Data, received);
+            let (urgent, answers) = io.events();
             Self {
                 env,
                 urgent,

@@ -16,7 +16,7 @@ use super::event::Event;
 use crate::etcd::{KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 use crate::runtime::SharedEnv;
 use eldest_core::Core;
-use eldest_core::action::{Answer, Ask, Class, RequestError, RequestId, WatchId};
+use eldest_core::action::{Action, Answer, Ask, Class, RequestError, RequestId, WatchId};
 use eldest_core::batcher::Batcher;
 use eldest_core::time::Time;
 
@@ -101,6 +101,12 @@ impl Io {
         }
     }
 
+    /// Returns the senders of urgent events and of answers, for a test that plays etcd.
+    #[cfg(test)]
+    pub(super) fn events(&self) -> (mpsc::UnboundedSender<Event>, mpsc::UnboundedSender<Event>) {
+        (self.urgent.clone(), self.answers.clone())
+    }
+
     /// Gives an event to the core.
     pub(super) fn take(&mut self, event: Event, core: &mut Core, now: Time) {
         match event {
@@ -142,8 +148,22 @@ impl Io {
         }
     }
 
+    /// Carries out an action that concerns etcd; returns any other.
+    pub(super) fn act(&mut self, action: Action) -> Option<Action> {
+        match action {
+            Action::Ask { request, ask } => self.ask(request, ask),
+            Action::HangUp => self.hang_up(),
+            Action::Watch { watch, key, prefix } => self.watch(watch, &key, prefix),
+            Action::Unwatch { watch } => self.unwatch(watch),
+            Action::Progress => self.progress(),
+            Action::HangUpWatches { elsewhere } => self.hang_up_watches(elsewhere),
+            other => return Some(other),
+        }
+        None
+    }
+
     /// Sends a request, or keeps it until [`Io::flush`]; its answer comes back as an event.
-    pub(super) fn ask(&mut self, request: RequestId, ask: Ask) {
+    fn ask(&mut self, request: RequestId, ask: Ask) {
         match ask {
             Ask::Open { lease } => self.open(request, lease),
             Ask::Renew => self.renew(request),
@@ -234,12 +254,12 @@ impl Io {
     }
 
     /// Drops the keepalive stream; later answers from it are ignored.
-    pub(super) fn hang_up(&mut self) {
+    fn hang_up(&mut self) {
         self.generation += 1;
         self.stream = None;
     }
 
-    pub(super) fn watch(&mut self, watch: WatchId, key: &[u8], prefix: bool) {
+    fn watch(&mut self, watch: WatchId, key: &[u8], prefix: bool) {
         let key = key.to_vec();
         match &self.watches {
             Some(watches) => {
@@ -254,19 +274,19 @@ impl Io {
         }
     }
 
-    pub(super) fn unwatch(&mut self, watch: WatchId) {
+    fn unwatch(&mut self, watch: WatchId) {
         if let Some(watches) = &self.watches {
             drop(watches.requests.send(WatchRequest::Cancel { id: watch }));
         }
     }
 
-    pub(super) fn progress(&mut self) {
+    fn progress(&mut self) {
         if let Some(watches) = &self.watches {
             drop(watches.requests.send(WatchRequest::Progress));
         }
     }
 
-    pub(super) fn hang_up_watches(&mut self, elsewhere: bool) {
+    fn hang_up_watches(&mut self, elsewhere: bool) {
         self.watch_generation += 1;
         self.watches = None;
         self.listening = Listening::default();

@@ -19,7 +19,7 @@ mod spans;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::error::Result;
 use crate::etcd::{Lane, Pool};
@@ -35,7 +35,7 @@ use candidate_state::Won;
 pub(crate) use candidate_state::{CandidateState, Winner};
 use failures::Failures;
 pub(crate) use inbox::{CommandReceiver, Commands, Room, WeakCommands};
-use inbox::{Inbox, Work};
+use inbox::{Inbox, Queued, Work};
 pub(crate) use io::several;
 pub(crate) use observing::{Observers, Parts as ObserverParts};
 
@@ -133,7 +133,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Makes a driver, and the inbox in which its work arrives.
-    fn new(parts: Parts) -> (Self, Inbox) {
+    fn new(parts: Parts) -> (Self, Inbox<Queued>) {
         let Parts {
             env,
             pool,
@@ -144,18 +144,15 @@ impl Driver {
             identity,
             namespace,
         } = parts;
-        let (urgent, urgent_events) = mpsc::unbounded_channel();
-        let (answers, answer_events) = mpsc::unbounded_channel();
-        let inbox = Inbox::new(Arc::clone(&env), urgent_events, answer_events, commands);
+        let (inbox, io) = Inbox::with_io(
+            Arc::clone(&env),
+            Arc::clone(&pool),
+            Arc::clone(&namespace),
+            Lane::Data,
+            commands.into_queue(),
+        );
         let driver = Driver {
-            io: io::Io::new(
-                Arc::clone(&env),
-                Arc::clone(&pool),
-                Arc::clone(&namespace),
-                Lane::Data,
-                urgent,
-                answers,
-            ),
+            io,
             failures: Failures::new(
                 LONGEST_PAUSE.saturating_add(config.request_timeout),
                 Arc::clone(&identity),
@@ -197,8 +194,8 @@ impl Driver {
                     driver.log_lines(lines);
                 }
                 Work::Commands(commands) => {
-                    for command in commands {
-                        driver.command(command);
+                    for queued in commands {
+                        driver.command(queued.command);
                     }
                 }
                 Work::HandlesGone => {

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::event::Event;
 use super::failures::{Failures, Line, list, name_of};
-use super::inbox::WeakCommands;
+use super::inbox::{Inbox, WeakCommands, Work};
 use super::io;
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool, WatchMessage};
@@ -27,14 +27,9 @@ use eldest_core::{Config, Core};
 
 /// After this number of changes in one message, the runtime's other tasks have their turn.
 const MANY: usize = 32;
-/// The number of answers and users' requests that one turn takes.
-const IN_ONE_TURN: usize = 64;
 /// How long keys stay watched after their last observer left: an observer that returns soon, or repeatedly, costs etcd
 /// nothing.
 const LINGER: Duration = Duration::from_secs(1);
-/// The longest sleep while nothing is due.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-
 /// A request of an observer.
 enum Ask {
     Look {
@@ -143,8 +138,8 @@ struct Look {
 
 struct Task {
     parts: Parts,
-    /// The readers' requests. When the task ends, it also ends the readers whose requests still wait.
-    asked: mpsc::UnboundedReceiver<Ask>,
+    /// Receives events and the readers' requests. When the task ends, it also ends the readers whose requests still wait.
+    inbox: Inbox<Ask>,
     core: Core,
     io: io::Io,
     looks: HashMap<SlotId, Look>,
@@ -164,26 +159,18 @@ impl Task {
     fn new(
         parts: Parts,
         asked: mpsc::UnboundedReceiver<Ask>,
-        answers: mpsc::UnboundedSender<Event>,
         entrance: Arc<Mutex<Entrance>>,
     ) -> Self {
         let (env, pool) = (Arc::clone(&parts.env), Arc::clone(&parts.pool));
         let namespace = Arc::clone(&parts.namespace);
+        let (inbox, io) = Inbox::with_io(env, pool, Arc::clone(&namespace), Lane::Onlookers, asked);
         let attempts = LONGEST_PAUSE.saturating_add(parts.config.request_timeout);
-        let identity = Arc::clone(&parts.identity);
-        let failures = Failures::new(attempts, identity, Arc::clone(&namespace));
+        let failures = Failures::new(attempts, Arc::clone(&parts.identity), namespace);
         Task {
-            io: io::Io::new(
-                env,
-                pool,
-                namespace,
-                Lane::Onlookers,
-                answers.clone(),
-                answers,
-            ),
+            inbox,
+            io,
             core: Core::new(parts.config.clone()),
             parts,
-            asked,
             looks: HashMap::new(),
             slots: HashMap::new(),
             readers: HashMap::new(),
@@ -200,33 +187,22 @@ impl Task {
         asked: mpsc::UnboundedReceiver<Ask>,
         entrance: Arc<Mutex<Entrance>>,
     ) {
-        let (answers, mut events) = mpsc::unbounded_channel();
         let mut state = parts.state.clone();
-        let mut task = Task::new(parts, asked, answers, entrance);
+        let mut task = Task::new(parts, asked, entrance);
         loop {
-            let wait = task.next_wait();
-            let mut many = false;
-            tokio::select! {
+            let lingers = task.lingering.front().map(|(until, _)| *until);
+            let dues = [task.core.next_timeout(), lingers, task.failures.next()];
+            let due = dues.into_iter().flatten().min();
+            let work = tokio::select! {
                 biased;
                 closed = state.wait_for(|state| matches!(state, SessionState::Closed)) => {
                     drop(closed);
                     return;
                 }
-                () = wait => {
-                    let now = task.parts.env.now();
-                    task.core.tick(now);
-                    task.stop_lingering(now);
-                    let lines = task.failures.due(now);
-                    task.log_lines(lines);
-                }
-                event = task.io.listening.next() => {
-                    many = changes(&event) >= MANY;
-                    task.event(event);
-                }
-                Some(event) = events.recv() => task.event(event),
-                Some(ask) = task.asked.recv() => task.asked(ask),
-            }
-            task.catch_up(&mut events);
+                work = task.inbox.next(due, &mut task.io) => work,
+            };
+            let many = matches!(&work, Work::Event(event) if changes(event) >= MANY);
+            task.work(work);
             task.act();
             if task.looks.is_empty() && task.ends() {
                 return;
@@ -237,48 +213,30 @@ impl Task {
         }
     }
 
-    /// Takes what has arrived meanwhile, so that a flood of changes does not starve the other inputs.
-    fn catch_up(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
-        for _ in 0..IN_ONE_TURN {
-            let (event, ask) = (events.try_recv().ok(), self.asked.try_recv().ok());
-            if event.is_none() && ask.is_none() {
-                break;
+    fn work(&mut self, work: Work<Ask>) {
+        let now = self.parts.env.now();
+        match work {
+            Work::Event(event) => self.io.take(event, &mut self.core, now),
+            Work::Due => {
+                self.core.tick(now);
+                self.stop_lingering(now);
+                let lines = self.failures.due(now);
+                self.log_lines(lines);
             }
-            if let Some(event) = event {
-                self.event(event);
-            }
-            if let Some(ask) = ask {
-                self.asked(ask);
-            }
+            Work::Commands(asks) => asks.into_iter().for_each(|ask| self.asked(ask)),
+            // The entrance keeps a sender until the task ends, and the answer to a request is an event.
+            Work::HandlesGone | Work::Sent => {}
         }
     }
 
     /// Returns `true` if no request waits; further requests then start a new task.
     fn ends(&self) -> bool {
         let mut entrance = lock(&self.entrance);
-        let ends = self.asked.is_empty();
+        let ends = self.inbox.has_no_command();
         if ends {
             entrance.asks = None;
         }
         ends
-    }
-
-    fn next_wait(&self) -> futures::future::BoxFuture<'static, ()> {
-        let env = &self.parts.env;
-        let lingers = self.lingering.front().map(|(until, _)| *until);
-        let next = [self.core.next_timeout(), lingers, self.failures.next()];
-        let next = next.into_iter().flatten().min();
-        let wait = next.map_or(LONGEST_SLEEP, |at| at.since(env.now()).min(LONGEST_SLEEP));
-        // Due at once, or the timer would never fire beside inputs that are always ready.
-        if wait == Duration::ZERO {
-            return Box::pin(std::future::ready(()));
-        }
-        env.sleep(wait)
-    }
-
-    fn event(&mut self, event: Event) {
-        let now = self.parts.env.now();
-        self.io.take(event, &mut self.core, now);
     }
 
     fn asked(&mut self, ask: Ask) {
@@ -366,12 +324,10 @@ impl Task {
 
     fn act(&mut self) {
         while let Some(action) = self.core.action() {
+            let Some(action) = self.io.act(action) else {
+                continue;
+            };
             match action {
-                Action::Ask { request, ask } => self.io.ask(request, ask),
-                Action::Watch { watch, key, prefix } => self.io.watch(watch, &key, prefix),
-                Action::Unwatch { watch } => self.io.unwatch(watch),
-                Action::Progress => self.io.progress(),
-                Action::HangUpWatches { elsewhere } => self.io.hang_up_watches(elsewhere),
                 Action::Observed {
                     slot,
                     revision,
@@ -442,8 +398,7 @@ impl Task {
 impl Drop for Task {
     /// The session was closed, or the runtime shuts down.
     fn drop(&mut self) {
-        self.asked.close();
-        while let Ok(ask) = self.asked.try_recv() {
+        for ask in self.inbox.close() {
             if let Ask::Look { backlog, .. } = ask {
                 backlog.end();
             }
