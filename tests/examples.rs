@@ -283,8 +283,7 @@ async fn lock_numbers_invoices_of_several_nodes_without_a_gap() -> Result {
 }
 
 #[tokio::test]
-async fn partitioned_consumers_count_each_item_once_though_one_is_killed() -> Result
-{
+async fn partitioned_consumers_count_each_item_once_though_one_is_killed() -> Result {
     const SHARDS: usize = 64;
     const ITEMS: usize = 30;
     let etcd = Etcd::start().await?;

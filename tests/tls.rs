@@ -290,8 +290,7 @@ async fn a_leader_leads_on_while_authority_and_certificates_are_replaced() -> Re
 }
 
 #[tokio::test]
-async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> Result
-{
+async fn expired_certificate_ends_the_term_and_a_new_one_restores_the_node() -> Result {
     let (logs, _guard) = Logs::capture();
     let sealed = TlsEtcd::start(&[]).await?;
     let (proxy, session, mut candidate, leadership) = leading(&sealed).await?;
@@ -400,7 +399,11 @@ async fn connects_with_only_an_https_endpoint() -> Result {
 async fn https_works_by_default_with_the_authorities_of_the_system() -> Result {
     let sealed = TlsEtcd::start_open(&[]).await?;
     let status = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["--exact", "connects_with_only_an_https_endpoint", "--ignored"])
+        .args([
+            "--exact",
+            "connects_with_only_an_https_endpoint",
+            "--ignored",
+        ])
         .env("SSL_CERT_FILE", sealed.file("ca.pem"))
         .env("SEALED", &sealed.endpoint)
         .status();

@@ -115,8 +115,7 @@ async fn a_foreign_candidate_counts_and_leads_like_any_other() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Result
-{
+async fn first_key_without_a_lease_is_reported_and_blocks_the_election() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     client.put("eldest/e/stuck", "who?", None).await?;

@@ -95,8 +95,7 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Result
-{
+async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Result {
     // Complaint 18.
     let etcd = in_memory();
     let mut client = etcd.client().await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, join_election, only_key, options, short, soon, stands,
-    status,
+    OnPort, Result, SOON, elected, in_memory, join_election, only_key, options, short, soon,
+    stands, status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};

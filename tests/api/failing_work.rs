@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Result, SOON, elected, in_memory, join_election, nothing_under, session, soon};
+use crate::common::{
+    Result, SOON, elected, in_memory, join_election, nothing_under, session, soon,
+};
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, LostReason, OnError, Status, Term};
 use eldest_testing::eventually;

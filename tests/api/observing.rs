@@ -1,6 +1,8 @@
 //! Tests observers: they see the current state first, then every change, despite interruptions.
 
-use crate::common::{Result, SOON, elected, in_memory, join_election, keys, options, session, soon};
+use crate::common::{
+    Result, SOON, elected, in_memory, join_election, keys, options, session, soon,
+};
 use eldest::{LeaderChange, Observer, Roster, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::{Client, CompactionOptions, PutOptions, Txn, TxnOp};

@@ -115,8 +115,7 @@ async fn a_program_that_knows_of_no_readers_is_a_writer() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() -> Result
-{
+async fn try_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;

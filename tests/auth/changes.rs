@@ -237,8 +237,7 @@ async fn a_rotated_password_is_read_from_its_file_and_no_candidacy_ends() -> Res
 }
 
 #[tokio::test]
-async fn leader_survives_authentication_being_disabled_and_enabled_again() -> Result
-{
+async fn leader_survives_authentication_being_disabled_and_enabled_again() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&["--auth-token=simple"]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;

@@ -157,8 +157,7 @@ async fn by_default_an_overrun_loses_the_key_and_the_process_stays() -> Result {
 }
 
 #[tokio::test]
-async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result
-{
+async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result {
     if let Some(arguments) = Process::arguments() {
         return child(&arguments, OnOverrun::Abort).await;
     }

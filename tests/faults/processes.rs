@@ -124,8 +124,7 @@ fn samples(file: &Path, since: Duration) -> Result<Vec<What>> {
         .collect())
 }
 
-const STOPPED: &str =
-    "processes::process_stopped_longer_than_the_ttl_fails_its_first_check";
+const STOPPED: &str = "processes::process_stopped_longer_than_the_ttl_fails_its_first_check";
 
 /// Returns the samples since then, once there is one.
 async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {

@@ -19,8 +19,7 @@ fn stall_the_watch(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result
-{
+async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result {
     const TTL: std::time::Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;

@@ -123,8 +123,7 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
 
 /// The raft term of this etcd is as low as that of the restored one.
 #[tokio::test]
-async fn young_etcd_restored_with_a_raised_revision_has_one_leader() -> Result
-{
+async fn young_etcd_restored_with_a_raised_revision_has_one_leader() -> Result {
     let Some(etcdutl) = etcdutl() else {
         return Ok(());
     };

@@ -97,7 +97,8 @@ impl Leading {
         let candidate = move |shutdown: CancellationToken, at_once: CancellationToken| {
             let (of, kept, fitness) = (of.clone(), kept.clone(), Arc::clone(&fitness));
             let programs = programs.clone();
-            async move { campaign(&of, &fitness, &shutdown, &kept, &at_once, &programs).await }.boxed()
+            async move { campaign(&of, &fitness, &shutdown, &kept, &at_once, &programs).await }
+                .boxed()
         };
         Self::while_programs_live(env, shutdown, alive, candidate)
     }
@@ -315,8 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn program_binding_itself_at_the_end_waits_until_promises_have_ended()
-    {
+    async fn program_binding_itself_at_the_end_waits_until_promises_have_ended() {
         let (programs, next) = (Programs::new(), Program::start());
         Program::start().bind(&programs);
         let (sender, bound) = mpsc::channel();

@@ -472,8 +472,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_of_another_cluster_on_the_port_is_recognised()
-    -> Result<(), eldest::BoxError> {
+    async fn server_of_another_cluster_on_the_port_is_recognised() -> Result<(), eldest::BoxError> {
         let mut etcd = Etcd::start().await?;
         etcd.recognise().await?;
         let other = Etcd::start().await?;

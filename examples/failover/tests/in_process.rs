@@ -54,8 +54,7 @@ async fn have_written(recorder: &Recorder, leaders: usize) -> Result<(), BoxErro
 }
 
 #[tokio::test]
-async fn leader_without_answers_from_etcd_stops_before_another_leads() -> Result<(), BoxError>
-{
+async fn leader_without_answers_from_etcd_stops_before_another_leads() -> Result<(), BoxError> {
     let etcd = Etcd::start().await?;
     let recorder = Recorder::boottime();
     let prefix = format!("eldest/{ELECTION}/");

@@ -42,7 +42,12 @@ pub(crate) async fn agent(endpoint: &str, socket: &str) -> Result<()> {
 
 /// Leads `count` elections in each session, `work-0` and on, until the standard input ends. `SESSIONS` says how many
 /// sessions; the second one leads the elections after those of the first.
-pub(crate) async fn lead_elections(endpoint: &str, guard: &str, identity: &str, count: usize) -> Result<()> {
+pub(crate) async fn lead_elections(
+    endpoint: &str,
+    guard: &str,
+    identity: &str,
+    count: usize,
+) -> Result<()> {
     let many: usize = std::env::var("SESSIONS").map_or(Ok(1), |many| many.parse())?;
     let mut sessions = Vec::new();
     for number in 0..many {

@@ -1,5 +1,5 @@
-//! Refuses words that hide who acts: documentation comments that open with `What` or `Whether`, and verbs in the place of the
-//! field's terms.
+//! Refuses words that hide the subject: comments and names of tests that open with `What` or `Who`, and verbs in the place of
+//! the field's terms.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,13 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::stage::Stage;
 
-/// The openings that no documentation comment may have.
+/// The openings that no comment may have.
 const REFUSED: [&str; 11] = [
     "As of", "It", "Of", "That", "These", "Those", "Until", "What", "Whether", "Who", "Whoever",
+];
+/// The first words that no name of a test may have.
+const RIDDLES: [&str; 10] = [
+    "it", "nobody", "of", "somebody", "that", "until", "what", "whatever", "who", "whose",
 ];
 const RULE: &str = "name the subject first, or open with a verb";
 /// The words that no comment, name or text of a source may have, and their replacements.
@@ -25,7 +29,9 @@ const REPLACED: [(&str, &str); 6] = [
 ];
 /// This file, which contains the words.
 const THIS: &str = "tools/xtask/src/words.rs";
-const MARKERS: [&str; 2] = ["///", "//!"];
+const MARKERS: [&str; 3] = ["///", "//!", "//"];
+/// The end of a test's attribute, whichever macro it names.
+const TEST: &str = "test]";
 /// The folder of compiled files, which have foreign comments.
 const TARGET: &str = "target";
 
@@ -42,6 +48,11 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
             openings
                 .map(|(line, word)| format!("{name}:{line}: a comment opens with {word}: {RULE}")),
         );
+        let riddles = riddles(&source).into_iter();
+        broken.extend(
+            riddles
+                .map(|(line, word)| format!("{name}:{line}: a test is named {word}_...: {RULE}")),
+        );
         if path != Path::new(THIS) {
             let words = replaced(&source).into_iter();
             broken.extend(words.map(|(line, word, better)| {
@@ -51,7 +62,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     }
     if broken.is_empty() {
         stage.pass(&format!(
-            "{} sources: comments name their subjects",
+            "{} sources: comments and tests name their subjects",
             files.len()
         ));
     }
@@ -99,6 +110,25 @@ fn refused(source: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
+/// Returns the line and the first word of each test's name that hides its subject.
+fn riddles(source: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for (line, text) in (1..).zip(source.lines().map(str::trim)) {
+        if text.starts_with("#[") {
+            is_test |= text.ends_with(TEST) || text.starts_with("#[tokio::test");
+        } else if let Some((_, name)) = text.split_once("fn ") {
+            let first = name.split('_').next();
+            let riddle = RIDDLES
+                .into_iter()
+                .find(|word| is_test && first == Some(word));
+            found.extend(riddle.map(|word| (line, word)));
+            is_test = false;
+        }
+    }
+    found
+}
+
 /// Returns the line, the word and its replacement for each word that has one. The parts of a name are words.
 fn replaced(source: &str) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
@@ -114,13 +144,21 @@ fn replaced(source: &str) -> Vec<(usize, &'static str, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{refused, replaced};
+    use super::{refused, replaced, riddles};
 
     #[test]
     fn opening_that_hides_the_subject_is_found_with_its_line() {
-        let source = "//! What it does.\n\n/// Returns the leader.\n/// It may be old.\nfn a() {}\n  /// As of now.\n\
-                      // Who calls.\n/// It's gone.\n/// Of two.\na,\n/// Items.\nb,\n/// `What`.\n";
-        assert_eq!(refused(source), [(1, "What"), (6, "As of"), (8, "It")]);
+        let source = "//! What it does.\n\n/// Returns the leader.\n/// It may be old.\nfn a() {}\n  /// As of now.\n// Who calls.\n\
+                      \t/// It's gone.\n/// Of two.\na,\n/// Items.\nb,\n/// `What`.\n";
+        let found = [(1, "What"), (6, "As of"), (7, "Who"), (8, "It")];
+        assert_eq!(refused(source), found);
+    }
+
+    #[test]
+    fn name_that_hides_the_subject_is_found_in_tests_alone() {
+        let source = "#[test]\nfn who_leads() {}\nfn what_is_left() {}\n#[tokio::test(start_paused = true)]\n#[ignore]\n\
+                      async fn that_is_it() {}\n#[test]\nfn whole_names_count() {}\n";
+        assert_eq!(riddles(source), [(2, "who"), (6, "that")]);
     }
 
     #[test]

@@ -311,8 +311,7 @@ async fn second_agent_is_refused_and_the_first_continues() -> Result {
 }
 
 #[tokio::test]
-async fn agent_ends_with_an_error_when_its_socket_was_replaced() -> Result
-{
+async fn agent_ends_with_an_error_when_its_socket_was_replaced() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent(&[]).await?;
     std::fs::remove_file(stage.socket())?;

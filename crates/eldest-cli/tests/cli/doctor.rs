@@ -307,8 +307,7 @@ fn advised(report: &Ended) -> Result<String> {
 }
 
 #[tokio::test]
-async fn too_long_grace_period_is_reported_with_a_suitable_one() -> Result
-{
+async fn too_long_grace_period_is_reported_with_a_suitable_one() -> Result {
     let etcd = Etcd::start().await?;
     let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
     let report = examine_with(at(&etcd, &[]), &[&args[..], &["4500ms"]].concat()).await?;
@@ -414,8 +413,7 @@ async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
 }
 
 #[tokio::test]
-async fn etcd_that_closes_connections_because_of_pings_is_reported_with_the_remedy() -> Result
-{
+async fn etcd_that_closes_connections_because_of_pings_is_reported_with_the_remedy() -> Result {
     let strict = Etcd::builder().arg("--grpc-keepalive-min-time=7s");
     let strict = strict.start().await?;
     // etcd does not count pings where it serves gRPC and HTTP at one address behind TLS.

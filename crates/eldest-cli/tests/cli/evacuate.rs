@@ -15,8 +15,7 @@ async fn join_from(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Se
 }
 
 #[tokio::test]
-async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed()
--> Result {
+async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, mut a) = join_from(&etcd, "a", "dc1").await?;
     let (_b, mut b) = join_from(&etcd, "b", "dc2").await?;
@@ -126,8 +125,7 @@ async fn an_order_concerns_the_namespace_that_is_named_and_no_other() -> Result 
 }
 
 #[tokio::test]
-async fn unannounced_data_center_is_reported_without_its_control_characters()
--> Result {
+async fn unannounced_data_center_is_reported_without_its_control_characters() -> Result {
     let etcd = Etcd::start().await?;
     let ended = run(at(
         &etcd,

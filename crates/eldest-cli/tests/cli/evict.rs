@@ -40,10 +40,7 @@ async fn candidate_among_namesakes_is_selected_only_by_its_key() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let twins = (node(&etcd, "twin").await?, node(&etcd, "twin").await?);
-    let _candidates = (
-        join(&twins.0, "jobs").await?,
-        join(&twins.1, "jobs").await?,
-    );
+    let _candidates = (join(&twins.0, "jobs").await?, join(&twins.1, "jobs").await?);
     let before = keys(&mut client).await?;
     let refused = run(at(&etcd, &["evict", "jobs", "--id", "twin", "--yes"])).await?;
     let parts = [

@@ -275,8 +275,7 @@ async fn with_endpoints(more: &[&str]) -> Result<serde_json::Value> {
 }
 
 #[tokio::test]
-async fn measured_endpoints_are_shown_with_the_preferred_one_and_the_reason()
--> Result {
+async fn measured_endpoints_are_shown_with_the_preferred_one_and_the_reason() -> Result {
     let etcd = Etcd::start().await?;
     let (near, far) = (
         Proxy::start(etcd.address()).await?,
@@ -360,8 +359,7 @@ async fn endpoints_are_a_table_for_people_with_the_preferred_one_marked() -> Res
 
 /// An operator's machine may be in none of the named data centers.
 #[tokio::test]
-async fn observing_commands_accept_named_endpoints_without_an_own_data_center()
--> Result {
+async fn observing_commands_accept_named_endpoints_without_an_own_data_center() -> Result {
     let etcd = Etcd::start().await?;
     let mut command = eldest(&["status"]);
     command.env("ELDEST_ENDPOINTS", format!("eu={}", etcd.endpoint()));

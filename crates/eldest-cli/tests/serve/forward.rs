@@ -104,8 +104,7 @@ async fn encrypted(to: SocketAddr, authority: &Authority) -> Result<(String, Arc
 }
 
 #[tokio::test]
-async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_trusted()
--> Result {
+async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_trusted() -> Result {
     let stage = Stage::new().await?;
     let authority = Authority::new()?;
     let file = |name: &str| stage.folder.path().join(name).display().to_string();

@@ -200,8 +200,7 @@ async fn node_killed_with_its_programs_is_succeeded_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn node_killed_with_the_program_of_guard_pid_is_succeeded_at_once()
--> Result {
+async fn node_killed_with_the_program_of_guard_pid_is_succeeded_at_once() -> Result {
     let mut program = Program::start("exec sleep 600")?;
     let mut guarded = Guarded::new(LONG, &["--guard-pid", &program.pid()]).await?;
     guarded.ask("/leader", None).await?;

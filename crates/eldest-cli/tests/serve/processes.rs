@@ -41,8 +41,7 @@ async fn second_node_leads_when_the_first_resigns() -> Result {
 }
 
 #[tokio::test]
-async fn stopping_node_reports_its_end_first_and_answers_until_it_has_left()
--> Result {
+async fn stopping_node_reports_its_end_first_and_answers_until_it_has_left() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("60s", "a", &["--grace", "2s"]).await?;
     answers(a.at, "/leader", 200).await?;
@@ -91,8 +90,7 @@ async fn second_signal_does_not_wait_for_a_silent_etcd() -> Result {
 }
 
 #[tokio::test]
-async fn process_stopped_beyond_its_deadline_first_answers_that_it_does_not_lead() -> Result
-{
+async fn process_stopped_beyond_its_deadline_first_answers_that_it_does_not_lead() -> Result {
     let stage = Stage::new().await?;
     let a = stage.node("2s", "a", &[]).await?;
     answers(a.at, "/leader", 200).await?;
@@ -154,8 +152,7 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
 }
 
 #[tokio::test]
-async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result
-{
+async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result {
     let stage = Stage::new().await?;
     let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;
     let wanted = r#"{"owner":"x","ttl_ms":60000}"#;

@@ -317,8 +317,7 @@ async fn unix_socket_has_the_configured_permissions_and_goes_with_the_node() -> 
 }
 
 #[tokio::test]
-async fn node_of_a_dead_bound_program_resigns_and_awaits_another() -> Result
-{
+async fn node_of_a_dead_bound_program_resigns_and_awaits_another() -> Result {
     let stage = Stage::new().await?;
     let (a, socket) = local(&stage, "a", &["--grace", GRACE]).await?;
     let b = stage.node("60s", "b", &[]).await?;

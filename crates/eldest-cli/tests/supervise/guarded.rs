@@ -142,8 +142,7 @@ async fn agent_ends_the_program_of_a_supervisor_killed_with_its_keeper() -> Resu
 }
 
 #[tokio::test]
-async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() -> Result
-{
+async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
@@ -165,8 +164,7 @@ async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() ->
 }
 
 #[tokio::test]
-async fn program_that_obeys_sigterm_ends_at_once_with_its_killed_supervisor() -> Result
-{
+async fn program_that_obeys_sigterm_ends_at_once_with_its_killed_supervisor() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());

@@ -176,8 +176,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
 
 /// As under a lock, the keeper ends the program. By then the next program has a permit, and waits for that end.
 #[tokio::test]
-async fn permits_program_ends_before_the_next_begins_after_its_supervisor_is_killed()
--> Result {
+async fn permits_program_ends_before_the_next_begins_after_its_supervisor_is_killed() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
     let one = ["-n", "1"];

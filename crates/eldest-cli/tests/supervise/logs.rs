@@ -6,8 +6,7 @@ use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
 /// The election and the lock of the program have one session each.
 #[tokio::test]
-async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result
-{
+async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;
@@ -42,8 +41,7 @@ async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result
 }
 
 #[tokio::test]
-async fn loss_of_the_lock_alone_is_logged_and_brings_a_new_token() -> Result
-{
+async fn loss_of_the_lock_alone_is_logged_and_brings_a_new_token() -> Result {
     let stage = Stage::new().await?;
     let mut a = stage.node("a", "", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;

@@ -370,8 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn late_watch_of_the_new_predecessor_wants_a_read()
-     {
+    fn late_watch_of_the_new_predecessor_wants_a_read() {
         for (created, gap) in [(10, false), (11, false), (12, true)] {
             let mut view = following();
             let second_predecessor = view.unwatched_keys(None);

@@ -56,8 +56,7 @@ async fn promise_ends_with_the_term_or_the_callers_time() {
 }
 
 #[tokio::test]
-async fn sign_of_life_just_before_the_expiry_keeps_the_lock()
- {
+async fn sign_of_life_just_before_the_expiry_keeps_the_lock() {
     let stage = Stage::new(100);
     let mut over = Box::pin(stage.held.until_over());
     assert_eq!(over.as_mut().now_or_never(), None);

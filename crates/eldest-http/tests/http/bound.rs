@@ -162,8 +162,7 @@ async fn caller_with_an_unbound_lock_keeps_it_after_its_process_ends() -> Result
 }
 
 #[tokio::test]
-async fn waiting_caller_whose_process_dies_leaves_the_queue() -> Result
-{
+async fn waiting_caller_whose_process_dies_leaves_the_queue() -> Result {
     let stage = Stage::new().await?;
     let guard = stage.lock.acquire().await?;
     let mut program = shell("exec sleep 600")?;
@@ -212,8 +211,7 @@ fn peer() -> Result {
 
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() -> Result
-{
+async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() -> Result {
     let stage = Stage::new().await?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--exact", "--nocapture", "bound::peer"]);
@@ -345,8 +343,7 @@ async fn lock_is_bound_to_the_process_of_a_sent_descriptor() -> Result {
 
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
-async fn number_of_another_pid_namespace_is_refused_but_its_caller_can_be_bound()
--> Result {
+async fn number_of_another_pid_namespace_is_refused_but_its_caller_can_be_bound() -> Result {
     let stage = Stage::new().await?;
     let inside = |fields: &str| {
         let body = format!("{{\\\"owner\\\":\\\"x\\\",{fields}}}");
@@ -466,8 +463,7 @@ impl Beside {
 }
 
 #[tokio::test]
-async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next()
--> Result {
+async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result {
     let etcd = Etcd::start().await?;
     let beside = Beside::start(&etcd, GRACE).await?;
     let other = Session::connect([etcd.endpoint()], options("b")).await?;

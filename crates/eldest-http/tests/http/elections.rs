@@ -109,8 +109,7 @@ async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
 }
 
 #[tokio::test]
-async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session()
--> Result {
+async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
     let session = Session::connect([etcd.endpoint()], options("onlooker")).await?;

@@ -34,8 +34,7 @@ async fn a_caller_that_dawdles_over_a_request_is_cut_off() -> Result {
 }
 
 #[tokio::test]
-async fn full_server_replaces_the_caller_that_is_idle_longest() -> Result
-{
+async fn full_server_replaces_the_caller_that_is_idle_longest() -> Result {
     let limits = Limits::default().connections(2).connections_per_caller(2);
     let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;
@@ -52,8 +51,7 @@ async fn full_server_replaces_the_caller_that_is_idle_longest() -> Result
 }
 
 #[tokio::test]
-async fn busy_server_accepts_the_next_connection_when_one_has_ended()
--> Result {
+async fn busy_server_accepts_the_next_connection_when_one_has_ended() -> Result {
     let limits = Limits::default().connections(2).connections_per_caller(3);
     let server = Server::start(node()?, limits, |auth| auth).await?;
     let at = server.at;

@@ -615,8 +615,7 @@ async fn holder() -> Result {
 
 /// The description says so. It is safe, because no other client has the lock meanwhile.
 #[tokio::test]
-async fn stopped_caller_keeps_the_lock_of_its_connection_until_killed()
--> Result {
+async fn stopped_caller_keeps_the_lock_of_its_connection_until_killed() -> Result {
     let stage = Stage::new().await?;
     let child = std::process::Command::new(std::env::current_exe()?)
         .args(["--exact", "--nocapture", "locks::holder"])

@@ -85,8 +85,7 @@ fn owned(answer: &Value) -> Vec<(u32, i64)> {
 }
 
 #[tokio::test]
-async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result
-{
+async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result {
     let etcd = Etcd::start().await?;
     let a = Beside::start(&etcd, "a", Health::new()).await?;
     let all = a.owns(COUNT as usize).await?;
@@ -217,8 +216,7 @@ async fn node_owns_nothing_without_heartbeats_of_its_program() -> Result {
 }
 
 #[tokio::test]
-async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> Result
-{
+async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> Result {
     let etcd = Etcd::start().await?;
     let a = Beside::start(&etcd, "a", Health::new()).await?;
     a.owns(COUNT as usize).await?;
@@ -271,8 +269,7 @@ async fn a_node_that_owns_nothing_on_behalf_of_a_program_says_so() -> Result {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next()
--> Result {
+async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next() -> Result {
     use crate::unix::{Local, shell};
     use serde_json::json;
 
@@ -331,8 +328,7 @@ async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next()
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn short_lived_program_does_not_shorten_a_promise_of_partitions()
--> Result {
+async fn short_lived_program_does_not_shorten_a_promise_of_partitions() -> Result {
     use crate::unix::{Local, shell};
     use serde_json::json;
 

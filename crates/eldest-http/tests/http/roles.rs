@@ -182,8 +182,7 @@ async fn with_several_elections_the_request_names_one() -> Result {
 }
 
 #[tokio::test]
-async fn node_is_ready_in_its_role_and_live_until_its_session_closes()
--> Result {
+async fn node_is_ready_in_its_role_and_live_until_its_session_closes() -> Result {
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);

@@ -62,8 +62,7 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
 
 /// The state and its history contradict neither `/leader` nor the log of the node.
 #[tokio::test]
-async fn node_shows_the_end_of_its_term_by_its_clock() -> Result
-{
+async fn node_shows_the_end_of_its_term_by_its_clock() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::with(&etcd, SessionOptions::new("a").ttl(TTL)).await?;
     let mut events = Events::follow(a.server.at, "/v1/elections/team%2Fe/events").await?;
@@ -132,8 +131,7 @@ async fn quiet_election_never_makes_a_node_stale() -> Result {
 }
 
 #[tokio::test]
-async fn bound_of_staleness_never_is_shorter_than_between_two_probes() -> Result
-{
+async fn bound_of_staleness_never_is_shorter_than_between_two_probes() -> Result {
     let etcd = Etcd::start().await?;
     let session = onlooker(&etcd).await?;
     let election = session.election("seen")?;

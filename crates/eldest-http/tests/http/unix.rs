@@ -98,8 +98,7 @@ pub(crate) fn curl(socket: &Path, path: &str, body: &str) -> Result<serde_json::
 }
 
 #[tokio::test]
-async fn unix_socket_checks_no_host_name_and_a_token_only_if_set() -> Result
-{
+async fn unix_socket_checks_no_host_name_and_a_token_only_if_set() -> Result {
     let beyond_loopback = || Auth::at(([0, 0, 0, 0], 80).into());
     let server = Local::start(Node::new(), beyond_loopback())?;
     for host in ["", "Host: \r\n", "Host: evil.example\r\n"] {

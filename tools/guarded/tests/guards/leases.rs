@@ -79,8 +79,7 @@ async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
 }
 
 #[tokio::test]
-async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace()
--> Result {
+async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace() -> Result {
     const PREFIX: &str = "elsewhere/work";
     let stage = Stage::new().await?;
     let _agent = stage.agent().await?;

@@ -187,8 +187,7 @@ const ANOTHER_USER: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn agent_of_another_user_guards_only_processes_that_may_write_to_its_socket()
--> Result {
+async fn agent_of_another_user_guards_only_processes_that_may_write_to_its_socket() -> Result {
     if !is_root() || !has("setpriv") {
         return Ok(());
     }

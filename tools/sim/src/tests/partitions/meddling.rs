@@ -101,8 +101,7 @@ fn key_overwritten_unseen_is_deleted_after_its_lease_is_gone() {
 }
 
 #[test]
-fn overwritten_key_is_deleted_at_its_deadline_after_the_lease_is_lost()
- {
+fn overwritten_key_is_deleted_at_its_deadline_after_the_lease_is_lost() {
     let mut w = World::with_partitions(2, 8);
     w.nodes[0].work = Work::Never;
     let (_, key) = w.any_of(0, 8);

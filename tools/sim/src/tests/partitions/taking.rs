@@ -251,8 +251,7 @@ fn batch_applied_unheard_does_not_wait_for_work_of_a_departed_member() {
 }
 
 #[test]
-fn member_that_steps_aside_searches_a_late_batch_despite_its_work()
- {
+fn member_that_steps_aside_searches_a_late_batch_despite_its_work() {
     let mut w = World::new(2, 1);
     w.nodes[0].work = Work::Never;
     let foreign = partition_key(&prefix_of(8), 0);
