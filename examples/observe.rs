@@ -13,7 +13,7 @@ use eldest::{Roster, Session, SessionOptions};
 async fn main() -> anyhow::Result<()> {
     let name = std::env::args().nth(1);
     let name = name.as_deref().unwrap_or("reports");
-    let session = Session::connect(endpoints(), SessionOptions::new("onlooker")).await?;
+    let session = Session::connect(endpoints(), SessionOptions::new("observer")).await?;
     let mut observer = session.election(name)?.observe().await?;
     let mut end = Box::pin(asked_to_stop());
     loop {

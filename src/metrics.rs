@@ -91,7 +91,7 @@ fn describe_endpoints() {
     use ::metrics::{Unit, describe_counter, describe_gauge};
     describe_counter!(
         "eldest_endpoint_switches_total",
-        "Changes to another endpoint, by lane: lease (renewals), onlookers (observers) or data (everything else)."
+        "Changes to another endpoint, by lane: lease (renewals), observers or data (everything else)."
     );
     describe_gauge!(
         "eldest_endpoint_used",

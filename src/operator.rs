@@ -120,7 +120,7 @@ pub fn ttl(options: &SessionOptions) -> Duration {
 pub struct Found {
     /// The endpoint's URL.
     pub url: String,
-    /// The data center named for the endpoint.
+    /// The data centre named for the endpoint.
     pub data_center: Option<String>,
     /// The endpoint, for connecting to it.
     pub endpoint: crate::Endpoint,

@@ -180,22 +180,22 @@ async fn cycles(client: &Client, session: &Session, ways: std::ops::Range<usize>
     Ok(())
 }
 
-/// Runs many sessions that end in different ways, with an onlooker each.
+/// Runs many sessions that end in different ways, with an owners each.
 async fn many_sessions(etcd: &Etcd, client: &Client) -> Result {
     for way in 0..40 {
         let short = session(etcd, "short").await?;
         let observer = short.election("e8")?.observe().await?;
-        let onlooker = short.partitions("e8", 6)?.observe().await?;
+        let owners = short.partitions("e8", 6)?.observe().await?;
         cycles(client, &short, way..way + 2).await?;
         match way % 3 {
             0 => short.close().await?,
-            1 => drop((short, observer, onlooker)),
+            1 => drop((short, observer, owners)),
             _ => {
                 // With a candidate that still waits, and a leadership.
                 let mut candidate = short.election("e9")?.campaign().await?;
                 let leadership = candidate.elected().await?;
                 drop(short);
-                drop((observer, onlooker, candidate, leadership));
+                drop((observer, owners, candidate, leadership));
             }
         }
         eventually(

@@ -57,8 +57,8 @@ async fn the_eldest_leads_and_the_next_follows_and_nothing_is_left() -> Result {
     let etcd = Etcd::start().await?;
     let a = session(etcd.endpoint(), "a").await?;
     let b = session(etcd.endpoint(), "b").await?;
-    let onlooker = session(etcd.endpoint(), "onlooker").await?;
-    let mut observer = onlooker.election("jobs")?.observe().await?;
+    let dashboard = session(etcd.endpoint(), "dashboard").await?;
+    let mut observer = dashboard.election("jobs")?.observe().await?;
     assert!(standing(&mut observer, &[]).await?.is_vacant());
 
     let mut elder = a.election("jobs")?.campaign().await?;
@@ -94,7 +94,7 @@ async fn the_eldest_leads_and_the_next_follows_and_nothing_is_left() -> Result {
 
     drop(second);
     standing(&mut observer, &[]).await?;
-    for session in [a, b, onlooker] {
+    for session in [a, b, dashboard] {
         session.close().await?;
     }
     let mut client = etcd.client().await;

@@ -38,10 +38,10 @@ class Lock:
         self.timeout = ttl / 4
         owner = f"{socket.gethostname()}:{os.getpid()}"
         wanted = {"owner": owner, "wait_ms": int(wait * 1000), "ttl_ms": int(ttl * 1000)}
-        told = self._ask("POST", self.path, wanted, wait + 10)
-        self.path += "/" + told["lock"]
-        self.token = told["fencing_token"]
-        # What we were told counts from before we began to wait, and may be over.
+        lock = self._ask("POST", self.path, wanted, wait + 10)
+        self.path += "/" + lock["lock"]
+        self.token = lock["fencing_token"]
+        # The promised time counts from before we began to wait, and may be over.
         self.renew()
 
     def renew(self):
@@ -59,12 +59,12 @@ class Lock:
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         asked = now()
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            told = json.load(answer)
-        if "may_act_for_ms" in told:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            answer = json.load(response)
+        if "may_act_for_ms" in answer:
             # From before the request was sent: the answer may have been on its way for long.
-            self.deadline = asked + told["may_act_for_ms"] / 1000
-        return told
+            self.deadline = asked + answer["may_act_for_ms"] / 1000
+        return answer
 
 
 def renew(lock, ended):

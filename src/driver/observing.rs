@@ -163,7 +163,7 @@ impl Task {
     ) -> Self {
         let (env, pool) = (Arc::clone(&parts.env), Arc::clone(&parts.pool));
         let namespace = Arc::clone(&parts.namespace);
-        let (inbox, io) = Inbox::with_io(env, pool, Arc::clone(&namespace), Lane::Onlookers, asked);
+        let (inbox, io) = Inbox::with_io(env, pool, Arc::clone(&namespace), Lane::Observers, asked);
         let attempts = LONGEST_PAUSE.saturating_add(parts.config.request_timeout);
         let failures = Failures::new(attempts, Arc::clone(&parts.identity), namespace);
         Task {

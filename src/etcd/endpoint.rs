@@ -4,10 +4,10 @@ use super::access::Access;
 use super::url::Url;
 use eldest_core::error::{Class, RequestError};
 
-/// The longest name of a data center, in bytes.
+/// The longest name of a data centre, in bytes.
 const MAX_DATA_CENTER: usize = 256;
 
-/// A member of etcd, by its URL and its data center; or a name by which members are looked up in DNS.
+/// A member of etcd, by its URL and its data centre; or a name by which members are looked up in DNS.
 ///
 /// | text | endpoints |
 /// |---|---|
@@ -19,7 +19,7 @@ const MAX_DATA_CENTER: usize = 256;
 /// A session looks names up at the start, when a request fails, and every 30 s on average. While a lookup fails, it
 /// keeps the former endpoints. With TLS options, or beside `https`, it ignores the records of `http`.
 ///
-/// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data center.
+/// [`Session::connect`](crate::Session::connect) takes strings as well, which name no data centre.
 ///
 /// ```
 /// use eldest::{Endpoint, SessionOptions};
@@ -52,8 +52,8 @@ impl Endpoint {
         }
     }
 
-    /// Names the data center that the member, or each member found, is in: 1 to 256 bytes without control characters.
-    /// Sessions of [the same data center](crate::SessionOptions::data_center) prefer the endpoint.
+    /// Names the data centre that the member, or each member found, is in: 1 to 256 bytes without control characters.
+    /// Sessions of [the same data centre](crate::SessionOptions::data_center) prefer the endpoint.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
         self
@@ -117,7 +117,7 @@ impl Place {
     }
 }
 
-/// Refuses data centers that would have no effect.
+/// Refuses data centres that would have no effect.
 ///
 /// # Errors
 ///
@@ -129,10 +129,10 @@ pub(super) fn check_own(own: Option<&str>, endpoints: &[Endpoint]) -> Result<(),
     match (own, named) {
         (Some(own), _) if check_data_center(own).is_err() => check_data_center(own),
         (Some(own), None) => Err(format!(
-            "the session is in the data center {own:?}, but no endpoint names its data center; use Endpoint::data_center"
+            "the session is in the data centre {own:?}, but no endpoint names its data centre; use Endpoint::data_center"
         )),
         (None, Some((url, name))) => Err(format!(
-            "etcd endpoint {url:?} is in the data center {name:?}, but the session names none; use \
+            "etcd endpoint {url:?} is in the data centre {name:?}, but the session names none; use \
              SessionOptions::data_center"
         )),
         _ => Ok(()),
@@ -142,13 +142,13 @@ pub(super) fn check_own(own: Option<&str>, endpoints: &[Endpoint]) -> Result<(),
 pub(super) fn check_data_center(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_DATA_CENTER {
         return Err(format!(
-            "the data center's name has {} bytes; 1 to {MAX_DATA_CENTER} are allowed",
+            "the data centre's name has {} bytes; 1 to {MAX_DATA_CENTER} are allowed",
             name.len()
         ));
     }
     if name.chars().any(char::is_control) {
         return Err(format!(
-            "the data center's name {name:?} must not contain control characters"
+            "the data centre's name {name:?} must not contain control characters"
         ));
     }
     Ok(())

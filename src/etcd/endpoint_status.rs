@@ -25,7 +25,7 @@ impl EndpointStatus {
         &self.url
     }
 
-    /// Returns the endpoint's data center, if it was named.
+    /// Returns the endpoint's data centre, if it was named.
     pub fn data_center(&self) -> Option<&str> {
         self.data_center.as_deref()
     }
@@ -47,7 +47,7 @@ impl EndpointStatus {
 
     /// Returns why observers use this endpoint, or `None` if they use another one.
     pub fn observers(&self) -> Option<EndpointReason> {
-        self.reason(Lane::Onlookers)
+        self.reason(Lane::Observers)
     }
 
     /// Returns why all other requests use this endpoint, or `None` if they use another one.

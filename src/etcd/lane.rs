@@ -5,25 +5,25 @@ use std::sync::Arc;
 use super::endpoint::Place;
 
 /// Requests that share a connection. Renewals have their own, so that a burst of events does not delay them; so have
-/// the watches of onlookers, so that these delay no hand-over.
+/// the watches of observers, so that these delay no hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     /// The lease, and the reads that verify its renewals.
     Lease,
     /// Watches and reads of observers.
-    Onlookers,
+    Observers,
     /// Everything else.
     Data,
 }
 
 impl Lane {
     /// All lanes, beginning with the one that every session uses.
-    pub(super) const ALL: [Lane; 3] = [Lane::Data, Lane::Lease, Lane::Onlookers];
+    pub(super) const ALL: [Lane; 3] = [Lane::Data, Lane::Lease, Lane::Observers];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Lane::Lease => "lease",
-            Lane::Onlookers => "onlookers",
+            Lane::Observers => "observers",
             Lane::Data => "data",
         }
     }

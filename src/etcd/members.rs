@@ -18,7 +18,7 @@ pub(super) struct Usable {
     pub(super) changing: bool,
 }
 
-/// Chooses an endpoint for each member: a known one, with its data center and its server name, or else the first URL
+/// Chooses an endpoint for each member: a known one, with its data centre and its server name, or else the first URL
 /// that follows the rules. `named` are the endpoints that the user named, as they were found; `in_use` are those of the
 /// present list.
 pub(super) fn usable(

@@ -46,7 +46,7 @@ pub(crate) struct Pool {
     /// True if connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
-    onlookers: Arc<Connection>,
+    observers: Arc<Connection>,
     data: Arc<Connection>,
     /// Locked last: no other lock is taken under it.
     places: Mutex<Places>,
@@ -138,7 +138,7 @@ impl Pool {
             request_timeout,
             connects_first: false,
             lease: connection(),
-            onlookers: connection(),
+            observers: connection(),
             data: connection(),
             places: Mutex::new(places),
             replacing: tokio::sync::Mutex::default(),
@@ -157,11 +157,11 @@ impl Pool {
         })
     }
 
-    /// Configures the pool for a session with the given identity, which prefers the endpoints of its data center, if it
+    /// Configures the pool for a session with the given identity, which prefers the endpoints of its data centre, if it
     /// names one.
     ///
     /// # Errors
-    /// Says which data center is unusable and why.
+    /// Says which data centre is unusable and why.
     pub(crate) fn for_session(
         mut self,
         identity: &str,
@@ -507,7 +507,7 @@ impl Pool {
     pub(super) fn connection(&self, lane: Lane) -> &Arc<Connection> {
         match lane {
             Lane::Lease => &self.lease,
-            Lane::Onlookers => &self.onlookers,
+            Lane::Observers => &self.observers,
             Lane::Data => &self.data,
         }
     }

@@ -8,7 +8,7 @@ use eldest_core::time::Time;
 
 /// Returns the endpoint that a session uses, and why, once it knows these round trips; `None`: there is no endpoint.
 ///
-/// Each endpoint is given with whether it is in the session's data center, and the round trip to it, if it answers.
+/// Each endpoint is given with whether it is in the session's data centre, and the round trip to it, if it answers.
 /// With a single endpoint, the session uses it even if it does not answer.
 pub fn preferred(
     endpoints: impl IntoIterator<Item = (bool, Option<Duration>)>,

@@ -179,7 +179,7 @@ pub(super) fn all(endpoints: Vec<Endpoint>, access: &Access) -> Result<Vec<Endpo
                 server_name,
             }),
             Some(known) if known.data_center == data_center => {}
-            Some(_) => return Err(refused("it is named twice, in two data centers".to_owned())),
+            Some(_) => return Err(refused("it is named twice, in two data centres".to_owned())),
         }
     }
     if all.is_empty() {

@@ -194,7 +194,7 @@ impl Session {
     /// Connects to etcd, through the first endpoint that answers: those of [the session's data
     /// center](SessionOptions::data_center), then the others, in the order of the list.
     ///
-    /// The endpoints are URLs, or each an [`Endpoint`] with its data center. While the session lives, it prefers the
+    /// The endpoints are URLs, or each an [`Endpoint`] with its data centre. While the session lives, it prefers the
     /// nearest of them ([`Session::endpoints`]).
     ///
     /// # Errors
@@ -352,7 +352,7 @@ impl Session {
     /// Returns a channel with what the session knows of its endpoints: the current state at once, then every change.
     ///
     /// It shows the endpoint in use, its round trip, and why the session uses it. A session prefers the endpoint with
-    /// the shortest round trip, or those of [its data center](SessionOptions::data_center). It leaves an endpoint that
+    /// the shortest round trip, or those of [its data centre](SessionOptions::data_center). It leaves an endpoint that
     /// fails at once, and returns when the endpoint answers again, which ends no term and delays no renewal.
     ///
     /// ```

@@ -195,11 +195,11 @@ impl SessionOptions {
         self
     }
 
-    /// Names the data center that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center)
-    /// of the same data center, and uses others only while none of those answers. By default, a session prefers the
+    /// Names the data centre that this node is in. The session then prefers [endpoints](crate::Endpoint::data_center)
+    /// of the same data centre, and uses others only while none of those answers. By default, a session prefers the
     /// endpoint with the shortest measured round trip.
     ///
-    /// At least one endpoint must name its data center. Candidates announce the name, unless they announce [another
+    /// At least one endpoint must name its data centre. Candidates announce the name, unless they announce [another
     /// one](Announcement::with_data_center), or a plain string.
     pub fn data_center(mut self, data_center: impl Into<String>) -> Self {
         self.data_center = Some(data_center.into());
@@ -213,7 +213,7 @@ impl SessionOptions {
     /// of each member: one that is an endpoint already, or else the first one that fits. It uses no learner, no `http`
     /// URL if an endpoint is `https`, no unspecified address, and no loopback address unless all endpoints are. As with
     /// [`Session::set_endpoints`](crate::Session::set_endpoints), members of another cluster are not used, and a change
-    /// ends no term. An endpoint that stays keeps its data center. New members have none.
+    /// ends no term. An endpoint that stays keeps its data centre. New members have none.
     ///
     /// Every user of etcd may read the list. If etcd refuses, the session logs a warning and keeps its endpoints.
     pub fn follow_members(mut self) -> Self {

@@ -10,7 +10,7 @@ use super::roster::Roster;
 use crate::error::Result;
 use eldest_core::time::Time;
 
-/// How many changes an onlooker may be behind before it skips to the newest state.
+/// How many changes an observer may be behind before it skips to the newest state.
 const BACKLOG: usize = 256;
 
 /// The changes that a reader has not read yet.

@@ -27,7 +27,7 @@ async fn guarded() -> Result<Etcd, BoxError> {
 }
 
 #[tokio::test]
-async fn onlooker_without_permission_gets_the_error_as_a_stream_item() -> Result<(), BoxError> {
+async fn observer_without_permission_gets_the_error_as_a_stream_item() -> Result<(), BoxError> {
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
         .namespace("ours")
@@ -42,7 +42,7 @@ async fn onlooker_without_permission_gets_the_error_as_a_stream_item() -> Result
 }
 
 #[tokio::test]
-async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result<(), BoxError> {
+async fn forbidden_observers_leave_the_streams_of_their_session_open() -> Result<(), BoxError> {
     const TIMES: usize = 20;
     let etcd = guarded().await?;
     let options = SessionOptions::new("me")
@@ -77,7 +77,7 @@ async fn forbidden_onlookers_leave_the_streams_of_their_session_open() -> Result
 }
 
 #[tokio::test]
-async fn onlooker_that_may_read_one_election_alone_stays_fresh() -> Result<(), BoxError> {
+async fn observer_that_may_read_one_election_alone_stays_fresh() -> Result<(), BoxError> {
     const TTL: Duration = Duration::from_secs(2);
     let etcd = Etcd::builder().arg("--bcrypt-cost=4").start().await?;
     let mut client: Client = etcd.client().await;

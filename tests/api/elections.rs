@@ -33,10 +33,10 @@ async fn eldest_candidate_leads_and_all_nodes_see_the_same_order() -> Result {
     for identity in ["a", "b", "c"] {
         nodes.push(join_election(&etcd, identity).await?);
     }
-    let onlooker = session(&etcd, "onlooker").await?;
+    let observer = session(&etcd, "observer").await?;
     for eldest in 0..3 {
         let leadership = elected(&mut nodes[eldest].2).await?;
-        let roster = onlooker.election("e")?.roster().await?;
+        let roster = observer.election("e")?.roster().await?;
         let order: Vec<_> = roster
             .members()
             .iter()
@@ -49,7 +49,7 @@ async fn eldest_candidate_leads_and_all_nodes_see_the_same_order() -> Result {
         assert_eq!(leader.create_revision(), leadership.fencing_token());
         assert_eq!(leader.key(), leadership.key());
         assert_eq!(
-            onlooker.election("e")?.leader().await?.as_ref(),
+            observer.election("e")?.leader().await?.as_ref(),
             Some(leader)
         );
         assert!(roster.revision() >= leadership.fencing_token());
@@ -59,8 +59,8 @@ async fn eldest_candidate_leads_and_all_nodes_see_the_same_order() -> Result {
         }
         soon("resign", leadership.resign()).await?;
     }
-    assert!(onlooker.election("e")?.leader().await?.is_none());
-    assert!(onlooker.election("e")?.roster().await?.is_vacant());
+    assert!(observer.election("e")?.leader().await?.is_none());
+    assert!(observer.election("e")?.roster().await?.is_vacant());
     Ok(())
 }
 

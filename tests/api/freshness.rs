@@ -21,8 +21,8 @@ fn age(roster: &Roster) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn observer_view_ages_while_etcd_is_silent_and_is_fresh_afterwards() -> Result {
     let etcd = in_memory();
-    let onlooker = etcd.session(short("onlooker")).await?;
-    let mut observer = onlooker.election("e")?.observe().await?;
+    let dashboard = etcd.session(short("dashboard")).await?;
+    let mut observer = dashboard.election("e")?.observe().await?;
     let roster = next(&mut observer).await?;
     let fixed = roster.as_of().expect("it was read").since_boot();
     assert!(observer.age() <= Some(age(&roster)));
@@ -42,7 +42,7 @@ async fn observer_view_ages_while_etcd_is_silent_and_is_fresh_afterwards() -> Re
     assert_eq!(fixed, still, "what was handed out keeps its time");
     // Two TTLs for each pause, less the age that counts as young between the two.
     assert!(age(&roster) > 3 * TTL);
-    onlooker.close().await?;
+    dashboard.close().await?;
     let closed = observer.age().expect("it was confirmed");
     Ok(eventually(SOON, "nothing is confirmed any more", async || {
         (observer.age()? > closed + TTL / 2).then_some(())
@@ -53,8 +53,8 @@ async fn observer_view_ages_while_etcd_is_silent_and_is_fresh_afterwards() -> Re
 #[tokio::test(start_paused = true)]
 async fn quiet_elections_newest_roster_is_returned_with_its_freshness() -> Result {
     let etcd = in_memory();
-    let onlooker = etcd.session(short("onlooker")).await?;
-    let election = onlooker.election("e")?;
+    let dashboard = etcd.session(short("dashboard")).await?;
+    let election = dashboard.election("e")?;
     let mut early = election.observe().await?;
     let first = next(&mut early).await?;
     eventually(SOON, "some probes are answered", async || {
@@ -71,8 +71,8 @@ async fn quiet_elections_newest_roster_is_returned_with_its_freshness() -> Resul
 
 #[tokio::test]
 async fn observer_that_has_seen_nothing_has_no_age() -> Result {
-    let onlooker = Session::connect_lazy(["http://127.0.0.1:1"], options("onlooker"))?;
-    let observer = onlooker.election("e")?.observe().await?;
+    let dashboard = Session::connect_lazy(["http://127.0.0.1:1"], options("dashboard"))?;
+    let observer = dashboard.election("e")?.observe().await?;
     tokio::task::yield_now().await;
     assert_eq!(observer.age(), None);
     Ok(())
@@ -82,11 +82,11 @@ async fn observer_that_has_seen_nothing_has_no_age() -> Result {
 async fn roster_is_as_old_as_its_read() -> Result {
     let etcd = in_memory();
     let (_a, election, _candidate) = join_election(&etcd, "a").await?;
-    let onlooker = session(&etcd, "onlooker").await?;
+    let dashboard = session(&etcd, "dashboard").await?;
     let begun = tokio::time::Instant::now();
     let roster = election.roster().await?;
-    let overview = onlooker.overview("e").await?;
-    let partitions = onlooker.partitions("p", 4)?;
+    let overview = dashboard.overview("e").await?;
+    let partitions = dashboard.partitions("p", 4)?;
     let map = partitions.map().await?;
     let ages = [
         roster.as_of(),
@@ -106,10 +106,10 @@ async fn roster_is_as_old_as_its_read() -> Result {
 #[tokio::test]
 async fn hundred_elections_need_no_more_probes_than_one() -> Result {
     let etcd = Etcd::start().await?;
-    let onlooker = etcd.session(short("onlooker")).await?;
+    let dashboard = etcd.session(short("dashboard")).await?;
     let mut observers = Vec::new();
     for number in 0..100 {
-        let mut observer = onlooker.election(format!("e{number}"))?.observe().await?;
+        let mut observer = dashboard.election(format!("e{number}"))?.observe().await?;
         next(&mut observer).await?;
         observers.push(observer);
     }

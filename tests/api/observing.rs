@@ -41,8 +41,8 @@ async fn until(observer: &mut Observer, wanted: &[&str]) -> Result<Roster> {
 #[tokio::test(start_paused = true)]
 async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
     let etcd = in_memory();
-    let onlooker = session(&etcd, "onlooker").await?;
-    let mut changes = onlooker.election("e")?.leader_changes().await?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let mut changes = dashboard.election("e")?.leader_changes().await?;
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     // Neither of these changes is a change of the leader.
@@ -68,7 +68,7 @@ async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
         assert!(revision > last, "{revision} after {last}");
         last = revision;
     }
-    onlooker.close().await?;
+    dashboard.close().await?;
     assert!(soon("it ends", changes.next()).await.is_none());
     Ok(())
 }
@@ -78,8 +78,8 @@ async fn changes_of_the_leader_are_reported_once_each_and_in_order() -> Result {
 async fn a_change_between_leaders_of_one_revision_is_reported() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let onlooker = session(&etcd, "onlooker").await?;
-    let mut changes = onlooker.election("e")?.leader_changes().await?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let mut changes = dashboard.election("e")?.leader_changes().await?;
     let vacant = soon("the first state", changes.next()).await;
     assert!(matches!(vacant, Some(Ok(LeaderChange::Vacant { .. }))));
     let lease = client.lease_grant(60, None).await?.id();
@@ -103,8 +103,8 @@ async fn a_change_between_leaders_of_one_revision_is_reported() -> Result {
 async fn observer_gets_the_current_state_then_each_change_and_vacancy() -> Result {
     // Complaints 7 and 21.
     let etcd = in_memory();
-    let onlooker = session(&etcd, "onlooker").await?;
-    let mut early = onlooker.election("e")?.observe().await?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let mut early = dashboard.election("e")?.observe().await?;
     let vacant = next(&mut early).await?;
     assert!(vacant.is_vacant() && vacant.leader().is_none());
 
@@ -140,11 +140,11 @@ async fn observer_gets_the_current_state_then_each_change_and_vacancy() -> Resul
 async fn many_observers_see_the_same() -> Result {
     // Complaint 21.
     let etcd = Etcd::start().await?;
-    let onlooker = session(&etcd, "onlooker").await?;
+    let dashboard = session(&etcd, "dashboard").await?;
     let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let mut observers = Vec::new();
     for _ in 0..50 {
-        observers.push(onlooker.election("e")?.observe().await?);
+        observers.push(dashboard.election("e")?.observe().await?);
         observers.push(election.observe().await?);
     }
     for observer in &mut observers {
@@ -166,11 +166,11 @@ async fn many_observers_see_the_same() -> Result {
 #[tokio::test]
 async fn observer_that_comes_and_goes_repeatedly_opens_one_stream() -> Result {
     let etcd = Etcd::start().await?;
-    let onlooker = session(&etcd, "onlooker").await?;
+    let dashboard = session(&etcd, "dashboard").await?;
     let opened = r#"grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"}"#;
     let before = etcd.metric(opened).await;
     for _ in 0..50 {
-        let mut observer = onlooker.election("e")?.observe().await?;
+        let mut observer = dashboard.election("e")?.observe().await?;
         assert!(next(&mut observer).await?.is_vacant());
     }
     // A busy machine may once or twice take longer than a view lingers.
@@ -189,8 +189,8 @@ async fn observer_that_comes_and_goes_repeatedly_opens_one_stream() -> Result {
 async fn an_observer_sees_a_blocker_and_nothing_of_other_elections() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let onlooker = session(&etcd, "onlooker").await?;
-    let mut observer = onlooker.election("e")?.observe().await?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let mut observer = dashboard.election("e")?.observe().await?;
     next(&mut observer).await?;
     for key in ["eldest/ef/1", "eldest/e/deep/1", "eldest/e"] {
         client.put(key, "x", None).await?;
@@ -221,8 +221,8 @@ async fn an_observer_survives_a_compaction_beyond_its_revision() -> Result {
     let proxy = Proxy::start(etcd.address()).await?;
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let onlooker = Session::connect([proxy.endpoint()], options("onlooker")).await?;
-    let mut observer = onlooker.election("e")?.observe().await?;
+    let dashboard = Session::connect([proxy.endpoint()], options("dashboard")).await?;
+    let mut observer = dashboard.election("e")?.observe().await?;
     assert_eq!(who(&next(&mut observer).await?), ["a"]);
     proxy.cut();
     let (_b, _, _b_candidate) = join_election(&etcd, "b").await?;
@@ -244,8 +244,8 @@ async fn a_session_survives_a_compaction_and_a_restart_of_etcd() -> Result {
     let (_a, election, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let onlooker = session(&etcd, "onlooker").await?;
-    let mut observer = onlooker.election("e")?.observe().await?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let mut observer = dashboard.election("e")?.observe().await?;
     let mut own = election.observe().await?;
     assert_eq!(who(&next(&mut observer).await?), ["a", "b"]);
     assert_eq!(who(&next(&mut own).await?), ["a", "b"]);
@@ -275,8 +275,8 @@ const CHANGES: usize = 400;
 async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let onlooker = session(&etcd, "onlooker").await?;
-    let election = onlooker.election("e")?;
+    let dashboard = session(&etcd, "dashboard").await?;
+    let election = dashboard.election("e")?;
     let mut lagging = election.observe().await?;
     let mut keen = election.observe().await?;
     next(&mut keen).await?;

@@ -141,14 +141,14 @@ async fn an_overview_is_retried_after_a_broken_connection() -> Result {
     let proxy = Proxy::start(etcd.endpoint()).await?;
     let a = session(&etcd, "a").await?;
     let _candidate = a.election("e")?.campaign().await?;
-    let onlooker = options("onlooker").connect_timeout(SOON);
-    let onlooker = Session::connect([proxy.endpoint()], onlooker).await?;
+    let observer = options("observer").connect_timeout(SOON);
+    let observer = Session::connect([proxy.endpoint()], observer).await?;
     // The first request is in flight when its connection breaks.
     proxy.hold_requests();
     let asked = tokio::spawn({
-        let onlooker = onlooker.clone();
+        let observer = observer.clone();
         async move {
-            let overview = onlooker.overview("").await;
+            let overview = observer.overview("").await;
             overview.map(|overview| overview.queues().len())
         }
     });
@@ -168,18 +168,18 @@ async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
     let a = session(&etcd, "a").await?;
     let mut candidate = a.election("e")?.campaign().await?;
     let leadership = elected(&mut candidate).await?;
-    let onlooker = session(&etcd, "onlooker").await?;
-    let seen = onlooker.election("e")?.leader().await?.ok_or("a leader")?;
-    assert!(evict(&onlooker, &seen).await?);
+    let observer = session(&etcd, "observer").await?;
+    let seen = observer.election("e")?.leader().await?.ok_or("a leader")?;
+    assert!(evict(&observer, &seen).await?);
     soon("the loss", leadership.lost().cancelled()).await;
     drop(leadership); // then it rejoins
     let again = async || {
-        let leader = onlooker.election("e").ok()?.leader().await.ok()??;
+        let leader = observer.election("e").ok()?.leader().await.ok()??;
         (leader.create_revision() > seen.create_revision()).then_some(leader)
     };
     let again = eventually(SOON, "it stands again", again).await?;
     assert_eq!(again.key(), seen.key(), "the same path");
-    assert!(!evict(&onlooker, &seen).await?, "that one has gone");
+    assert!(!evict(&observer, &seen).await?, "that one has gone");
     assert_eq!(keys(&mut client, "eldest/e/").await.len(), 1);
     Ok(())
 }

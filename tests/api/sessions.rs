@@ -121,12 +121,12 @@ async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result 
     let (one, other) = ("http://127.0.0.1:1", "http://127.0.0.1:2");
     let long = "x".repeat(257);
     for (own, endpoints, named) in [
-        ("eu", vec![(one, "")], "no endpoint names its data center"),
+        ("eu", vec![(one, "")], "no endpoint names its data centre"),
         ("", vec![(one, "eu")], "SessionOptions::data_center"),
         (
             "eu",
             vec![(one, "eu"), (one, "us")],
-            "named twice, in two data centers",
+            "named twice, in two data centres",
         ),
         ("eu", vec![(one, "e\nu")], "control characters"),
         ("eu", vec![(one, &*long)], "257 bytes"),
@@ -135,7 +135,7 @@ async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result 
         let refused = refusal(own, &endpoints).expect(named);
         assert!(refused.contains(named), "{refused}");
     }
-    // A data center without a member of its own is allowed, and so is a member without a data center.
+    // A data centre without a member of its own is allowed, and so is a member without a data centre.
     assert_eq!(refusal("asia", &[(one, "eu"), (other, "")]), None);
     assert_eq!(refusal("eu", &[(one, "eu"), (one, "eu")]), None);
     Ok(())
@@ -216,7 +216,7 @@ async fn all_elections_of_a_session_share_one_lease() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_hold_no_lease() -> Result {
+async fn observers_hold_no_lease() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;

@@ -15,8 +15,8 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     let mut guarded = Guarded::start(&["--auth-token=simple", "--auth-token-ttl=1"]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
     let (other, mut younger) = guarded.waiting("other").await?;
-    let onlooker = guarded.session("onlooker").await?;
-    let mut observer = onlooker.election("jobs")?.observe().await?;
+    let dashboard = guarded.session("dashboard").await?;
+    let mut observer = dashboard.election("jobs")?.observe().await?;
     let (logins, begin) = (
         guarded.logins().await,
         leadership.valid_until().since_boot(),
@@ -47,7 +47,7 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     };
     timeout(LONG, seen).await??;
     next.resign().await?;
-    for session in [me, other, onlooker] {
+    for session in [me, other, dashboard] {
         session.close().await?;
     }
     let root = ConnectOptions::new().with_user("root", PASSWORD);

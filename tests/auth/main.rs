@@ -28,7 +28,7 @@ const PASSWORD: &str = "canary-5e1d0f";
 const OTHER_PASSWORD: &str = "canary-77ab3c";
 const CANARY: &str = "canary";
 
-/// An etcd on which `me` and `other` may read and write below `ns/`, and `onlooker` may read there; with a client of
+/// An etcd on which `me` and `other` may read and write below `ns/`, and `observer` may read there; with a client of
 /// the user root.
 struct Guarded {
     etcd: Etcd,
@@ -48,7 +48,7 @@ impl Guarded {
             ("root", "root", None),
             ("me", "writer", Some(PermissionType::Readwrite)),
             ("other", "writer_too", Some(PermissionType::Readwrite)),
-            ("onlooker", "reader", Some(PermissionType::Read)),
+            ("observer", "reader", Some(PermissionType::Read)),
         ];
         for (user, role, permission) in users {
             client.user_add(user, PASSWORD, None).await?;

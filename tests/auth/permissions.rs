@@ -87,8 +87,8 @@ async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
-    let onlooker = guarded.session("onlooker").await?;
-    let election = onlooker.election("jobs")?;
+    let dashboard = guarded.session("dashboard").await?;
+    let election = dashboard.election("jobs")?;
     let leader = election.leader().await?.expect("somebody leads");
     assert_eq!(leader.create_revision(), leadership.fencing_token());
     let mut observer = election.observe().await?;
@@ -102,7 +102,7 @@ async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
         refused.report().to_string().contains("permission denied"),
         "{refused}"
     );
-    let denied = [("identity", "onlooker"), ("class", "Denied")];
+    let denied = [("identity", "dashboard"), ("class", "Denied")];
     logs.one("eldest::election", "join failed", &denied);
     let shutdown = CancellationToken::new();
     let run = election.run(shutdown, |_| async { Ok::<_, eldest::BoxError>(()) });
@@ -118,7 +118,7 @@ async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
     let vacant = timeout(LONG, observer.next()).await?.expect("goes on")?;
     assert!(vacant.is_vacant(), "it still looks on");
     drop(observer);
-    onlooker.close().await?;
+    dashboard.close().await?;
     me.close().await?;
     guarded.nothing_is_left().await
 }
@@ -214,19 +214,19 @@ async fn operators_check_permissions_without_side_effects() -> Result {
     };
     let may = |read, write| Permissions { read, write };
     assert_eq!(endpoint("me")?.permissions("").await?, may(true, true));
-    let onlooker = endpoint("onlooker")?;
-    assert_eq!(onlooker.permissions("jobs").await?, may(true, false));
+    let dashboard = endpoint("dashboard")?;
+    assert_eq!(dashboard.permissions("jobs").await?, may(true, false));
     assert!(leadership.is_valid(), "its key stands");
-    let status = onlooker.status().await?;
+    let status = dashboard.status().await?;
     assert_eq!(status.version, guarded.etcd.version());
-    onlooker.read_time().await?;
-    match onlooker.members().await {
+    dashboard.read_time().await?;
+    match dashboard.members().await {
         Ok(members) => assert_eq!(members.len(), 1),
         Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}"),
     }
-    assert!(onlooker.shortest_ttl().await? >= Duration::from_secs(2));
+    assert!(dashboard.shortest_ttl().await? >= Duration::from_secs(2));
 
-    let seen = guarded.session("onlooker").await?;
+    let seen = guarded.session("dashboard").await?;
     let overview = seen.overview("").await?;
     let queue = overview.election("jobs").ok_or("it stands")?;
     let leader = queue.roster().leader().ok_or("a leader")?;

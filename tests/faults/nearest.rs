@@ -119,7 +119,7 @@ async fn own_data_center_is_used_and_nearer_others_are_not_probed() -> Result {
     assert_eq!(status(&a.session, &proxies[0]).round_trip(), None);
 
     proxies[1].hold();
-    eventually(SETTLED, "another data center is used", async || {
+    eventually(SETTLED, "another data centre is used", async || {
         status(&a.session, &proxies[1])
             .renewals()
             .is_none()

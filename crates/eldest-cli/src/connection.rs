@@ -24,7 +24,7 @@ const SESSION: &str = "Session";
 /// The options that reach etcd and set up a session.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Connection {
-    /// The members of etcd, separated by commas, each with the name of its data center if --data-center is used. dns+URL
+    /// The members of etcd, separated by commas, each with the name of its data centre if --data-center is used. dns+URL
     /// stands for each address of the URL's host, srv://DOMAIN[/NAME] for the domain's SRV records, as etcdctl looks them up
     #[arg(
         long, global = true, value_name = "[DATA_CENTER=]URL,...", value_delimiter = ',', value_parser = Listed::parse,
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     )]
     pub(crate) endpoints: Vec<Listed>,
 
-    /// The data center that this node is in: it prefers the endpoints of the same data center, and announces it to the
+    /// The data centre that this node is in: it prefers the endpoints of the same data centre, and announces it to the
     /// other nodes [default: it prefers the endpoint with the shortest round trip]
     #[arg(
         long, global = true, value_name = "NAME", env = "ELDEST_DATA_CENTER", hide_env_values = true,
@@ -140,7 +140,7 @@ impl Connection {
             .namespace(self.namespace.as_str())
             .connect_timeout(self.connect_timeout)
             .clock_drift_ppm(self.clock_drift_ppm);
-        // Data centers of endpoints matter only if at least one endpoint names one.
+        // Data centres of endpoints matter only if at least one endpoint names one.
         let named = |one: &Listed| one.data_center.is_some();
         if let Some(own) = &self.data_center
             && self.endpoints.iter().any(named)
@@ -186,7 +186,7 @@ impl Connection {
         self.ttl.is_some() || self.request_timeout.is_some()
     }
 
-    /// Returns the endpoints without their data centers.
+    /// Returns the endpoints without their data centres.
     #[cfg(target_os = "linux")]
     pub(crate) fn urls(&self) -> Vec<String> {
         let urls = self.endpoints.iter().map(|one| one.url.clone());
@@ -209,9 +209,9 @@ impl Connection {
     }
 
     /// Connects a session that only observes, so that it has no lease.
-    pub(crate) async fn onlooker(&self) -> Result<Session> {
+    pub(crate) async fn observer(&self) -> Result<Session> {
         let options = self.session_options("eldest")?;
-        let endpoints = endpoints::for_onlooker(&self.endpoints, self.data_center.as_deref());
+        let endpoints = endpoints::for_observer(&self.endpoints, self.data_center.as_deref());
         Ok(Session::connect(endpoints, options).await?)
     }
 

@@ -41,7 +41,7 @@ use crate::output::{self, Format};
   # Check a cluster for a node with a TTL of five seconds
   eldest doctor --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379 --ttl 5s
   # Check that a user may read the elections below billing
-  eldest doctor billing --onlooker --user dashboard --password-file dashboard.password"
+  eldest doctor billing --observer --user dashboard --password-file dashboard.password"
 )]
 pub(crate) struct Args {
     /// The part of the namespace that the node will use [default: the whole namespace]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
     /// Check only for the permission to read, for a user that only observes
     #[arg(long)]
-    onlooker: bool,
+    observer: bool,
 
     /// How long to compare the clocks, up to 60 s; a longer time is more exact. 0s skips the comparison and the test of pings,
     /// which takes 7 s
@@ -156,7 +156,7 @@ async fn examine_cluster(
     patient.nearest(distances, findings);
     patient.times(findings).await?;
     patient.clock(findings, args.clock).await;
-    patient.permissions(findings, args.onlooker).await;
+    patient.permissions(findings, args.observer).await;
     patient.limits(findings).await;
     if let Some(pings) = pings {
         pings.report(findings).await;

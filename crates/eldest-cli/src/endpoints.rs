@@ -1,4 +1,4 @@
-//! Reads the endpoints of etcd as the option names them: URLs, each with the data center of its member if that is given.
+//! Reads the endpoints of etcd as the option names them: URLs, each with the data centre of its member if that is given.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Separates the data center from the URL. Errors in either are reported later, in messages that never show a
+    /// Separates the data centre from the URL. Errors in either are reported later, in messages that never show a
     /// password.
     #[allow(clippy::unnecessary_wraps, reason = "the signature of clap's parsers")]
     pub(crate) fn parse(text: &str) -> Result<Self, Infallible> {
@@ -73,24 +73,24 @@ impl From<&Listed> for Endpoint {
     }
 }
 
-/// Returns the endpoints for a node in the data center `own`.
+/// Returns the endpoints for a node in the data centre `own`.
 ///
 /// # Errors
 ///
-/// Endpoints name data centers, and the node names none.
+/// Endpoints name data centres, and the node names none.
 pub(crate) fn for_node(listed: &[Listed], own: Option<&str>) -> Result<Vec<Endpoint>> {
     let named = listed.iter().find_map(|one| one.data_center.as_deref());
     if let (Some(name), None) = (named, own) {
         let message = format!(
-            "--endpoints names the data center {name:?}, but --data-center is missing: name the one that this node is in"
+            "--endpoints names the data centre {name:?}, but --data-center is missing: name the one that this node is in"
         );
         return Err(fault(Code::Usage, message));
     }
     Ok(listed.iter().map(Endpoint::from).collect())
 }
 
-/// Returns the endpoints for a command that only observes: without a data center of its own, it prefers none.
-pub(crate) fn for_onlooker(listed: &[Listed], own: Option<&str>) -> Vec<Endpoint> {
+/// Returns the endpoints for a command that only observes: without a data centre of its own, it prefers none.
+pub(crate) fn for_observer(listed: &[Listed], own: Option<&str>) -> Vec<Endpoint> {
     let plain = |one: &Listed| Endpoint::new(&one.url);
     match own {
         Some(_) => listed.iter().map(Endpoint::from).collect(),

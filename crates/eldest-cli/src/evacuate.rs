@@ -13,11 +13,11 @@ use crate::global::Global;
 use crate::output::{self, Format, one_line};
 use crate::{member, view};
 
-/// Let the nodes of a data center give up leadership to nodes elsewhere
+/// Let the nodes of a data centre give up leadership to nodes elsewhere
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Let the nodes of a data center give up leadership to nodes elsewhere.\n\n\
-    The order stands in etcd until it ends or is lifted. While it stands, a leader that announces this data center ends its \
+    long_about = "Let the nodes of a data centre give up leadership to nodes elsewhere.\n\n\
+    The order stands in etcd until it ends or is lifted. While it stands, a leader that announces this data centre ends its \
     term as soon as a candidate elsewhere stands, waiting candidates stand behind those elsewhere, and members of partitions \
     give their partitions away. If nobody elsewhere stands, the eldest goes on leading. Locks, semaphores and groups do not \
     change. An order that stands already is replaced.\n\n\
@@ -25,13 +25,13 @@ use crate::{member, view};
     after_help = "Examples:
   # Evacuate dc1 for two hours
   eldest evacuate dc1 --for 2h --reason maintenance
-  # Show the data centers that are evacuated
+  # Show the data centres that are evacuated
   eldest evacuate --list
   # Lift the order
   eldest evacuate dc1 --lift"
 )]
 pub(crate) struct Args {
-    /// The name of the data center, as its nodes announce it
+    /// The name of the data centre, as its nodes announce it
     #[arg(value_name = "DATA_CENTER", required_unless_present = "list")]
     name: Option<String>,
 
@@ -51,13 +51,13 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["lasting", "reason", "by"])]
     lift: bool,
 
-    /// Show the data centers that are evacuated
+    /// Show the data centres that are evacuated
     #[arg(long, conflicts_with_all = ["name", "lift", "lasting", "reason", "by"])]
     list: bool,
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let mut lifted = None;
     let said = match args.name {
         None => None,
@@ -139,9 +139,9 @@ async fn ordered(session: &Session, name: &str, lasting: Option<Duration>) -> St
     let members = queues.flat_map(|queue| queue.roster().members());
     let announced = members.filter(|member| member.announcement().data_center() == Some(name));
     match announced.count() {
-        0 => format!("{ordered}; no node announces this data center now"),
-        1 => format!("{ordered}; 1 key announces this data center"),
-        count => format!("{ordered}; {count} keys announce this data center"),
+        0 => format!("{ordered}; no node announces this data centre now"),
+        1 => format!("{ordered}; 1 key announces this data centre"),
+        count => format!("{ordered}; {count} keys announce this data centre"),
     }
 }
 
@@ -152,7 +152,7 @@ fn left(until_unix_ms: u64) -> String {
 
 fn table(orders: &[Evacuation]) -> String {
     if orders.is_empty() {
-        return "no data center is evacuated".to_owned();
+        return "no data centre is evacuated".to_owned();
     }
     let or_nothing = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), one_line);
     let row = |order: &Evacuation| {

@@ -51,7 +51,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             "say whom: --id NAME, or --candidate KEY",
         ));
     }
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let election = session.election(&args.election)?;
     let roster = election.roster().await?;
     let member = select(&roster, election.prefix(), args.id.as_deref(), key)?;

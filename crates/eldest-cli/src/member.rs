@@ -28,7 +28,7 @@ impl Args {
         self.id.clone().unwrap_or_else(host_name)
     }
 
-    /// Returns the announcement. It names the data center of `--data-center` unless it names another one.
+    /// Returns the announcement. It names the data centre of `--data-center` unless it names another one.
     pub(crate) fn announcement(&self, connection: &Connection) -> Announcement {
         self.announced_from(connection.data_center.as_deref())
     }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let count = match args.count {
         Some(count) => count,
         None => used(&session, &args.name).await?,

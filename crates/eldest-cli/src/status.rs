@@ -24,7 +24,7 @@ use crate::view;
     the queue, by its own clock, but never longer than an older candidate. \"leads for\" counts from the beginning of the \
     term, by the leader's clock; a leader tells it a third of the TTL later. \
     LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
-    A data center that is evacuated is shown first (see `eldest evacuate`).\n\n\
+    A data centre that is evacuated is shown first (see `eldest evacuate`).\n\n\
     With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
     endpoint a node with these options uses, and why.",
     after_help = "Examples:
@@ -32,7 +32,7 @@ use crate::view;
   eldest status billing/scheduler
   # Show one line for each election below billing, as JSON
   eldest status billing --summary --output json
-  # Show which member of etcd a node in the data center eu uses
+  # Show which member of etcd a node in the data centre eu uses
   eldest status --etcd --data-center eu --endpoints eu=http://10.0.0.1:2379,us=http://10.1.0.1:2379"
 )]
 pub(crate) struct Args {
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let overview = session.overview(&args.below).await?;
     let queues = overview.queues();
     let all = queues.iter().flat_map(|queue| queue.roster().members());

@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let election = session.election(&args.election)?;
     let by = args.by.unwrap_or_else(member::this_user);
     let mut order = StepDown::new().within(args.wait).by(by);

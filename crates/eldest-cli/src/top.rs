@@ -31,7 +31,7 @@ const FRAME: Duration = Duration::from_millis(250);
     long_about = "Show all elections below a prefix on the whole terminal, live.\n\n\
     The upper part has one line for each election, the lower part the candidates of the selected one. Arrows, j and k, \
     Page Up and Down, Home and End select an election; r asks etcd at once; q, Esc or Ctrl-C quit. Recent changes are bold. \
-    A data center that is evacuated is shown below the title.",
+    A data centre that is evacuated is shown below the title.",
     after_help = "Examples:
   # Show everything in the namespace
   eldest top
@@ -83,7 +83,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             "top needs a terminal; `status` and `watch` do not",
         ));
     }
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let first = read_overview(&session, &args.below).await?;
     let place = global.connection.place(&args.below).unwrap_or_default();
     let mut screen = Screen::new(place);

@@ -70,7 +70,7 @@ fn text(change: &Change) -> String {
 }
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
-    let session = global.connection.onlooker().await?;
+    let session = global.connection.observer().await?;
     let election = session.election(&args.election)?;
     let mut changes = election.observe().await?;
     let mut log = Log::new(args.election);

@@ -177,7 +177,7 @@ pub struct Term {
     pub unknown_until_unix_ms: Option<u64>,
 }
 
-/// An endpoint of etcd, as a node's session knows it. `lease`, `onlookers` and `data` are lanes: requests that share a
+/// An endpoint of etcd, as a node's session knows it. `lease`, `observers` and `data` are lanes: requests that share a
 /// connection. Each says why that lane uses this endpoint: `only`, `own_data_center`, `nearest`, `preferred_failed`,
 /// `moving` or `unmeasured`. null: it uses another one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -185,7 +185,7 @@ pub struct Term {
 pub struct EndpointState {
     /// The URL.
     pub endpoint: String,
-    /// The data center of the member; null: it is not named.
+    /// The data centre of the member; null: it is not named.
     pub data_center: Option<String>,
     /// The round trip to the member when it was last probed; null: it was not probed.
     #[cfg_attr(test, schema(minimum = 0))]
@@ -195,7 +195,7 @@ pub struct EndpointState {
     /// Why renewals of the lease use it.
     pub lease: Option<String>,
     /// Why observers use it.
-    pub onlookers: Option<String>,
+    pub observers: Option<String>,
     /// Why all other requests use it.
     pub data: Option<String>,
 }
@@ -209,7 +209,7 @@ impl From<&eldest::EndpointStatus> for EndpointState {
             round_trip_seconds: status.round_trip().map(|time| time.as_secs_f64()),
             failing: status.is_failing(),
             lease: why(status.renewals()),
-            onlookers: why(status.observers()),
+            observers: why(status.observers()),
             data: why(status.requests()),
         }
     }
@@ -247,7 +247,7 @@ pub struct ElectionState {
     pub terms: Vec<Term>,
     /// The endpoints of etcd that this node's session knows, in the order in which they were given.
     pub endpoints: Vec<EndpointState>,
-    /// The data centers that are evacuated, by name; null: etcd has not answered yet, or this node may not read them.
+    /// The data centres that are evacuated, by name; null: etcd has not answered yet, or this node may not read them.
     pub evacuations: Option<Vec<Evacuation>>,
 }
 
@@ -298,11 +298,11 @@ pub struct Heartbeat {
     pub stall_timeout_ms: u64,
 }
 
-/// A data center that is evacuated.
+/// A data centre that is evacuated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Evacuation {
-    /// The name of the data center.
+    /// The name of the data centre.
     pub data_center: String,
     /// The author of the order; null: the order does not name one.
     pub by: Option<String>,
@@ -326,7 +326,7 @@ impl From<&eldest::Evacuation> for Evacuation {
     }
 }
 
-/// The data centers that are evacuated, as far as a node knows.
+/// The data centres that are evacuated, as far as a node knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct EvacuationList {
@@ -334,7 +334,7 @@ pub struct EvacuationList {
     pub namespace: String,
     /// The time of this state, by the wall clock of the answering node.
     pub now_unix_ms: u64,
-    /// The orders, by the names of the data centers; null: etcd has not answered yet.
+    /// The orders, by the names of the data centres; null: etcd has not answered yet.
     pub evacuations: Option<Vec<Evacuation>>,
     /// How long ago etcd last confirmed that `evacuations` is complete; null: not yet.
     pub age_ms: Option<u64>,
@@ -344,7 +344,7 @@ pub struct EvacuationList {
     pub refused: Option<String>,
 }
 
-/// An order to evacuate a data center. Every field may be left out.
+/// An order to evacuate a data centre. Every field may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

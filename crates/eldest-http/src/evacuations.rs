@@ -64,7 +64,7 @@ impl Orders {
 
 fn of(app: &App) -> Result<&Orders, Problem> {
     app.node.evacuations.as_ref().ok_or_else(|| {
-        let detail = "this node takes no orders to evacuate a data center";
+        let detail = "this node takes no orders to evacuate a data centre";
         Problem::new(StatusCode::NOT_FOUND, "no_evacuations", detail)
     })
 }

@@ -25,7 +25,7 @@
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and the node joins at the back of the queue; `?fencing_token=` names the term |
 //! | `POST /v1/elections/{name}/heartbeat` | reports that the program beside the node works ([`Health::stall_timeout`]) |
 //! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
-//! | `GET /v1/evacuations` | the data centers that are evacuated, if [`Node::evacuations`] allows it |
+//! | `GET /v1/evacuations` | the data centres that are evacuated, if [`Node::evacuations`] allows it |
 //! | `PUT /v1/evacuations/{data_center}` | evacuates it: `{"for_ms": 7200000, "reason": ..., "by": ...}`, all of them optional |
 //! | `DELETE /v1/evacuations/{data_center}` | lifts the order |
 //! | `GET /v1/locks` | the locks that this node keeps for others, if [`Node::locks`] allows it |

@@ -315,7 +315,7 @@ fn evacuations(paths: &mut Paths) {
     let data_center = || {
         in_path(
             "name",
-            "The data center's name, as its nodes announce it; slashes may be written as they are.",
+            "The data centre's name, as its nodes announce it; slashes may be written as they are.",
         )
     };
     let order = |id, summary| {
@@ -327,14 +327,14 @@ fn evacuations(paths: &mut Paths) {
     Op::new(
         "listEvacuations",
         "evacuations",
-        "Lists the data centers that are evacuated",
+        "Lists the data centres that are evacuated",
     )
     .answers::<contract::EvacuationList>("200", "The orders.")
     .refuses("404", none)
     .at(paths, HttpMethod::Get, "/v1/evacuations");
     order(
         "evacuate",
-        "Evacuates a data center, in the place of an order that stands already",
+        "Evacuates a data centre, in the place of an order that stands already",
     )
     .reads::<contract::OrderEvacuation>()
     .answers::<contract::Evacuation>("200", "The order stands.")
@@ -344,7 +344,7 @@ fn evacuations(paths: &mut Paths) {
         .answers::<contract::Evacuation>("200", "The order that was lifted.")
         .refuses(
             "404",
-            "The data center is not evacuated, or the node takes no orders.",
+            "The data centre is not evacuated, or the node takes no orders.",
         )
         .at(paths, HttpMethod::Delete, "/v1/evacuations/{name}");
 }
@@ -458,7 +458,7 @@ fn openapi() -> Value {
         ),
         (
             "evacuations",
-            "Orders to let candidates of other data centers lead.",
+            "Orders to let candidates of other data centres lead.",
         ),
         ("partitions", "The owner of each partition."),
         ("locks", "For programs in other languages."),

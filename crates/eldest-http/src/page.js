@@ -85,10 +85,10 @@ function evacuated(state) {
   return new Set((state.evacuations ?? []).map((order) => order.data_center));
 }
 
-// The times are by the clock of whoever gave the order.
+// The times are by the clock of the user who gave the order.
 function order({ data_center, by, reason, since_unix_ms: since, until_unix_ms: until }) {
   const made = element("li");
-  made.append("Data center ", element("bdi", data_center), " is evacuated ");
+  made.append("Data centre ", element("bdi", data_center), " is evacuated ");
   made.append(...(until === null ? ["until the order is lifted"] : ["until ", time(until, "")]));
   if (since !== null) made.append(", since ", time(since, ""));
   if (by !== null) made.append(", by ", element("bdi", by));
@@ -154,9 +154,9 @@ function term(seen, state, now) {
 }
 
 // The lanes of the node's session, and why each uses the endpoint.
-const USED_FOR = { lease: "renewals", data: "requests", onlookers: "observers" };
+const USED_FOR = { lease: "renewals", data: "requests", observers: "observers" };
 const REASONS = {
-  only: "the only endpoint", own_data_center: "own data center", nearest: "nearest", unmeasured: "not measured yet",
+  only: "the only endpoint", own_data_center: "own data centre", nearest: "nearest", unmeasured: "not measured yet",
   preferred_failed: "a preferred one failed", moving: "about to move",
 };
 
@@ -269,9 +269,9 @@ function show(view) {
   say(place.querySelector(".leader .name"), who);
   say(place.querySelector(".verb"), verb);
   say(place.querySelector(".own"), own(state));
-  const told = notices(state), notice = place.querySelector(".notice");
-  say(notice, told);
-  notice.hidden = told === "";
+  const text = notices(state), notice = place.querySelector(".notice");
+  say(notice, text);
+  notice.hidden = text === "";
   const orders = place.querySelector(".orders"), standing = each(state.evacuations ?? [], "li", order);
   orders.hidden = standing.length === 0;
   orders.replaceChildren(...standing);
@@ -284,7 +284,7 @@ function show(view) {
   tick(view);
 }
 
-// For a node that came later: how long the leader leads by its own clock, if it has told that.
+// For a node that came later: how long the leader leads by its own clock, if it announces that.
 function leads_for(leader, now) {
   const since = leader?.leads_since_unix_ms ?? null;
   return since === null ? null : `for ${duration(now - since)}, since ${clock(since)} by the leader's clock`;

@@ -12,7 +12,7 @@
 //! use http_body_util::Full;
 //! use tower::ServiceExt;
 //!
-//! let session = Session::connect(["http://10.0.0.1:2379"], SessionOptions::new("onlooker")).await?;
+//! let session = Session::connect(["http://10.0.0.1:2379"], SessionOptions::new("observer")).await?;
 //! let route = session.election("billing/scheduler")?.route().await?;
 //! let client = Routed::new(route, Http::new()); // clone it for each request
 //!

@@ -74,7 +74,7 @@ func init() {
 	}
 	benches["many"], benches["idle"] = many, many
 	benches["observers"] = func() questions {
-		onlooker, err := connect()
+		observer, err := connect()
 		if err != nil {
 			panic(err)
 		}
@@ -114,7 +114,7 @@ func init() {
 					return nil, err
 				}
 				// An observer needs no lease: any session of the client will do.
-				session, err := concurrency.NewSession(onlooker, concurrency.WithTTL(ttl))
+				session, err := concurrency.NewSession(observer, concurrency.WithTTL(ttl))
 				if err != nil {
 					return nil, err
 				}

@@ -162,7 +162,7 @@ def main():
         ask, *words = line.split()
         try:
             answer = "ok" + "".join(" %d" % number for number in known[ask](*words))
-        except Exception as error:  # whatever it is, the bench is told
+        except Exception as error:  # whatever it is, the bench must know
             answer = "error %s %r" % (ask, error)
         print(answer.replace("\n", " "), flush=True)
 

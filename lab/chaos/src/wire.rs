@@ -25,7 +25,7 @@ pub(crate) const CLIENTS: u16 = 2379;
 /// The network of all sites.
 const NETWORK: [u8; 3] = [10, 77, 0];
 /// The last octet of the observer's address.
-const ONLOOKER: u8 = 254;
+const OBSERVER: u8 = 254;
 
 /// Delay and loss of packets between two sites, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,7 +82,7 @@ impl Wire {
         for number in 1..=sites {
             all.push(Site::elsewhere(address(number as u8))?);
         }
-        all.push(Site::here(address(ONLOOKER))?);
+        all.push(Site::here(address(OBSERVER))?);
         let between = |from, to| {
             let far = from != to && from < sites && to < sites;
             if far { way } else { Way::default() }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_takes_twice_the_delay_and_none_for_an_onlooker() -> Result {
+    fn a_round_trip_takes_twice_the_delay_and_none_for_an_observer() -> Result {
         there(async || {
             let delay = Duration::from_millis(60);
             let way = Way {

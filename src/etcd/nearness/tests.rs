@@ -15,7 +15,7 @@ fn at(seconds: f64) -> Time {
     Time::ZERO.after(Duration::from_secs_f64(seconds))
 }
 
-/// Three endpoints without names of data centers.
+/// Three endpoints without names of data centres.
 fn unnamed() -> Nearness {
     Nearness::new([false; 3], at(0.0), || EVEN)
 }
@@ -399,7 +399,7 @@ fn a_replaced_list_keeps_the_measurements_of_endpoints_that_stay() {
     assert_eq!(
         nearness.first(),
         0,
-        "it is in the session's data center now"
+        "it is in the session's data centre now"
     );
     // Answers and failures of a removed endpoint change nothing.
     assert_eq!(

@@ -20,7 +20,7 @@ fn prefer_the_second(pool: &Pool) {
 }
 
 fn used(pool: &Pool) -> [String; 3] {
-    [Lane::Data, Lane::Lease, Lane::Onlookers].map(|lane| pool.endpoint(lane))
+    [Lane::Data, Lane::Lease, Lane::Observers].map(|lane| pool.endpoint(lane))
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 mod capacities;
 mod checkpoints;
 mod membership;
-mod onlookers;
+mod observers;
 mod spread;
 mod stalls;
 

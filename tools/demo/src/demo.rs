@@ -121,8 +121,8 @@ impl Stage {
         let random = RandomState::new().build_hasher().finish();
         let namespace = format!("eldest-demo-{}-{:08x}", std::process::id(), random as u32);
         // The session only observes, so it has no lease.
-        let onlooker = SessionOptions::new("onlooker").namespace(&namespace);
-        let session = Session::connect(&endpoints, onlooker)
+        let observer = SessionOptions::new("observer").namespace(&namespace);
+        let session = Session::connect(&endpoints, observer)
             .await
             .context("connecting to etcd")?;
         let client = Client::connect(&endpoints, None).await?;

@@ -71,7 +71,7 @@ fn count_lines(sum: &Sum) -> [String; 7] {
             tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to onlookers {}, onlookers refused {}, reads in pages {}, locks shared {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}",
             happened.queued,
             happened.stopped,
             happened.together,
@@ -120,8 +120,8 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("joins that were lost together", sum.happened.lost_together),
         ("values announced", sum.happened.announced),
         ("values not announced", sum.happened.not_announced),
-        ("states shown to onlookers", sum.happened.shown),
-        ("onlookers refused", sum.happened.looks_failed),
+        ("states shown to observers", sum.happened.shown),
+        ("observers refused", sum.happened.looks_failed),
         ("reads in pages", sum.happened.pages),
         ("locks shared", sum.happened.shared),
         ("guarded writes", sum.written),

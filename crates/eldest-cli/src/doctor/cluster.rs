@@ -120,13 +120,13 @@ impl Patient<'_> {
             .collect();
         match (own, names.first()) {
             (Some(own), Some(_)) if !names.contains(own) => {
-                let message = format!("no endpoint is in the data center {own:?} of --data-center");
+                let message = format!("no endpoint is in the data centre {own:?} of --data-center");
                 let remedy = format!("name its members in --endpoints, as {own}=URL");
                 findings.bad(Level::Warn, ABOUT, message, remedy);
             }
             (None, Some(name)) => {
                 let message = format!(
-                    "--endpoints names the data center {name:?}, so a node needs --data-center"
+                    "--endpoints names the data centre {name:?}, so a node needs --data-center"
                 );
                 let remedy = "give --data-center as the node does";
                 findings.bad(Level::Warn, ABOUT, message, remedy);
@@ -140,7 +140,7 @@ impl Patient<'_> {
             return;
         }
         let why = match why {
-            EndpointReason::OwnDataCenter => "it is in the node's data center",
+            EndpointReason::OwnDataCenter => "it is in the node's data centre",
             EndpointReason::Nearest => "no other that answers is clearly nearer",
             EndpointReason::PreferredFailed => "a preferred one does not answer",
             _ => "too little is measured",
@@ -203,7 +203,7 @@ impl Patient<'_> {
     }
 
     /// Checks that the user may do everything that a node does.
-    pub(crate) async fn permissions(&self, findings: &mut Findings, onlooker: bool) {
+    pub(crate) async fn permissions(&self, findings: &mut Findings, observer: bool) {
         const ABOUT: (&str, &str) = ("permissions", "permissions");
         let Some(place) = self.connection.place(self.below) else {
             let message =
@@ -234,12 +234,12 @@ impl Patient<'_> {
                 return;
             }
         };
-        let needed = if onlooker { "read" } else { "readwrite" };
+        let needed = if observer { "read" } else { "readwrite" };
         let grant = format!("etcdctl role grant-permission ROLE {needed} {place} --prefix");
         if !may.read {
             let message = format!("this user may not read all below {place}");
             findings.bad(Level::Fail, ABOUT, message, grant);
-        } else if !may.write && !onlooker {
+        } else if !may.write && !observer {
             let message = format!(
                 "this user may read, but not write all below {place}: it can observe, but not become a candidate"
             );
@@ -276,7 +276,7 @@ impl Patient<'_> {
         if self.connection.place(self.below).is_none() {
             return;
         }
-        let overview = match self.connection.onlooker().await {
+        let overview = match self.connection.observer().await {
             Ok(session) => session
                 .overview(self.below)
                 .await

@@ -26,7 +26,7 @@ impl Guarded {
         let users = [
             ("root", None),
             ("node", Some((PermissionType::Readwrite, "eldest/"))),
-            ("onlooker", Some((PermissionType::Read, "eldest/"))),
+            ("observer", Some((PermissionType::Read, "eldest/"))),
             ("stranger", Some((PermissionType::Readwrite, "other/"))),
         ];
         for (user, permission) in users {
@@ -76,7 +76,7 @@ fn error(ended: &Ended) -> &str {
 #[tokio::test]
 async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result {
     let guarded = Guarded::start().await?;
-    let shown = guarded.run("onlooker", PASSWORD, &["status"]).await?;
+    let shown = guarded.run("observer", PASSWORD, &["status"]).await?;
     assert_eq!(
         (shown.code, shown.stdout.as_str()),
         (DONE, "nobody stands anywhere\n")
@@ -87,13 +87,13 @@ async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result
     );
 
     let file = guarded.password_file();
-    let args = ["status", "--user", "onlooker", "--password-file", &file];
+    let args = ["status", "--user", "observer", "--password-file", &file];
     let shown = run(at(&guarded.etcd, &args)).await?;
     assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
 
     for output in ["text", "json"] {
         let args = ["status", "--output", output];
-        let refused = guarded.run("onlooker", WRONG, &args).await?;
+        let refused = guarded.run("observer", WRONG, &args).await?;
         assert_eq!(refused.code, DENIED, "{refused:?}");
         assert!(
             error(&refused).contains("authentication failed"),
@@ -102,7 +102,7 @@ async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result
     }
     // Help prints the values of variables unless `hide_env_values` is set.
     let help = guarded
-        .run("onlooker", PASSWORD, &["status", "--help"])
+        .run("observer", PASSWORD, &["status", "--help"])
         .await?;
     assert_eq!(help.code, DONE);
     Ok(())
@@ -122,7 +122,7 @@ async fn user_with_too_few_rights_gets_an_exit_code_of_its_own() -> Result {
     let mut client = guarded.root.clone();
     client.put("eldest/jobs/immortal", "old", None).await?;
     let args = ["evict", "jobs", "--candidate", "immortal", "--yes"];
-    let refused = guarded.run("onlooker", PASSWORD, &args).await?;
+    let refused = guarded.run("observer", PASSWORD, &args).await?;
     assert_eq!(refused.code, DENIED, "{refused:?}");
     assert_eq!(
         client.get("eldest/jobs/immortal", None).await?.kvs().len(),
@@ -151,7 +151,7 @@ const FOUND: [Found; 6] = [
         &["this user may read and write all below eldest/"],
     ),
     (
-        "onlooker",
+        "observer",
         PASSWORD,
         &[],
         SICK,
@@ -161,9 +161,9 @@ const FOUND: [Found; 6] = [
         ],
     ),
     (
-        "onlooker",
+        "observer",
         PASSWORD,
-        &["--onlooker"],
+        &["--observer"],
         DONE,
         &["this user may read all below eldest/\n"],
     ),

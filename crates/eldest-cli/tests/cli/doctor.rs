@@ -345,7 +345,7 @@ async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Res
     finds(&report, "nearest", "ok", &uses, "");
     let report = examined(&["--endpoints", &named, "--data-center", "eu"]).await?;
     let uses = format!(
-        "a node here uses {}: it is in the node's data center",
+        "a node here uses {}: it is in the node's data centre",
         far.endpoint()
     );
     finds(&report, "nearest", "ok", &uses, "");
@@ -372,7 +372,7 @@ async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Res
         &report,
         "nearest",
         "warn",
-        "the data center \"asia\"",
+        "the data centre \"asia\"",
         "asia=URL",
     );
     let report = examined(&["--endpoints", &named]).await?;

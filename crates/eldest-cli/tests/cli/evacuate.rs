@@ -5,7 +5,7 @@ use eldest_testing::Etcd;
 
 use crate::common::{DONE, Result, SOON, USAGE, at, keys, run};
 
-/// Joins the election "jobs" from that data center.
+/// Joins the election "jobs" from that data centre.
 async fn join_from(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Session, Candidate)> {
     let here = Announcement::default().with_data_center(data_center);
     let options = SessionOptions::new(identity).announcement(here);
@@ -33,7 +33,7 @@ async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed() ->
     let ended = run(at(&etcd, &order)).await?;
     assert_eq!(
         ended.done().stdout,
-        "dc1 is evacuated for 2h0m; 1 key announces this data center\n"
+        "dc1 is evacuated for 2h0m; 1 key announces this data centre\n"
     );
     tokio::time::timeout(SOON, first.lost().cancelled()).await?;
     assert_eq!(first.lost_reason(), Some(LostReason::Evacuated));
@@ -58,7 +58,7 @@ async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed() ->
     let again = run(at(&etcd, &ended)).await?;
     assert_eq!(again.done().stdout, "dc1 was not evacuated\n");
     let list = run(at(&etcd, &["evacuate", "--list"])).await?;
-    assert_eq!(list.done().stdout, "no data center is evacuated\n");
+    assert_eq!(list.done().stdout, "no data centre is evacuated\n");
     assert!(second.is_valid(), "nobody moves back");
     Ok(())
 }
@@ -134,7 +134,7 @@ async fn unannounced_data_center_is_reported_without_its_control_characters() ->
     .await?;
     assert_eq!(
         ended.done().stdout,
-        "d1 is evacuated until it is lifted; no node announces this data center now\n"
+        "d1 is evacuated until it is lifted; no node announces this data centre now\n"
     );
     for args in [&["evacuate", "--list"][..], &["status"]] {
         let shown = run(at(&etcd, args)).await?;

@@ -59,7 +59,7 @@ const REFUSED: [(&[&str], &[&str]); 21] = [
     ),
     (
         &["serve", "jobs", "--endpoints", "us=a:1,eu=b:1"],
-        &["the data center \"us\"", "--data-center is missing"],
+        &["the data centre \"us\"", "--data-center is missing"],
     ),
     (
         &["status", "--round-trip", "0ms"],

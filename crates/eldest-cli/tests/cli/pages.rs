@@ -219,7 +219,7 @@ async fn documented_role_for_observers_observes_and_changes_nothing() -> Result 
     let leadership = timeout(SOON, candidate.elected()).await??;
     let dashboard = |args: &[&str]| as_user(&etcd, &shell, "dashboard", args);
 
-    let doctor = run(dashboard(&["doctor", "--clock", "0s", "--onlooker"])).await?;
+    let doctor = run(dashboard(&["doctor", "--clock", "0s", "--observer"])).await?;
     assert_eq!(doctor.code, DONE, "{doctor:?}");
     let status = run(dashboard(&["status"])).await?;
     assert!(status.done().stdout.contains("billing leads"), "{status:?}");

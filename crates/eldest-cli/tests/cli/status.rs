@@ -357,7 +357,7 @@ async fn endpoints_are_a_table_for_people_with_the_preferred_one_marked() -> Res
     Ok(())
 }
 
-/// An operator's machine may be in none of the named data centers.
+/// An operator's machine may be in none of the named data centres.
 #[tokio::test]
 async fn observing_commands_accept_named_endpoints_without_an_own_data_center() -> Result {
     let etcd = Etcd::start().await?;

@@ -40,7 +40,7 @@ async fn order_and_its_nodes_are_shown_until_it_is_lifted() -> Result {
     browser.until_count(".orders li", 1).await?;
     let said = browser.texts(".orders li").await?.concat();
     assert!(
-        said.starts_with("Data center dc1 is evacuated until "),
+        said.starts_with("Data centre dc1 is evacuated until "),
         "{said}"
     );
     assert!(said.ends_with(", by ops: <b>new</b> switches"), "{said}");

@@ -59,7 +59,7 @@ async fn announcements_are_shown_as_text_and_run_nothing() -> Result {
         let args = ["--observe", election];
         stage.node("60s", id, &args).await
     };
-    let node = looking("onlooker", "<img src=x>").await?;
+    let node = looking("observer", "<img src=x>").await?;
     browser.open(node.at).await?;
     browser.until_count(".roster tbody tr", 5).await?;
     assert_eq!(browser.texts(".roster .name").await?, names);
@@ -138,7 +138,7 @@ async fn every_candidate_has_a_row_despite_odd_announcements() -> Result {
     client
         .put(mark, r#"{"until_unix_ms":18446744073709551615}"#, None)
         .await?;
-    let node = stage.node("60s", "onlooker", &["--observe"]).await?;
+    let node = stage.node("60s", "observer", &["--observe"]).await?;
     browser.open(node.at).await?;
     browser.until_count(".roster tbody tr", CANDIDATES).await?;
     let failed = browser.evaluate(ROWS).await?;

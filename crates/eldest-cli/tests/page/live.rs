@@ -51,13 +51,13 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     answers(a.at, "/leader?election=second", 200).await?;
     let b = stage.node("3s", "b", &[]).await?;
     let c = stage.node("3s", "c", &["second"]).await?;
-    let onlooker = stage.node("60s", "d", &["second", "--observe"]).await?;
-    browser.open(onlooker.at).await?;
+    let observer = stage.node("60s", "d", &["second", "--observe"]).await?;
+    browser.open(observer.at).await?;
 
     browser.until_leads(ELECTION, "a").await?;
     browser.until_leads("second", "a").await?;
     browser.until_count(".roster tbody tr", 5).await?;
-    shows_a_leader(browser, &onlooker).await?;
+    shows_a_leader(browser, &observer).await?;
 
     assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
     browser.until_leads(ELECTION, "b").await?;
@@ -68,7 +68,7 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     browser.until_count(&rows("terms"), 3).await?;
     assert_eq!(texts(browser, ".terms .name").await?, ["c", "b", "a"]);
     browser.until_count(&rows("roster"), 2).await?;
-    assert_eq!(roster(browser).await?, answered_roster(&onlooker).await?);
+    assert_eq!(roster(browser).await?, answered_roster(&observer).await?);
     draws_the_terms(browser).await?;
 
     // No candidate is there for a while.
@@ -87,17 +87,17 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
 
     assert!(browser.is_the_same().await?, "it was loaded again");
     assert_eq!(browser.complaints(), [""; 0]);
-    asked_for_nothing_else(browser, &onlooker);
-    for node in [e, onlooker] {
+    asked_for_nothing_else(browser, &observer);
+    for node in [e, observer] {
         node.stop().await?;
     }
     Ok(())
 }
 
 /// Checks the page of "team/e", which a leads and b and c wait for.
-async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
+async fn shows_a_leader(browser: &mut Browser, observer: &Node) -> Result {
     let seen = roster(browser).await?;
-    assert_eq!(seen, answered_roster(onlooker).await?);
+    assert_eq!(seen, answered_roster(observer).await?);
     let names: Vec<&str> = seen.iter().map(|[_, name, _]| &**name).collect();
     assert_eq!(names, ["a", "b", "c"], "in order of age");
     let tokens: Vec<i64> = seen.iter().filter_map(|row| row[2].parse().ok()).collect();
@@ -120,7 +120,7 @@ async fn shows_a_leader(browser: &mut Browser, onlooker: &Node) -> Result {
     assert_eq!(browser.texts("#eyes").await?, [", as seen by d"]);
     let own = texts(browser, ".own").await?;
     assert_eq!(own, ["This node only observes."]);
-    let answer = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
+    let answer = get(observer.at, "/v1/elections/team%2Fe").await?.json();
     let endpoint = answer["endpoints"][0]["endpoint"]
         .as_str()
         .ok_or("an endpoint")?;
@@ -155,8 +155,8 @@ async fn draws_the_terms(browser: &mut Browser) -> Result {
     Ok(())
 }
 
-fn asked_for_nothing_else(browser: &Browser, onlooker: &Node) {
-    let own = format!("http://{}/", onlooker.at);
+fn asked_for_nothing_else(browser: &Browser, observer: &Node) {
+    let own = format!("http://{}/", observer.at);
     let asked = browser.requested();
     let paths = asked.iter().filter_map(|url| url.strip_prefix(&own));
     let mut paths: Vec<&str> = paths.collect();

@@ -126,8 +126,8 @@ async fn page_works_with_a_screen_reader_and_without_a_mouse() -> Result {
         return Ok(());
     };
     let stage = Stage::new().await?;
-    let onlooker = stage.node("60s", "onlooker", &["--observe"]).await?;
-    browser.open(onlooker.at).await?;
+    let observer = stage.node("60s", "observer", &["--observe"]).await?;
+    browser.open(observer.at).await?;
     browser
         .until("document.querySelector('section').classList.contains('vacant')")
         .await?;
@@ -140,7 +140,7 @@ async fn page_works_with_a_screen_reader_and_without_a_mouse() -> Result {
     assert_eq!(browser.evaluate(CHANGES).await?, 0);
     is_used_by_keys(&mut browser).await?;
     assert_eq!(browser.complaints(), [""; 0]);
-    for node in [a, b, onlooker] {
+    for node in [a, b, observer] {
         node.stop().await?;
     }
     Ok(())
@@ -156,7 +156,7 @@ async fn is_heard(browser: &mut Browser) -> Result {
     let headings = of("heading").join(", ");
     assert_eq!(
         headings,
-        "eldest, as seen by onlooker, etcd, team/e, Candidates, Terms"
+        "eldest, as seen by observer, etcd, team/e, Candidates, Terms"
     );
     let tables = [
         "Endpoints of etcd that this node knows",

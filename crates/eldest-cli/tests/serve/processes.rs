@@ -16,17 +16,17 @@ async fn second_node_leads_when_the_first_resigns() -> Result {
         .await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
-    let onlooker = stage.node("60s", "c", &["--observe"]).await?;
-    for (node, leader, follower) in [(&a, 200, 503), (&b, 503, 200), (&onlooker, 503, 200)] {
+    let observer = stage.node("60s", "c", &["--observe"]).await?;
+    for (node, leader, follower) in [(&a, 200, 503), (&b, 503, 200), (&observer, 503, 200)] {
         assert_eq!(get(node.at, "/leader").await?.status, leader);
         assert_eq!(get(node.at, "/primary").await?.status, leader);
         assert_eq!(get(node.at, "/follower").await?.status, follower);
     }
-    let seen = get(onlooker.at, "/v1/elections/team%2Fe").await?.json();
+    let seen = get(observer.at, "/v1/elections/team%2Fe").await?.json();
     assert_eq!(seen["roster"].as_array().map(Vec::len), Some(2), "{seen}");
     assert_eq!(seen["leader"]["identity"], "a");
     assert_eq!(seen["leader"]["address"], "10.0.0.1:80");
-    assert_eq!(get(onlooker.at, "/v1/locks").await?.problem(), "no_locks");
+    assert_eq!(get(observer.at, "/v1/locks").await?.problem(), "no_locks");
     let first = get(a.at, "/leader").await?.json()["fencing_token"].as_i64();
 
     assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
@@ -34,7 +34,7 @@ async fn second_node_leads_when_the_first_resigns() -> Result {
     assert_eq!(get(a.at, "/leader").await?.status, 503);
     let second = get(b.at, "/leader").await?.json()["fencing_token"].as_i64();
     assert!(first < second && first.is_some(), "{first:?} {second:?}");
-    for node in [onlooker, a, b] {
+    for node in [observer, a, b] {
         node.stop().await?;
     }
     Ok(())

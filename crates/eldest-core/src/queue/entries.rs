@@ -1,6 +1,6 @@
 //! Keeps entries by age, eldest first, in chunks that copies share.
 //!
-//! An onlooker gets a copy after every change. A copy costs one reference; the next change then copies the list of the
+//! An observer gets a copy after every change. A copy costs one reference; the next change then copies the list of the
 //! chunks and one chunk, whatever the length of the queue. The core uses the standard library alone, which has no map
 //! of that kind.
 

@@ -24,7 +24,7 @@ pub struct PrefixView {
     synced: bool,
     /// True for an observer, for which no join reads the prefix: it is read while the watch is opened, which also shows
     /// whether that is permitted.
-    onlooker: bool,
+    observer: bool,
     /// True if the watch was opened, and the prefix was not read since.
     eager: bool,
     /// The join in flight, which reads the prefix.
@@ -43,7 +43,7 @@ impl PrefixView {
             list: None,
             roster: Roster::new(prefix, Reach::Children),
             synced: false,
-            onlooker: false,
+            observer: false,
             eager: false,
             joining: None,
             read_by: 0,
@@ -52,9 +52,9 @@ impl PrefixView {
     }
 
     /// Makes an observer's view; its first read also shows whether reading is permitted.
-    pub fn onlooker(prefix: Arc<[u8]>, reach: Reach) -> Self {
+    pub fn observer(prefix: Arc<[u8]>, reach: Reach) -> Self {
         Self {
-            onlooker: true,
+            observer: true,
             eager: true,
             roster: Roster::new(Arc::clone(&prefix), reach),
             ..Self::new(prefix)
@@ -97,7 +97,7 @@ impl PrefixView {
         self.watcher = None;
         self.list = None;
         self.synced = false;
-        self.eager = self.onlooker;
+        self.eager = self.observer;
     }
 
     /// Records that a read began, or that the one in flight is over.
@@ -129,8 +129,8 @@ impl PrefixView {
             watcher.created = Some(revision);
         }
         // etcd may have been restored after that read, and even have reached the same revision again. A candidate
-        // detects a restore by its key and its lease; an onlooker has neither.
-        if self.onlooker {
+        // detects a restore by its key and its lease; an observer has neither.
+        if self.observer {
             self.read_by = 0;
             self.list = None;
         }
@@ -324,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_reads_again_when_its_watch_starts_below_the_read_revision() {
-        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+    fn observer_reads_again_when_its_watch_starts_below_the_read_revision() {
+        let mut view = PrefixView::observer(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));
         view.set_list(None);
@@ -377,8 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn onlooker_does_not_wait_for_a_read_begun_before_its_watch() {
-        let mut view = PrefixView::onlooker(PREFIX.into(), Reach::Children);
+    fn observer_does_not_wait_for_a_read_begun_before_its_watch() {
+        let mut view = PrefixView::observer(PREFIX.into(), Reach::Children);
         view.watcher = Some(Watcher::new(1));
         view.set_list(Some(2));
         view.created(9);

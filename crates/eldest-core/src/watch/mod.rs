@@ -1,14 +1,14 @@
 //! Keeps all watches of a session on one stream, and handles its gaps, its stalls and the freshness of its views.
 
 mod freshness;
-mod onlooker;
+mod observer;
 mod rewatching;
 mod stream;
 
 use std::time::Duration;
 
 pub use freshness::{Completeness, Freshness};
-pub use onlooker::Onlooker;
+pub use observer::Observer;
 pub(crate) use stream::WatchStream;
 
 /// Returns the time after which a stream that is behind counts as stalled.

@@ -77,7 +77,7 @@ pub(crate) struct WatchStream {
     silent: Option<Time>,
     /// Watches that etcd refused or cancelled.
     rewatching: Rewatching,
-    /// The freshness of the onlookers' views.
+    /// The freshness of the observers' views.
     freshness: Freshness,
     /// True if a timer for the next probe is set.
     probing: bool,
@@ -323,7 +323,7 @@ impl WatchStream {
         self.freshness.as_of()
     }
 
-    /// Sets a timer for the next probe: a linearizable read with which the onlookers' watches are compared, and which
+    /// Sets a timer for the next probe: a linearizable read with which the observers' watches are compared, and which
     /// shows how fresh their views are.
     pub(crate) fn probe_later(&mut self, now: Time, out: &mut Outbox) {
         if !std::mem::replace(&mut self.probing, true) {
@@ -337,7 +337,7 @@ impl WatchStream {
         self.probed_slot
     }
 
-    /// Reads the prefix of the onlooker in that slot.
+    /// Reads the prefix of the observer in that slot.
     pub(crate) fn probe(&mut self, now: Time, slot: SlotId, key: Arc<[u8]>, out: &mut Outbox) {
         self.probed_slot = slot;
         self.probe_later(now, out);

@@ -9,7 +9,7 @@ use crate::kv::{Change, Header, Reach};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
-use crate::watch::Onlooker;
+use crate::watch::Observer;
 
 impl Core {
     /// Returns `true` if that candidacy still counts: it has not left, and is not about to.
@@ -64,8 +64,8 @@ impl Core {
         if self.rooms.closing {
             return;
         }
-        let onlooker = Onlooker::new(slot, prefix, reach, now);
-        self.slots.insert(slot, Slot::Onlooker(Box::new(onlooker)));
+        let observer = Observer::new(slot, prefix, reach, now);
+        self.slots.insert(slot, Slot::Observer(Box::new(observer)));
         self.hall(now).watch_slot(slot);
         self.hall(now).want_read(slot);
         self.rooms.watches.probe_later(now, &mut self.rooms.out);
@@ -73,7 +73,7 @@ impl Core {
 
     /// Ends an observer.
     pub fn unobserve(&mut self, slot: SlotId) {
-        if matches!(self.slots.get(&slot), Some(Slot::Onlooker(_))) {
+        if matches!(self.slots.get(&slot), Some(Slot::Observer(_))) {
             self.rooms.forget(&mut self.slots, slot);
         }
     }
@@ -158,7 +158,7 @@ impl Core {
             .set_timer(now.after(self.rooms.config.ttl * 2), Timer::GiveUp);
         for slot in self.slots.ids() {
             match self.slots.get_mut(&slot) {
-                Some(Slot::Onlooker(_)) => self.rooms.forget(&mut self.slots, slot),
+                Some(Slot::Observer(_)) => self.rooms.forget(&mut self.slots, slot),
                 Some(Slot::Candidate(candidate)) => match candidate.phase() {
                     Phase::Leading { .. } => {
                         if let Some(mut seat) = self.hall(now).seat(slot) {

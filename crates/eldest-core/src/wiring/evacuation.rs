@@ -9,7 +9,7 @@ use crate::evacuation::MARKS;
 use crate::ids::SlotId;
 use crate::kv::Reach;
 use crate::timers::Timer;
-use crate::watch::Onlooker;
+use crate::watch::Observer;
 
 impl Hall<'_> {
     /// Observes the marks from now on, if one of them could concern that candidate.
@@ -29,8 +29,8 @@ impl Hall<'_> {
             self.reconsider(slot);
             return;
         }
-        let onlooker = Onlooker::new(MARKS, marks, Reach::Everything, self.now);
-        self.slots.insert(MARKS, Slot::Onlooker(Box::new(onlooker)));
+        let observer = Observer::new(MARKS, marks, Reach::Everything, self.now);
+        self.slots.insert(MARKS, Slot::Observer(Box::new(observer)));
         self.watch_slot(MARKS);
         // Other candidates read the marks when the watch starts: no order is older than their key.
         if has_home {
@@ -59,12 +59,12 @@ impl Hall<'_> {
         }
     }
 
-    /// Considers a new state of that onlooker, which may be the one that observes the marks.
+    /// Considers a new state of that observer, which may be the one that observes the marks.
     pub(super) fn marks_seen(&mut self, slot: SlotId) {
-        let Some(Slot::Onlooker(onlooker)) = self.slots.get(&slot).filter(|_| slot == MARKS) else {
+        let Some(Slot::Observer(observer)) = self.slots.get(&slot).filter(|_| slot == MARKS) else {
             return;
         };
-        let roster = onlooker.seen();
+        let roster = observer.seen();
         if roster.is_some_and(|roster| self.rooms.evacuation.seen(roster, self.now)) {
             for slot in self.slots.ids() {
                 self.reconsider(slot);

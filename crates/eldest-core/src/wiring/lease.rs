@@ -203,7 +203,7 @@ impl Tenure<'_> {
         let slots = self.slots.iter();
         let unwatched = slots.filter_map(|(slot, candidate)| match candidate {
             Slot::Candidate(candidate) => self.unwatched_key(*slot, candidate),
-            Slot::Onlooker(_) => None,
+            Slot::Observer(_) => None,
         });
         let unwatched: Vec<_> = unwatched.collect();
         self.checks.start(&unwatched, &mut self.rooms.out);

@@ -42,7 +42,7 @@ use crate::timers::Timer;
 /// The decisions of one session.
 #[derive(Debug)]
 pub struct Core {
-    /// Candidates and onlookers.
+    /// Candidates and observers.
     slots: Slots,
     /// The parts of the session that the rules of candidates change.
     rooms: Rooms,

@@ -1,4 +1,4 @@
-//! Provides one interface for the watches and reads of candidates and onlookers, and holds the parts of a session that
+//! Provides one interface for the watches and reads of candidates and observers, and holds the parts of a session that
 //! they share.
 
 use std::collections::BTreeMap;
@@ -17,20 +17,20 @@ use crate::outbox::Outbox;
 use crate::pause::Pace;
 use crate::queue::Own;
 use crate::time::Time;
-use crate::watch::{Onlooker, WatchStream};
+use crate::watch::{Observer, WatchStream};
 
 /// The content of a slot of the session.
 #[derive(Debug, Clone)]
 pub(super) enum Slot {
     Candidate(Box<Candidacy>),
-    Onlooker(Box<Onlooker>),
+    Observer(Box<Observer>),
 }
 
 impl Slot {
     pub(super) fn candidate(&self) -> Option<&Candidacy> {
         match self {
             Slot::Candidate(candidate) => Some(candidate),
-            Slot::Onlooker(_) => None,
+            Slot::Observer(_) => None,
         }
     }
 
@@ -38,7 +38,7 @@ impl Slot {
     pub(super) fn prefix(&self) -> &Arc<[u8]> {
         match self {
             Slot::Candidate(candidate) => candidate.prefix(),
-            Slot::Onlooker(onlooker) => onlooker.prefix(),
+            Slot::Observer(observer) => observer.prefix(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Slot {
     pub(super) fn watchers(&self) -> Vec<WatchId> {
         match self {
             Slot::Candidate(candidate) => candidate.view.watchers(),
-            Slot::Onlooker(onlooker) => onlooker.watchers(),
+            Slot::Observer(observer) => observer.watchers(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Slot {
     pub(super) fn read(&self) -> Option<RequestId> {
         match self {
             Slot::Candidate(candidate) => candidate.view.read(),
-            Slot::Onlooker(onlooker) => onlooker.read(),
+            Slot::Observer(observer) => observer.read(),
         }
     }
 
@@ -62,7 +62,7 @@ impl Slot {
     pub(super) fn set_read(&mut self, read: Option<RequestId>) {
         match self {
             Slot::Candidate(candidate) => candidate.view.set_read(read),
-            Slot::Onlooker(onlooker) => onlooker.set_read(read),
+            Slot::Observer(observer) => observer.set_read(read),
         }
     }
 
@@ -70,7 +70,7 @@ impl Slot {
     pub(super) fn store_changed(&mut self) {
         match self {
             Slot::Candidate(candidate) => candidate.store_changed(),
-            Slot::Onlooker(onlooker) => onlooker.store_changed(),
+            Slot::Observer(observer) => observer.store_changed(),
         }
     }
 }
@@ -143,20 +143,20 @@ impl Slots {
         }
     }
 
-    /// Returns the onlooker whose prefix is probed next, if there is one: another each time, and preferably one that
+    /// Returns the observer whose prefix is probed next, if there is one: another each time, and preferably one that
     /// was permitted to read it. So probes need no further permission.
     pub(super) fn probed_after(&self, after: SlotId) -> Option<(SlotId, Arc<[u8]>)> {
         let later = self.slots.range(after.saturating_add(1)..);
-        let onlookers = later.chain(self.slots.range(..=after));
-        let mut onlookers = onlookers.filter_map(|(id, slot)| match slot {
-            Slot::Onlooker(onlooker) => Some((*id, onlooker)),
+        let observers = later.chain(self.slots.range(..=after));
+        let mut observers = observers.filter_map(|(id, slot)| match slot {
+            Slot::Observer(observer) => Some((*id, observer)),
             Slot::Candidate(_) => None,
         });
-        let first = onlookers.next()?;
-        let permitted = std::iter::once(first).chain(onlookers);
+        let first = observers.next()?;
+        let permitted = std::iter::once(first).chain(observers);
         let permitted = permitted.into_iter().find(|(_, o)| o.is_synced());
-        let (id, onlooker) = permitted.unwrap_or(first);
-        Some((id, Arc::clone(onlooker.prefix())))
+        let (id, observer) = permitted.unwrap_or(first);
+        Some((id, Arc::clone(observer.prefix())))
     }
 
     /// Returns the key that verifies a renewal next, with its slot and create revision: another each time.

@@ -1,4 +1,4 @@
-//! Opens and renews a slot's watches and reads, and passes their results to the candidate or onlooker in it.
+//! Opens and renews a slot's watches and reads, and passes their results to the candidate or observer in it.
 
 use super::asserted;
 use super::hall::Hall;
@@ -15,7 +15,7 @@ impl Hall<'_> {
     /// Opens the missing watches of the slot.
     pub(super) fn watch_slot(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.watch(&mut self.rooms.watches, &mut self.rooms.out),
+            Some(Slot::Observer(o)) => o.watch(&mut self.rooms.watches, &mut self.rooms.out),
             Some(Slot::Candidate(_)) => {
                 if let Some(mut seat) = self.seat(slot) {
                     seat.watch();
@@ -28,7 +28,7 @@ impl Hall<'_> {
     /// Handles a broken stream: the slot's view may be outdated.
     pub(super) fn slot_unwatched(&mut self, slot: SlotId) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => o.unwatched(self.rooms.watches.as_of(), &mut self.rooms.out),
+            Some(Slot::Observer(o)) => o.unwatched(self.rooms.watches.as_of(), &mut self.rooms.out),
             Some(Slot::Candidate(c)) => c.view.unwatched(),
             None => {}
         }
@@ -36,7 +36,7 @@ impl Hall<'_> {
 
     pub(super) fn slot_watched(&mut self, slot: SlotId, watch: WatchId, revision: i64) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => {
+            Some(Slot::Observer(o)) => {
                 o.created(revision, self.rooms.watches.as_of(), &mut self.rooms.out);
                 self.marks_seen(slot);
                 self.want_read(slot);
@@ -51,7 +51,7 @@ impl Hall<'_> {
 
     pub(super) fn slot_changed(&mut self, slot: SlotId, changes: Vec<Change>) {
         match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => {
+            Some(Slot::Observer(o)) => {
                 o.changed(changes, self.rooms.watches.as_of(), &mut self.rooms.out);
                 self.marks_seen(slot);
             }
@@ -80,7 +80,7 @@ impl Hall<'_> {
     pub(super) fn want_read(&mut self, slot: SlotId) {
         if let Some(mut seat) = self.seat(slot) {
             seat.want_read();
-        } else if let Some(Slot::Onlooker(o)) = self.slots.get(&slot)
+        } else if let Some(Slot::Observer(o)) = self.slots.get(&slot)
             && o.wants_read()
             && self.rooms.lists.enter(slot)
             && self.start_list(slot)
@@ -91,7 +91,7 @@ impl Hall<'_> {
 
     pub(super) fn start_list(&mut self, slot: SlotId) -> bool {
         let next = match self.slots.get(&slot) {
-            Some(Slot::Onlooker(o)) => o.next_read(self.now),
+            Some(Slot::Observer(o)) => o.next_read(self.now),
             _ => return self.seat(slot).is_some_and(|mut s| s.start_list()),
         };
         match next {
@@ -124,7 +124,7 @@ impl Hall<'_> {
     ) -> Option<Header> {
         // A read begun before the watch broke proves nothing about the present watch. A refusal still proves that
         // reading is not permitted, which is also why the watch was refused.
-        let refused = matches!(self.slots.get(&slot), Some(Slot::Onlooker(_)))
+        let refused = matches!(self.slots.get(&slot), Some(Slot::Observer(_)))
             && matches!(&answer, Answer::Failed(error) if error.class == Class::Denied);
         if self.slots.get(&slot).and_then(Slot::read) != Some(request) && !refused {
             return None;
@@ -137,13 +137,13 @@ impl Hall<'_> {
             Answer::Listed(Listed { header, entries }) => {
                 self.slots.set_read(slot, None);
                 let other = match self.slots.get(&slot) {
-                    Some(Slot::Onlooker(o)) => o.saw_otherwise(header.revision, &entries),
+                    Some(Slot::Observer(o)) => o.saw_otherwise(header.revision, &entries),
                     _ => self.seat(slot).is_some_and(|s| s.leads_behind(&entries)),
                 };
                 if other {
                     return Some(header);
                 }
-                if let Some(Slot::Onlooker(o)) = self.slots.get_mut(&slot) {
+                if let Some(Slot::Observer(o)) = self.slots.get_mut(&slot) {
                     let (request, read) = ((request, sent), (header.revision, entries));
                     o.snapshot(
                         request,
@@ -171,7 +171,7 @@ impl Hall<'_> {
         // No caller waits for the marks, so the session retries until it can read them.
         if matches!(error.class, Class::Denied | Class::Invalid)
             && slot != MARKS
-            && let Some(Slot::Onlooker(_)) = self.slots.get(&slot)
+            && let Some(Slot::Observer(_)) = self.slots.get(&slot)
         {
             self.rooms.out.act(Action::ObserveFailed { slot, error });
             self.rooms.forget(self.slots, slot);
@@ -181,7 +181,7 @@ impl Hall<'_> {
         let prefix = self.slots.prefix_of(slot);
         self.rooms.out.note_failure("list", &prefix, error);
         let not_before = match self.slots.get_mut(&slot) {
-            Some(Slot::Onlooker(o)) => Some(o.read_failed(self.now, class, self.rooms.pace)),
+            Some(Slot::Observer(o)) => Some(o.read_failed(self.now, class, self.rooms.pace)),
             _ => self.seat(slot).map(|mut seat| seat.read_failed(class)),
         };
         if let Some(not_before) = not_before {

@@ -116,7 +116,7 @@ impl Hall<'_> {
         }
     }
 
-    /// Sends a probe: a read with which the onlookers' watches are compared, and which shows how fresh their views are.
+    /// Sends a probe: a read with which the observers' watches are compared, and which shows how fresh their views are.
     pub(super) fn probe(&mut self) {
         let last = self.rooms.watches.probe_due();
         if let Some((slot, key)) = self.slots.probed_after(last) {
@@ -139,7 +139,7 @@ impl Hall<'_> {
                 self.give_up_marks();
             }
             Answer::Failed(error) if error.class == Class::Denied => {
-                if let Some(Slot::Onlooker(_)) = self.slots.get(&slot) {
+                if let Some(Slot::Observer(_)) = self.slots.get(&slot) {
                     self.rooms.out.act(Action::ObserveFailed { slot, error });
                     self.rooms.forget(self.slots, slot);
                 }

@@ -69,7 +69,7 @@ pub struct Queue {
 pub struct MeasuredEndpoint {
     /// The URL.
     pub endpoint: String,
-    /// The data center of the member; null: it is not named.
+    /// The data centre of the member; null: it is not named.
     pub data_center: Option<String>,
     /// The median of several round trips to the member; null: it did not answer.
     #[cfg_attr(test, schema(minimum = 0))]
@@ -98,7 +98,7 @@ pub struct Status {
     pub queues: Vec<Queue>,
     /// The endpoints, in the order in which they were given; null: they were not measured.
     pub endpoints: Option<Vec<MeasuredEndpoint>>,
-    /// The data centers that are evacuated, by name; null: this user may not read it.
+    /// The data centres that are evacuated, by name; null: this user may not read it.
     pub evacuations: Option<Vec<Evacuation>>,
 }
 
@@ -193,7 +193,7 @@ pub struct Evacuations {
     pub namespace: String,
     /// The time of this state, by this machine's wall clock.
     pub now_unix_ms: u64,
-    /// The data centers that are evacuated now, by name.
+    /// The data centres that are evacuated now, by name.
     pub evacuations: Vec<Evacuation>,
     /// The order that the command lifted; null: it lifted none.
     pub lifted: Option<Evacuation>,

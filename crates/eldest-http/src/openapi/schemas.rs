@@ -145,7 +145,7 @@ pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
             "OwnState" => &[("status", STATUSES), ("session", SESSIONS)],
             "EndpointState" => &[
                 ("lease", REASONS),
-                ("onlookers", REASONS),
+                ("observers", REASONS),
                 ("data", REASONS),
             ],
             "MeasuredEndpoint" => &[("preferred", REASONS)],

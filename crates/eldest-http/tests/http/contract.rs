@@ -130,7 +130,7 @@ static STRICT: LazyLock<Value> = LazyLock::new(|| {
         ("OwnState", "status"),
         ("OwnState", "session"),
         ("EndpointState", "lease"),
-        ("EndpointState", "onlookers"),
+        ("EndpointState", "observers"),
         ("EndpointState", "data"),
     ] {
         let field = &mut components["schemas"][schema]["properties"][words];

@@ -112,7 +112,7 @@ async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
 async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session() -> Result {
     let etcd = Etcd::start().await?;
     let a = Standing::start(&etcd, "a").await?;
-    let session = Session::connect([etcd.endpoint()], options("onlooker")).await?;
+    let session = Session::connect([etcd.endpoint()], options("observer")).await?;
     let server = Server::plain(Node::new().observes(&session.election("team/e")?)).await?;
     answers(server.at, "/ready", 200).await?;
     let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
@@ -230,7 +230,7 @@ async fn each_endpoint_is_shown_with_the_lanes_that_use_it_and_why() -> Result {
     let shown = get(a.server.at, E).await?.json();
     let only = json!([{
         "endpoint": etcd.endpoint(), "data_center": null, "round_trip_seconds": null, "failing": false,
-        "lease": "only", "onlookers": "only", "data": "only",
+        "lease": "only", "observers": "only", "data": "only",
     }]);
     assert_eq!(shown["endpoints"], only, "{shown}");
     a.stop().await
@@ -247,12 +247,12 @@ async fn each_lane_is_shown_at_its_own_endpoint() -> Result {
     let state = events
         .until("requests and observers use the second", |state| {
             let second = &state["endpoints"][1];
-            second["data"].is_string() && second["onlookers"].is_string()
+            second["data"].is_string() && second["observers"].is_string()
         })
         .await?;
     let (first, second) = (&state["endpoints"][0], &state["endpoints"][1]);
     assert_eq!(
-        (&first["data"], &first["onlookers"]),
+        (&first["data"], &first["observers"]),
         (&Value::Null, &Value::Null)
     );
     assert!(
@@ -284,7 +284,7 @@ async fn events_show_a_failing_endpoint_and_its_replacement() -> Result {
     let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
     let mut candidate = election.campaign().await?;
     let state = events
-        .until("the data center's own endpoint is used", |state| {
+        .until("the data centre's own endpoint is used", |state| {
             let first = &state["endpoints"][0];
             first["data"] == "own_data_center" && first["lease"] == "own_data_center"
         })

@@ -13,15 +13,15 @@ use crate::stage::{Result, SOON, Server, Standing, answers};
 const TTL: Duration = Duration::from_secs(2);
 const SEEN: &str = "/v1/elections/seen";
 
-async fn onlooker(etcd: &Etcd) -> Result<Session> {
-    let options = SessionOptions::new("onlooker").ttl(TTL);
+async fn observer(etcd: &Etcd) -> Result<Session> {
+    let options = SessionOptions::new("observer").ttl(TTL);
     Ok(Session::connect([etcd.endpoint()], options).await?)
 }
 
 #[tokio::test]
 async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
     let etcd = Etcd::start().await?;
-    let session = onlooker(&etcd).await?;
+    let session = observer(&etcd).await?;
     let server = Server::plain(Node::new().observes(&session.election("seen")?)).await?;
     answers(server.at, "/ready", 200).await?;
     let mut events = Events::follow(server.at, &format!("{SEEN}/events")).await?;
@@ -108,7 +108,7 @@ async fn node_shows_the_end_of_its_term_by_its_clock() -> Result {
 #[tokio::test]
 async fn quiet_election_never_makes_a_node_stale() -> Result {
     let etcd = Etcd::start().await?;
-    let session = onlooker(&etcd).await?;
+    let session = observer(&etcd).await?;
     let node = Node::new().observes(&session.election("seen")?);
     let server = Server::plain(node).await?;
     answers(server.at, "/ready", 200).await?;
@@ -133,7 +133,7 @@ async fn quiet_election_never_makes_a_node_stale() -> Result {
 #[tokio::test]
 async fn bound_of_staleness_never_is_shorter_than_between_two_probes() -> Result {
     let etcd = Etcd::start().await?;
-    let session = onlooker(&etcd).await?;
+    let session = observer(&etcd).await?;
     let election = session.election("seen")?;
     let long = Node::new().observes(&election).stale_after(10 * TTL);
     let short = Node::new().stale_after(Duration::ZERO).observes(&election);

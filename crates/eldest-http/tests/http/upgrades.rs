@@ -54,11 +54,11 @@ async fn listen(app: Router) -> Result<SocketAddr> {
 }
 
 /// A node that passes requests on, and never leads.
-async fn onlooker(etcd: &Etcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
-    let options = SessionOptions::new("onlooker").ttl(ttl);
+async fn observer(etcd: &Etcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
+    let options = SessionOptions::new("observer").ttl(ttl);
     let session = Session::connect([etcd.endpoint()], options).await?;
     let layer = ForwardToLeader::new(&session.election("team/e")?).await?;
-    let at = listen(app("onlooker").layer(layer)).await?;
+    let at = listen(app("observer").layer(layer)).await?;
     Ok((session, at))
 }
 
@@ -81,7 +81,7 @@ async fn a_connection_through_another_node_is_closed_after_a_hand_over() -> Resu
 async fn a_connection_through_another_node_is_closed_when_nobody_leads() -> Result {
     let etcd = Etcd::start().await?;
     let leader = Node::start(&etcd, "first").await?;
-    let (session, at) = onlooker(&etcd, Duration::from_secs(60)).await?;
+    let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
     let through = open(at).await?;
     leader.run.stop();
     leader.run.await?;
@@ -94,7 +94,7 @@ async fn a_connection_through_another_node_is_closed_when_nobody_leads() -> Resu
 async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Result {
     let etcd = Etcd::start().await?;
     let leader = Node::start(&etcd, "first").await?;
-    let (session, at) = onlooker(&etcd, Duration::from_secs(60)).await?;
+    let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
     let through = open(at).await?;
     session.close().await?;
     is_closed(through).await?;
@@ -106,7 +106,7 @@ async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Resu
 async fn connection_through_a_node_without_etcd_is_closed_in_time() -> Result {
     let etcd = Etcd::start().await?;
     let leader = Node::start(&etcd, "first").await?;
-    let (_session, at) = onlooker(&etcd, Duration::from_secs(2)).await?;
+    let (_session, at) = observer(&etcd, Duration::from_secs(2)).await?;
     let through = open(at).await?;
     etcd.pause();
     is_closed(through).await?;

@@ -19,7 +19,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Request, Response};
 use tower::Service;
 
-use crate::stage::{Result, SOON, TTL, onlooker};
+use crate::stage::{Result, SOON, TTL, observer};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Raw;
@@ -160,7 +160,7 @@ async fn a_grpc_call_reaches_the_leader_through_hand_overs() -> Result {
         Node::start(&etcd, "one").await?,
         Node::start(&etcd, "two").await?,
     );
-    let (_session, route) = onlooker(&etcd).await?;
+    let (_session, route) = observer(&etcd).await?;
     assert_eq!(say(&route, hello()).await?, "one: hello");
     one.session.election("team/e")?.step_down().await?;
     // Either node may receive the call first: one that does not lead refuses it, and has not worked on it.
@@ -206,7 +206,7 @@ async fn a_grpc_call_may_be_idempotent_and_its_error_names_the_kind() -> Result 
             let _ = met.send(()).await;
         }
     });
-    let (_session, route) = onlooker(&etcd).await?;
+    let (_session, route) = observer(&etcd).await?;
     route.wait(SOON).await?;
     let error = say(&route, hello()).await.expect_err("nobody answers");
     assert!(error.message().contains("no answer came"), "{error:?}");

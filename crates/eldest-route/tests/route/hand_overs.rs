@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use eldest_route::{Error, ErrorKind, Http, Route, Routed};
 use eldest_testing::{Etcd, eventually};
 
-use crate::stage::{Done, Node, Result, SOON, ask, onlooker, request};
+use crate::stage::{Done, Node, Result, SOON, ask, observer, request};
 
 /// Returns how often the leader changes: 100 with `ELDEST_HAND_OVERS=100`.
 fn hand_overs() -> usize {
@@ -72,7 +72,7 @@ async fn across(cut: bool) -> Result<usize> {
         Node::start(&etcd, "a", &done).await?,
         Node::start(&etcd, "b", &done).await?,
     ];
-    let (_session, route) = onlooker(&etcd).await?;
+    let (_session, route) = observer(&etcd).await?;
     route.wait(SOON).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let loads = ["POST", "POST", "GET", "PUT"]

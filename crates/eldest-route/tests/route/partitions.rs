@@ -74,8 +74,8 @@ async fn a_request_reaches_the_owner_of_its_key_and_the_next_owner() -> Result {
     let (one, other) = (CancellationToken::new(), CancellationToken::new());
     let a = member(&etcd, "a", &one).await?;
     whole(&a, 1).await?;
-    let onlooker = Session::connect([etcd.endpoint()], SessionOptions::new("o").ttl(TTL)).await?;
-    let partitions = onlooker.partitions("p", COUNT)?;
+    let observer = Session::connect([etcd.endpoint()], SessionOptions::new("o").ttl(TTL)).await?;
+    let partitions = observer.partitions("p", COUNT)?;
     let routes = partitions.route().await?;
     let by_key = routes.by_key(|parts| {
         parts
@@ -116,7 +116,7 @@ async fn a_request_reaches_the_owner_of_its_key_and_the_next_owner() -> Result {
     assert_eq!(answered.len(), 2, "{answered:?}");
 
     one.cancel();
-    whole(&onlooker, 1).await?;
+    whole(&observer, 1).await?;
     for key in 0..8 {
         assert_eq!(ask(&client, &key.to_string()).await?, "b");
     }

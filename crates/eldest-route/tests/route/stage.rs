@@ -139,9 +139,9 @@ impl Node {
 }
 
 /// Connects a program that only observes.
-pub(crate) async fn onlooker(etcd: &Etcd) -> Result<(Session, Route)> {
+pub(crate) async fn observer(etcd: &Etcd) -> Result<(Session, Route)> {
     let session =
-        Session::connect([etcd.endpoint()], SessionOptions::new("onlooker").ttl(TTL)).await?;
+        Session::connect([etcd.endpoint()], SessionOptions::new("observer").ttl(TTL)).await?;
     let route = session.election("team/e")?.route().await?;
     Ok((session, route))
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use eldest_route::{ErrorKind, Http, RouteExt, Routed};
 use eldest_testing::{Etcd, eventually};
 
-use crate::stage::{Done, Node, Result, SOON, ask, onlooker, request};
+use crate::stage::{Done, Node, Result, SOON, ask, observer, request};
 
 #[tokio::test]
-async fn an_onlooker_without_a_lease_follows_the_leader_and_reaches_it() -> Result {
+async fn an_observer_without_a_lease_follows_the_leader_and_reaches_it() -> Result {
     let etcd = Etcd::start().await?;
     let done = Done::default();
-    let (session, route) = onlooker(&etcd).await?;
+    let (session, route) = observer(&etcd).await?;
     assert_eq!(
         route
             .wait(Duration::from_millis(50))
@@ -63,7 +63,7 @@ async fn an_onlooker_without_a_lease_follows_the_leader_and_reaches_it() -> Resu
 #[tokio::test]
 async fn a_route_ends_with_its_session() -> Result {
     let etcd = Etcd::start().await?;
-    let (session, route) = onlooker(&etcd).await?;
+    let (session, route) = observer(&etcd).await?;
     session.close().await?;
     eventually(SOON, "the route ends", async || {
         let ended = route.wait(SOON).await.unwrap_err().kind() == ErrorKind::NoView;
@@ -108,7 +108,7 @@ async fn the_address_may_be_an_item_of_the_metadata() -> Result {
 #[tokio::test]
 async fn the_watch_ends_with_the_last_route() -> Result {
     let etcd = Etcd::start().await?;
-    let (session, _route) = onlooker(&etcd).await?;
+    let (session, _route) = observer(&etcd).await?;
     let watches = async || etcd.metric("etcd_debugging_mvcc_watcher_total").await as u64;
     let become_so_many = async |wanted| {
         let are = async || (watches().await == wanted).then_some(());

@@ -69,7 +69,7 @@ async fn all(seen: &mut Seen, leader: i64, count: usize) -> Result<()> {
 /// The library's observers of one session, while two others lead in turns.
 async fn watched(context: Context, mut asked: Asked) -> Result<()> {
     let (tell, mut seen) = mpsc::unbounded_channel();
-    let onlooker = eldest_peer::session(&context).await?;
+    let observer = eldest_peer::session(&context).await?;
     let mut turns: Option<Turns> = None;
     let mut count = 0;
     while let Some(words) = asked.next().await? {
@@ -80,7 +80,7 @@ async fn watched(context: Context, mut asked: Asked) -> Result<()> {
                 let ready = Turns::begin(&context, name).await?;
                 let leader = ready.leader.fencing_token();
                 turns = Some(ready);
-                let election = onlooker.election(name)?;
+                let election = observer.election(name)?;
                 for _ in 0..count {
                     let mut changes = election.observe().await?;
                     let tell = tell.clone();

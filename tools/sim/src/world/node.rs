@@ -13,7 +13,7 @@ use super::driver::Inbox;
 use super::home::Home;
 use super::message::Message;
 use super::mutated::Memory;
-use super::onlookers::Look;
+use super::observers::Look;
 use super::settings::Settings;
 use super::store::Key;
 use super::tally::Tally;

@@ -53,8 +53,8 @@ impl fmt::Display for Invariant {
             Invariant::Release => "release after work",
             Invariant::Held => "what was asked to go is not ours",
             Invariant::Announced => "what is announced stands",
-            Invariant::Shown => "onlookers are shown what was",
-            Invariant::Present => "onlookers are shown what is",
+            Invariant::Shown => "observers are shown what was",
+            Invariant::Present => "observers are shown what is",
             Invariant::Evacuated => "others lead for an evacuated data centre",
             Invariant::Panic => "no panic",
         })

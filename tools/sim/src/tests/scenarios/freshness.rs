@@ -97,7 +97,7 @@ fn no_observer_is_assured_of_changes_that_it_has_not_seen() {
 }
 
 #[test]
-fn quiet_onlooker_stays_fresh_by_one_small_read_for_all_elections() {
+fn quiet_observer_stays_fresh_by_one_small_read_for_all_elections() {
     for busy in [false, true] {
         let mut w = looking(1);
         w.run(ms(50));

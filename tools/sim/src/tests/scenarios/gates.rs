@@ -11,7 +11,7 @@ use eldest_core::kv::Reach;
 const ELECTIONS: usize = 300;
 const MOST_JOINS: usize = 256;
 /// More observers than reads may be in flight.
-const ONLOOKERS: u64 = 100;
+const OBSERVERS: u64 = 100;
 const MOST_READS: usize = 64;
 
 fn prefix(election: usize) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn leads_everywhere(w: &World, elections: usize) -> bool {
 }
 
 fn observe_everywhere(w: &mut World) {
-    for slot in 1..=ONLOOKERS {
+    for slot in 1..=OBSERVERS {
         w.give(0, |m, now| {
             let prefix = format!("o{slot}/").into_bytes();
             m.observe(now, slot, prefix.into(), Reach::Children);
@@ -47,7 +47,7 @@ fn observe_everywhere(w: &mut World) {
 
 fn sees_everything(w: &World) -> bool {
     let sees = |slot| w.nodes[0].observed.iter().any(|(s, ..)| *s == slot);
-    (1..=ONLOOKERS).all(sees)
+    (1..=OBSERVERS).all(sees)
 }
 
 /// Makes another cluster answer than the one that the session knows.

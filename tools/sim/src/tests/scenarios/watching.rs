@@ -232,7 +232,7 @@ fn store_exchanged_during_a_grant_grants_no_second_lease() {
 }
 
 #[test]
-fn an_onlooker_sees_the_present_and_every_change_in_order() {
+fn an_observer_sees_the_present_and_every_change_in_order() {
     let mut w = World::new(3, 1);
     w.observe(2);
     w.run(ms(20));
@@ -251,7 +251,7 @@ fn an_onlooker_sees_the_present_and_every_change_in_order() {
 }
 
 #[test]
-fn an_onlooker_whose_stream_is_stalled_notices_it_without_a_lease() {
+fn an_observer_whose_stream_is_stalled_notices_it_without_a_lease() {
     let mut w = World::new(2, 1);
     w.observe(1);
     w.campaign(0);

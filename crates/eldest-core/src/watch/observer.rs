@@ -14,7 +14,7 @@ use crate::time::Time;
 
 /// An observer, without a candidate.
 #[derive(Debug, Clone)]
-pub struct Onlooker {
+pub struct Observer {
     slot: SlotId,
     prefix: Arc<[u8]>,
     reach: Reach,
@@ -27,11 +27,11 @@ pub struct Onlooker {
     complete: Completeness,
 }
 
-impl Onlooker {
+impl Observer {
     pub(crate) fn new(slot: SlotId, prefix: Arc<[u8]>, reach: Reach, now: Time) -> Self {
         Self {
             slot,
-            view: PrefixView::onlooker(Arc::clone(&prefix), reach),
+            view: PrefixView::observer(Arc::clone(&prefix), reach),
             prefix,
             reach,
             failures: 0,
@@ -41,22 +41,22 @@ impl Onlooker {
         }
     }
 
-    /// Returns the prefix that the onlooker watches.
+    /// Returns the prefix that the observer watches.
     pub(crate) fn prefix(&self) -> &Arc<[u8]> {
         &self.prefix
     }
 
-    /// Returns true if the onlooker has seen every change, unless the stream is behind.
+    /// Returns true if the observer has seen every change, unless the stream is behind.
     pub(crate) fn is_synced(&self) -> bool {
         self.view.is_synced()
     }
 
-    /// Returns the keys that the onlooker has seen, while none is missing.
+    /// Returns the keys that the observer has seen, while none is missing.
     pub(crate) fn seen(&self) -> Option<&Roster> {
         self.view.is_synced().then(|| self.view.roster())
     }
 
-    /// Returns every watch of the onlooker.
+    /// Returns every watch of the observer.
     pub(crate) fn watchers(&self) -> Vec<WatchId> {
         self.view.watchers()
     }
@@ -194,7 +194,7 @@ impl Onlooker {
 
     /// Forgets the former reads, because another store answers now.
     pub(crate) fn store_changed(&mut self) {
-        self.view = PrefixView::onlooker(Arc::clone(&self.prefix), self.reach);
+        self.view = PrefixView::observer(Arc::clone(&self.prefix), self.reach);
         self.shown = 0;
     }
 }

@@ -8,7 +8,7 @@ use super::{PREFIX, Running, partitions, until_lost};
 use crate::common::{Result, SOON, in_memory, keys, options, session, soon};
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_see_the_owner_of_each_partition_and_its_address() -> Result {
+async fn observers_see_the_owner_of_each_partition_and_its_address() -> Result {
     let etcd = in_memory();
     let (_eye, seen) = partitions(&etcd, "eye", 8).await?;
     let map = seen.map().await?;
@@ -137,7 +137,7 @@ async fn invalid_partitions_are_refused_with_the_rule() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn onlookers_with_another_count_get_an_error_while_the_first_is_used() -> Result {
+async fn observers_with_another_count_get_an_error_while_the_first_is_used() -> Result {
     let etcd = in_memory();
     let (_a, first) = partitions(&etcd, "a", 8).await?;
     let (_eye, other) = partitions(&etcd, "eye", 16).await?;
