@@ -8,7 +8,7 @@ use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, together, words};
+use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together, words};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -50,6 +50,7 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     }
     imports::stage(stage)?;
     words::stage(stage)?;
+    terms::stage(stage)?;
     pages::stage(stage)?;
     proofs::stage(stage)?;
     runbooks::stage(stage)

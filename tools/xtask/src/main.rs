@@ -48,6 +48,7 @@ mod stages;
 mod suites;
 mod sweep;
 mod tally;
+mod terms;
 mod test;
 mod times;
 mod together;

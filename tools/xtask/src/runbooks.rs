@@ -51,7 +51,7 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
 
 /// Adds all Rust sources below a folder to the text.
 pub(crate) fn gather(folder: &Path, text: &mut String) -> Result<()> {
-    for file in words::sources(folder)? {
+    for file in words::files(folder, &["rs"])? {
         text.push_str(&fs::read_to_string(file)?);
     }
     Ok(())
