@@ -35,7 +35,7 @@ pub struct Runs;
 ///
 /// ```no_run
 /// # use eldest::{BoxError, Election, Following, Result};
-/// async fn stand(election: &Election, database: &str) -> Result<Option<()>> {
+/// async fn campaign(election: &Election, database: &str) -> Result<Option<()>> {
 ///     let check = || async move { if database.is_empty() { Err("gone") } else { Ok(()) } };
 ///     let (every, limit) = (std::time::Duration::from_secs(1), std::time::Duration::from_secs(5));
 ///     let runner = election.runner().health_check(every, limit, check);
@@ -55,7 +55,7 @@ pub struct Borrows;
 ///
 /// ```no_run
 /// # use eldest::{BoxError, Election, Result};
-/// async fn stand(election: &Election) -> Result<Option<()>> {
+/// async fn campaign(election: &Election) -> Result<Option<()>> {
 ///     let mut terms = 0;
 ///     election.run_mut(eldest::shutdown_signal(), async |leadership| {
 ///         terms += 1;
@@ -69,7 +69,7 @@ pub struct Borrows;
 ///
 /// ```compile_fail,E0277
 /// # use eldest::{BoxError, Election, Result};
-/// async fn stand(election: &Election) -> Result<Option<()>> {
+/// async fn campaign(election: &Election) -> Result<Option<()>> {
 ///     let mut terms = 0;
 ///     election.run(eldest::shutdown_signal(), async |leadership| {
 ///         terms += 1;
@@ -147,7 +147,7 @@ pub struct MayGrow;
 ///
 /// ```no_run
 /// #![deny(unused_must_use)]
-/// async fn stand(election: eldest::Election, group: eldest::Group) -> eldest::Result<()> {
+/// async fn campaign(election: eldest::Election, group: eldest::Group) -> eldest::Result<()> {
 ///     let _candidate = election.campaign().await?;
 ///     let _membership = group.join().await?;
 ///     Ok(())
@@ -156,7 +156,7 @@ pub struct MayGrow;
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
-/// async fn stand(election: eldest::Election) -> eldest::Result<()> {
+/// async fn campaign(election: eldest::Election) -> eldest::Result<()> {
 ///     election.campaign().await?;
 ///     Ok(())
 /// }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 /// A program whose work changes its captures.
 const PROGRAM: &str = "
-    pub async fn stand(election: &eldest::Election) -> eldest::Result<Option<()>> {
+    pub async fn campaign(election: &eldest::Election) -> eldest::Result<Option<()>> {
         let mut terms = 0;
         election.METHOD(eldest::shutdown_signal(), async |leadership: eldest::Leadership| {
             terms += 1;

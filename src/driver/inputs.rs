@@ -38,7 +38,7 @@ impl Driver {
                     if self
                         .standing
                         .get(&prefix)
-                        .is_some_and(|other| self.core.stands(*other))
+                        .is_some_and(|other| self.core.is_candidate(*other))
                     {
                         let error = Error::already_campaigning(&candidate.election);
                         candidate.refused(error);

@@ -153,7 +153,7 @@ impl Election {
         }
         withdrawn?;
         let after = self.roster().await?;
-        if stands(&after, &leader) {
+        if has_candidate(&after, &leader) {
             let within = order.within;
             return Err(not_obeyed(format!(
                 "{leader} did not step down within {within:?}, and the order was withdrawn: it may be a program of another \
@@ -202,7 +202,7 @@ impl Election {
             return Ok(());
         }
         let others = match roster.members().len() {
-            1 => "no other candidate stands".to_owned(),
+            1 => "there is no other candidate".to_owned(),
             _ => format!(
                 "the others are in evacuated data centres or have no lease: {}",
                 names(&roster.members()[1..])
@@ -219,7 +219,7 @@ impl Election {
         let mut observer = self.observe().await?;
         while let Some(roster) = observer.next().await {
             let roster = roster?;
-            if !stands(&roster, leader) {
+            if !has_candidate(&roster, leader) {
                 return Ok(roster);
             }
         }
@@ -227,7 +227,7 @@ impl Election {
     }
 }
 
-fn stands(roster: &Roster, candidate: &Member) -> bool {
+fn has_candidate(roster: &Roster, candidate: &Member) -> bool {
     let is_same = |member: &Member| {
         (member.key(), member.create_revision()) == (candidate.key(), candidate.create_revision())
     };

@@ -33,7 +33,7 @@ pub(crate) struct Proof {
 
 impl Proof {
     /// Holds while exactly this key is bound to the lease.
-    fn stands(&self) -> [Compare; 2] {
+    fn comparisons(&self) -> [Compare; 2] {
         is_under(self.key.as_bytes(), self.create_revision, self.lease)
     }
 }
@@ -181,7 +181,7 @@ impl Pool {
                 )
             });
         let txn = &Txn::new()
-            .when(proof.stands())
+            .when(proof.comparisons())
             .and_then(deletes.collect::<Vec<_>>());
         self.call(Lane::Lease, |client| async move {
             Ok(kv(&client).txn(txn.clone()).await?.succeeded())

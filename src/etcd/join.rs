@@ -57,7 +57,7 @@ impl Pool {
     async fn create(&self, joins: &[&Join], page: i64) -> Result<Vec<Found>, RequestError> {
         let mut all = self.create_first(joins, page).await?;
         for (join, found) in joins.iter().zip(&mut all) {
-            if found.may_stand_behind(join) {
+            if found.may_queue_behind(join) {
                 let behind = self.join_behind(join, page).await;
                 *found = behind.map_err(RequestError::after_sending)?;
             }
@@ -246,7 +246,7 @@ fn transaction(join: &Join, page: i64) -> Txn {
 impl Found {
     /// Returns `true` if a lock's key was not put though it may queue behind the keys found: it waits, and neither its
     /// own key of an earlier attempt nor a candidate of an election was among them.
-    fn may_stand_behind(&self, join: &Join) -> bool {
+    fn may_queue_behind(&self, join: &Join) -> bool {
         let admission = &join.admission;
         let bars = |key: &[u8], value: &[u8]| *key == *join.key || is_elected(value);
         let waits = admission.only_locks && admission.none_after.is_none();

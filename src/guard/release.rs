@@ -128,7 +128,7 @@ impl Dead<'_> {
             Release::Unproven => {
                 tracing::warn!(
                     target: "eldest::guard", identity, lease,
-                    "the process of a session is dead: its proof no longer stands under the lease, so no key is deleted"
+                    "the process of a session is dead: its proof is no longer bound to the lease, so no key is deleted"
                 );
             }
             Release::Released { outside } => {

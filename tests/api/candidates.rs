@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, OnPort, Result, SOON, WHILE, elected, in_memory, join_election, keys, only_key, options,
-    session, short, soon, stands, status, stays,
+    Key, OnPort, Result, SOON, WHILE, elected, in_memory, join_election, key_exists, keys,
+    only_key, options, session, short, soon, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
 use eldest_testing::{Proxy, eventually};
@@ -23,15 +23,13 @@ async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
 }
 
 /// Waits until the identity has a key younger than `created`.
-async fn stands_again(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
-    Ok(
-        eventually(SOON, format!("{identity} stands again"), async || {
-            key_of(client, identity)
-                .await
-                .filter(|key| key.created > created)
-        })
-        .await?,
-    )
+async fn await_rejoin(client: &mut Client, identity: &str, created: i64) -> Result<Key> {
+    Ok(eventually(SOON, format!("{identity} rejoins"), async || {
+        key_of(client, identity)
+            .await
+            .filter(|key| key.created > created)
+    })
+    .await?)
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,7 +107,10 @@ async fn dropped_waits_lose_neither_place_nor_victory() -> Result {
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let created = key_of(&mut client, "b").await.expect("b stands").created;
+    let created = key_of(&mut client, "b")
+        .await
+        .expect("b is a candidate")
+        .created;
     for _ in 0..100 {
         let waiting = tokio::time::timeout(Duration::from_micros(200), b.elected()).await;
         assert!(waiting.is_err(), "a leads");
@@ -272,7 +273,7 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
     );
     stays(WHILE, "the second one leads", async || {
         leadership.lost_reason().is_none()
-            && stands(&mut client, leadership.key(), leadership.fencing_token()).await
+            && key_exists(&mut client, leadership.key(), leadership.fencing_token()).await
     })
     .await
 }
@@ -305,7 +306,7 @@ async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let place = key_of(&mut client, "b").await.expect("b stands");
+    let place = key_of(&mut client, "b").await.expect("b is a candidate");
     soon("proclaim", b.proclaim("b2")).await?;
     let key = key_of(&mut client, "b2").await.expect("proclaimed");
     assert_eq!(
@@ -315,7 +316,7 @@ async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     );
 
     client.delete(key.path, None).await?;
-    let again = stands_again(&mut client, "b2", key.created).await?;
+    let again = await_rejoin(&mut client, "b2", key.created).await?;
     drop(first);
     let leadership = elected(&mut b).await?;
     assert_eq!(leadership.fencing_token(), again.created);
@@ -334,7 +335,7 @@ async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     assert_eq!(error.kind(), ErrorKind::LeadershipLost);
     soon("proclaim", b.proclaim("b5")).await?;
     drop(leadership);
-    stands_again(&mut client, "b5", key.created).await?;
+    await_rejoin(&mut client, "b5", key.created).await?;
     Ok(())
 }
 
@@ -347,7 +348,10 @@ async fn a_waiting_candidate_keeps_its_place_longer_than_the_ttl() -> Result {
     let first = elected(&mut a).await?;
     let session = etcd.session(short("b")).await?;
     let mut b = soon("campaign", session.election("e")?.campaign()).await?;
-    let created = key_of(&mut client, "b").await.expect("b stands").created;
+    let created = key_of(&mut client, "b")
+        .await
+        .expect("b is a candidate")
+        .created;
     stays(Duration::from_secs(7), "b keeps its place", async || {
         key_of(&mut client, "b")
             .await
@@ -413,9 +417,9 @@ async fn loses_its_key_while_waiting(operator: Operator) -> Result {
     let first = elected(&mut a).await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let (_c, _, mut c) = join_election(&etcd, "c").await?;
-    let old = key_of(&mut client, "b").await.expect("b stands");
+    let old = key_of(&mut client, "b").await.expect("b is a candidate");
     operator.act(&mut client, &old).await?;
-    let new = stands_again(&mut client, "b", old.created).await?;
+    let new = await_rejoin(&mut client, "b", old.created).await?;
     assert_eq!(
         new.lease == old.lease,
         !matches!(operator, Operator::RevokesLease)
@@ -440,7 +444,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let first = elected(&mut a).await?;
-    let old = key_of(&mut client, "a").await.expect("a stands");
+    let old = key_of(&mut client, "a").await.expect("a is a candidate");
     operator.act(&mut client, &old).await?;
     soon("the token", first.lost().cancelled()).await;
     let reason = first.lost_reason().expect("there is one");
@@ -465,7 +469,7 @@ async fn loses_its_key_while_leading(operator: Operator, reasons: &[LostReason])
         })
         .await?;
         drop(first);
-        let new = stands_again(&mut client, "a", old.created).await?;
+        let new = await_rejoin(&mut client, "a", old.created).await?;
         status(&a, |s| *s == behind(1)).await?;
         drop(second);
         let again = elected(&mut a).await?;

@@ -182,7 +182,7 @@ pub(crate) async fn only_key(client: &mut Client, prefix: &str) -> Key {
 }
 
 /// Returns true if exactly the key of a term exists, not a later one of that name.
-pub(crate) async fn stands(client: &mut Client, key: &[u8], created: i64) -> bool {
+pub(crate) async fn key_exists(client: &mut Client, key: &[u8], created: i64) -> bool {
     let answer = client.get(key, None).await.expect("etcd answers");
     answer
         .kvs()
@@ -253,8 +253,8 @@ impl Drop for Probe {
                 true
             })
         };
-        let stood = std::thread::spawn(look).join().expect("no panic");
-        self.seen.lock().expect("no panic").push(stood);
+        let exists = std::thread::spawn(look).join().expect("no panic");
+        self.seen.lock().expect("no panic").push(exists);
     }
 }
 

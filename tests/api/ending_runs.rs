@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, join_election, keys,
-    nothing_under, session, short, soon, stands, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, join_election,
+    key_exists, keys, nothing_under, session, short, soon, status, stays, until_lost,
 };
 use crate::running::Broken;
 use eldest::{CancellationToken, EndReason, ErrorKind, Leadership, LostReason, Status};
@@ -54,17 +54,17 @@ async fn shutdown_notifies_and_awaits_the_work_before_the_key_goes() -> Result {
     assert_eq!(reason, Some(Some(LostReason::Shutdown)));
     stays(
         WHILE,
-        "the key stands while the work winds up",
+        "the key exists while the work winds up",
         async || {
             term.is_valid()
-                && stands(&mut client, term.key(), term.fencing_token()).await
+                && key_exists(&mut client, term.key(), term.fencing_token()).await
                 && !running.task.is_finished()
         },
     )
     .await?;
     finish.cancel();
     running.end().await?;
-    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    assert!(!key_exists(&mut client, term.key(), term.fencing_token()).await);
     assert!(!term.is_valid());
     Ok(())
 }
@@ -78,7 +78,7 @@ async fn shutdown_while_waiting_leaves_the_queue() -> Result {
     let b = session(&etcd, "b").await?;
     let election = b.election("e")?;
     let running = Running::start(&election, until_lost);
-    eventually(SOON, "b stands", async || {
+    eventually(SOON, "b is a candidate", async || {
         (keys(&mut client, "eldest/").await.len() == 2).then_some(())
     })
     .await?;
@@ -122,7 +122,7 @@ async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Resu
     );
     running.end().await?;
     assert!(!term.is_valid());
-    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    assert!(!key_exists(&mut client, term.key(), term.fencing_token()).await);
     // The session and its lease live on.
     let mut again = soon("campaign", session.election("e")?.campaign()).await?;
     assert!(elected(&mut again).await?.is_valid());
@@ -191,7 +191,7 @@ async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
     assert_eq!(
         *seen.lock().expect("no panic"),
         [true],
-        "the key stood while the work was dropped"
+        "the key existed while the work was dropped"
     );
     Ok(())
 }
@@ -230,8 +230,8 @@ async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Re
         }
     });
     let term = running.term().await;
-    stays(WHILE, "the key stands while the work runs", async || {
-        term.is_valid() && stands(&mut client, term.key(), term.fencing_token()).await
+    stays(WHILE, "the key exists while the work runs", async || {
+        term.is_valid() && key_exists(&mut client, term.key(), term.fencing_token()).await
     })
     .await?;
     finish.cancel();
@@ -245,7 +245,9 @@ async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
     let etcd = in_memory();
     let (_a, election, candidate) = join_election(&etcd, "a").await?;
     let run = election.run(CancellationToken::new(), until_lost);
-    let error = soon("run", run).await.expect_err("it stands already");
+    let error = soon("run", run)
+        .await
+        .expect_err("it is a candidate already");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
     status(&candidate, |s| matches!(s, Status::Leading { .. })).await?;
     Ok(())

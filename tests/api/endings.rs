@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, join_election, only_key, options, short, soon,
-    stands, status,
+    OnPort, Result, SOON, elected, in_memory, join_election, key_exists, only_key, options, short,
+    soon, status,
 };
 use eldest::{ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -96,7 +96,7 @@ async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Res
     })
     .await?;
     assert!(
-        stands(&mut client, leadership.key(), leadership.fencing_token()).await,
+        key_exists(&mut client, leadership.key(), leadership.fencing_token()).await,
         "before the key goes"
     );
     assert_eq!(leadership.valid_until().time_left(), Duration::ZERO);
@@ -234,7 +234,7 @@ async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
     soon("resign", leadership.resign()).await?;
-    assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    assert!(!key_exists(&mut client, leadership.key(), leadership.fencing_token()).await);
     assert_eq!(leadership.lost_reason(), Some(LostReason::Resigned));
     assert!(leadership.lost().is_cancelled() && !leadership.is_valid());
     soon("resign again", leadership.resign()).await?;
@@ -264,10 +264,10 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
         "it is not forgotten"
     );
     assert!(!leadership.is_valid());
-    assert!(stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    assert!(key_exists(&mut client, leadership.key(), leadership.fencing_token()).await);
     proxy.heal();
     soon("resign", leadership.resign()).await?;
-    assert!(!stands(&mut client, leadership.key(), leadership.fencing_token()).await);
+    assert!(!key_exists(&mut client, leadership.key(), leadership.fencing_token()).await);
     Ok(())
 }
 

@@ -278,7 +278,7 @@ async fn the_data_centre_of_the_options_is_announced() -> Result {
     let a = Session::connect([endpoint], options("a").data_center("dc1")).await?;
     let election = a.election("e")?;
     let _candidate = soon("campaign", election.campaign()).await?;
-    let leader = election.leader().await?.expect("one stands");
+    let leader = election.leader().await?.expect("one is a candidate");
     assert_eq!(leader.announcement().data_center(), Some("dc1"));
     let error = a.evacuate("").await.expect_err("no name");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

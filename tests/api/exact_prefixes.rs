@@ -54,7 +54,7 @@ async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> 
     let _candidate = soon("campaign", a.election("x")?.campaign()).await?;
     let exact = a.election_at("eldest/x")?;
     assert_eq!((exact.name(), exact.prefix()), ("x", "eldest/x/"));
-    let error = exact.campaign().await.expect_err("it stands");
+    let error = exact.campaign().await.expect_err("it is a candidate");
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
     assert_ne!(exact.status(), Status::Idle);
     Ok(())

@@ -112,7 +112,7 @@ async fn a_node_that_rejoins_waits_a_growing_pause_and_another_leads_meanwhile()
     // Another node leads during the pause, and the failed one waits behind it.
     let (_b, _, mut of_b) = join_election(&etcd, "b").await?;
     let between = elected(&mut of_b).await?;
-    eventually(SOON, "it stands behind", async || {
+    eventually(SOON, "it queues behind", async || {
         let roster = a.election("e").ok()?.roster().await.ok()?;
         (roster.members().len() == 2).then_some(())
     })
@@ -171,8 +171,8 @@ async fn a_follower_that_fails_leaves_or_rejoins_as_a_leader_does() -> Result {
                 let call = called.fetch_add(1, Ordering::SeqCst);
                 let mut status = waiting.subscribe();
                 async move {
-                    let stands = |status: &Status| matches!(status, Status::Waiting { .. });
-                    status.wait_for(stands).await?;
+                    let is_candidate = |status: &Status| matches!(status, Status::Waiting { .. });
+                    status.wait_for(is_candidate).await?;
                     if call < 2 {
                         return Err(Broken(1).into());
                     }

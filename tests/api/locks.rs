@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, foreign, held, identities, in_memory, keys, leases,
-    nothing_under, only_key, options, queue_of, revision, session, soon, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, foreign, held, identities, in_memory, key_exists, keys,
+    leases, nothing_under, only_key, options, queue_of, revision, session, soon, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, LostReason, Op, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -217,7 +217,7 @@ async fn dropped_wait_leaves_no_key_and_frees_its_place() -> Result {
     queue_of(&mut client, PREFIX, 2).await?;
     given_up.abort();
     queue_of(&mut client, PREFIX, 1).await?;
-    assert!(stands(&mut client, guard.key(), guard.fencing_token()).await);
+    assert!(key_exists(&mut client, guard.key(), guard.fencing_token()).await);
     // A wait within the session has no key to delete, and does not keep the turn.
     let local = waiting(&first);
     tokio::task::yield_now().await;
@@ -305,7 +305,7 @@ async fn trying_is_one_transaction_that_writes_only_if_the_lock_is_free() -> Res
 
     let before = (revision(&mut client).await?, etcd.metric(txns).await);
     let guard = soon("an answer", first.try_acquire()).await?;
-    let guard = guard.expect("nobody stands");
+    let guard = guard.expect("no candidate");
     assert!(guard.is_valid());
     assert_eq!(guard.fencing_token(), before.0 + 1, "one write");
     let sent = etcd.metric(txns).await;
@@ -414,7 +414,7 @@ async fn a_lock_is_lost_with_its_lease_and_its_release_is_harmless() -> Result {
     assert!(!client.txn(unguarded).await?.succeeded(), "stale");
     assert!(!of_session.is_finished());
     soon("release", old.release()).await?;
-    assert!(stands(&mut client, new.key(), new.fencing_token()).await);
+    assert!(key_exists(&mut client, new.key(), new.fencing_token()).await);
     assert!(new.is_valid());
     new.txn([Op::put("x", "new")]).await?;
     queue_of(&mut client, PREFIX, 2).await?;

@@ -188,7 +188,7 @@ async fn joins_with_a_lost_shared_answer_leave_no_orphan() -> Result {
     .await?;
     stays(
         WHILE,
-        "each leads by its key, and nothing else stands",
+        "each leads by its key, and no other key exists",
         async || {
             let keys = keys(&mut client, "eldest/many/").await;
             let held = |key: &crate::common::Key| {

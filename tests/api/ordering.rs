@@ -27,9 +27,9 @@ async fn join_election(
         Ok::<_, BoxError>(())
     });
     let mut joined = election.subscribe();
-    let stands =
+    let is_candidate =
         |status: &Status| matches!(status, Status::Leading { .. } | Status::Waiting { .. });
-    soon("joins", joined.wait_for(stands)).await?;
+    soon("joins", joined.wait_for(is_candidate)).await?;
     drop(joined);
     Ok((session, election, run))
 }
@@ -75,7 +75,7 @@ async fn impossible_order_fails_with_the_reason_and_changes_nothing() -> Result 
     let (_a, of_a, _run_a) = join_election(&etcd, "a").await?;
     refused(
         StepDown::new(),
-        "nobody else could: no other candidate stands",
+        "nobody else could: there is no other candidate",
     )
     .await;
     let away = Announcement::default().with_data_center("dc1");

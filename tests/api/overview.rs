@@ -118,7 +118,10 @@ async fn the_rest_of_a_lease_is_reported_until_it_is_gone() -> Result {
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
     let mut candidate = a.election("e")?.campaign().await?;
     let leader = b.election("e")?.leader().await?.ok_or("a leader")?;
-    let time = b.lease_time(leader.lease_id()).await?.ok_or("it stands")?;
+    let time = b
+        .lease_time(leader.lease_id())
+        .await?
+        .ok_or("it is a candidate")?;
     assert_eq!(time.granted(), Duration::from_secs(60));
     assert!(
         time.left() <= time.granted() && time.left() > Duration::from_secs(20),
@@ -177,7 +180,7 @@ async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
         let leader = observer.election("e").ok()?.leader().await.ok()??;
         (leader.create_revision() > seen.create_revision()).then_some(leader)
     };
-    let again = eventually(SOON, "it stands again", again).await?;
+    let again = eventually(SOON, "it rejoins", again).await?;
     assert_eq!(again.key(), seen.key(), "the same path");
     assert!(!evict(&observer, &seen).await?, "that one has gone");
     assert_eq!(keys(&mut client, "eldest/e/").await.len(), 1);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{
-    Result, Running, SOON, WHILE, elected, in_memory, join_election, keys, session, soon, stands,
-    stays, until_lost,
+    Result, Running, SOON, WHILE, elected, in_memory, join_election, key_exists, keys, session,
+    soon, stays, until_lost,
 };
 use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
 use eldest_testing::eventually;
@@ -33,7 +33,7 @@ async fn work_runs_while_leading_and_never_while_waiting() -> Result {
     let first = elected(&mut a).await?;
     let b = session(&etcd, "b").await?;
     let mut running = Running::start(&b.election("e")?, until_lost);
-    eventually(SOON, "b stands", async || {
+    eventually(SOON, "b is a candidate", async || {
         let roster = b.election("e").ok()?.roster().await.ok()?;
         (roster.members().len() == 2).then_some(())
     })
@@ -173,13 +173,14 @@ async fn resigning_from_outside_ends_leading_and_waiting_runs() -> Result {
     let (leads, waits) = (a.election("e")?, b.election("e")?);
     soon("nothing to resign", leads.resign()).await?;
     let (report, mut reported) = mpsc::unbounded_channel();
-    let looks = client.clone();
+    let reader = client.clone();
     let mut leader = Running::start(&leads, move |leadership| {
-        let (report, mut looks) = (report.clone(), looks.clone());
+        let (report, mut reader) = (report.clone(), reader.clone());
         async move {
             leadership.lost().cancelled().await;
-            let stood = stands(&mut looks, leadership.key(), leadership.fencing_token()).await;
-            Ok(report.send(stood)?)
+            let exists =
+                key_exists(&mut reader, leadership.key(), leadership.fencing_token()).await;
+            Ok(report.send(exists)?)
         }
     });
     let term = leader.term().await;
@@ -195,7 +196,7 @@ async fn resigning_from_outside_ends_leading_and_waiting_runs() -> Result {
     assert_eq!(
         reported.recv().await,
         Some(true),
-        "the key stood until the work had ended"
+        "the key existed until the work had ended"
     );
     assert!(!leads.is_leader());
     assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
@@ -328,7 +329,7 @@ async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
     let term = running.term().await;
     running.shutdown.cancel();
     running.end().await?;
-    assert!(!stands(&mut client, term.key(), term.fencing_token()).await);
+    assert!(!key_exists(&mut client, term.key(), term.fencing_token()).await);
     Ok(())
 }
 
@@ -343,7 +344,7 @@ async fn former_leader_rejoins_behind_the_waiting_candidates() -> Result {
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
     client.delete(first.key(), None).await?;
     let second = elected(&mut b).await?;
-    eventually(SOON, "a stands again", async || {
+    eventually(SOON, "a rejoins", async || {
         (keys(&mut client, "eldest/").await.len() == 2).then_some(())
     })
     .await?;

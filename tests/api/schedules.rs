@@ -169,7 +169,7 @@ async fn two(
     let a = Node::start(etcd, "a", &wall, &rules).await?;
     recorded(&mut client, 100, "finished").await?;
     let b = Node::start(etcd, "b", &wall, &rules).await?;
-    eventually(SOON, "b stands", async || {
+    eventually(SOON, "b is a candidate", async || {
         (keys(&mut client, "eldest/e/").await.len() == 2).then_some(())
     })
     .await?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, held, identities, in_memory, keys, nothing_under, options,
-    queue_of, revision, session, soon, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, held, identities, in_memory, key_exists, keys,
+    nothing_under, options, queue_of, revision, session, soon, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
 use eldest_testing::{Etcd, Proxy, eventually};
@@ -77,7 +77,7 @@ async fn each_permit_of_a_session_has_a_key_of_its_own() -> Result {
         assert_eq!(key.lease, keys[0].lease);
     }
     for permit in permits {
-        assert!(stands(&mut client, permit.key(), permit.fencing_token()).await);
+        assert!(key_exists(&mut client, permit.key(), permit.fencing_token()).await);
         assert!(permit.is_valid());
     }
     Ok(())

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, keys, leases,
-    nothing_under, options, session, short, soon, stands, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, key_exists, keys,
+    leases, nothing_under, options, session, short, soon, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
@@ -337,8 +337,8 @@ async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
     let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
     stays(
         WHILE,
-        "the key stands while the work winds up",
-        async || stands(&mut client, &key, token).await && !closing.is_finished(),
+        "the key exists while the work winds up",
+        async || key_exists(&mut client, &key, token).await && !closing.is_finished(),
     )
     .await?;
     assert!(leadership.is_valid(), "work may end in peace");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, Store, WHILE, foreign, held, in_memory, keys, nothing_under, queue_of, session, soon,
-    stands, stays,
+    Result, Store, WHILE, foreign, held, in_memory, key_exists, keys, nothing_under, queue_of,
+    session, soon, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, Op, Session};
 use tokio::task::JoinHandle;
@@ -152,7 +152,7 @@ async fn a_reader_without_its_key_is_fenced_and_the_others_continue() -> Result 
     let refused = [ErrorKind::LeadershipLost, ErrorKind::FenceLost];
     assert!(refused.contains(&error.kind()), "{error}");
     assert!(two.is_valid());
-    assert!(stands(&mut client, two.key(), two.fencing_token()).await);
+    assert!(key_exists(&mut client, two.key(), two.fencing_token()).await);
     two.txn([Op::put("data", "two")]).await?;
     assert_eq!(keys(&mut client, "data").await[0].value, "two");
     Ok(())

@@ -356,7 +356,7 @@ async fn announcement_survives_a_stall() -> Result {
         }
     });
     let first = running.term().await;
-    let second = eventually(SOON, "it stands again", async || {
+    let second = eventually(SOON, "it rejoins", async || {
         let own = keys(&mut client, "eldest/").await.pop()?;
         (own.created > first.fencing_token()).then_some(own)
     })

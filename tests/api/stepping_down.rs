@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Probe, Result, Running, WHILE, elected, in_memory, join_election, keys, options, queue,
-    session, soon, stands, stays, until_lost,
+    OnPort, Probe, Result, Running, WHILE, elected, in_memory, join_election, key_exists, keys,
+    options, queue, session, soon, stays, until_lost,
 };
 use eldest::{CancellationToken, ErrorKind, LostReason, Session};
 use eldest_testing::{Etcd, Proxy};
@@ -39,7 +39,7 @@ async fn step_down_returns_once_the_key_is_gone_and_is_repeatable() -> Result {
     let first = elected(&mut a).await?;
     soon("step down", first.step_down()).await?;
     let (key, created) = (first.key().to_vec(), first.fencing_token());
-    assert!(!stands(&mut client, &key, created).await);
+    assert!(!key_exists(&mut client, &key, created).await);
     let second = elected(&mut a).await?;
     soon("again", first.step_down()).await?;
     let error = soon("resign", first.resign()).await.expect_err("too late");

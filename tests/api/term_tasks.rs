@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, elected, in_memory, join_election, nothing_under, options,
-    soon, stands, stays,
+    Probe, Result, SOON, Store, WHILE, elected, in_memory, join_election, key_exists,
+    nothing_under, options, soon, stays,
 };
 use eldest::{ErrorKind, Leadership, LostReason};
 use eldest_testing::{Etcd, eventually};
@@ -40,8 +40,8 @@ async fn tasks_of_the_term_are_joined_before_the_key_goes() -> Result {
             }
         });
         soon("the task is notified", hears).await?;
-        stays(WHILE, "the key stands while the task runs", async || {
-            stands(&mut client, term.key(), term.fencing_token()).await
+        stays(WHILE, "the key exists while the task runs", async || {
+            key_exists(&mut client, term.key(), term.fencing_token()).await
         })
         .await?;
         finish.send(()).expect("the task waits");
@@ -70,7 +70,7 @@ async fn tasks_that_ignore_the_token_are_dropped_at_the_frozen_deadline() -> Res
     let begun = Instant::now();
     drop(leadership);
     eventually(SOON, "the key goes", async || {
-        (!stands(&mut client, &key, token).await).then_some(())
+        (!key_exists(&mut client, &key, token).await).then_some(())
     })
     .await?;
     assert!(
@@ -223,7 +223,7 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
         soon("the service stops", stopping).await?;
         let mut client = etcd.client().await;
         stays(WHILE, "the key stands", async || {
-            stands(&mut client, term.key(), term.fencing_token()).await
+            key_exists(&mut client, term.key(), term.fencing_token()).await
         })
         .await?;
         says.send(()).expect("it is awaited");

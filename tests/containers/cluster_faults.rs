@@ -58,7 +58,7 @@ async fn kill(lab: &Lab, members: &[usize], name: &str) -> Result<Duration> {
 async fn after_the_outage(lab: Lab, old: &Leads, stood: &[Key]) -> Result {
     let led = lab.one_leads(TAKEOVER).await?;
     assert!(led.token > old.token);
-    lab.all_stand().await?;
+    lab.await_all_candidates().await?;
     let keys = lab.keys().await?;
     let kept = |node: &str| {
         stood

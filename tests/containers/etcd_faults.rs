@@ -86,7 +86,7 @@ async fn etcd_leader_stopped_longer_than_the_ttl_makes_no_second_leader() -> Res
     })
     .await?;
     lab.healed("etcd's leader stopped");
-    lab.all_stand().await?;
+    lab.await_all_candidates().await?;
     lab.judge(3, 1).await?;
     Ok(())
 }
@@ -105,7 +105,7 @@ async fn isolated_leader_of_etcd_is_not_trusted_by_its_clients() -> Result {
     assert!(lab.members[alone].id().await? != 0);
     lab.members[alone].control.heal().await?;
     lab.healed(name);
-    lab.all_stand().await?;
+    lab.await_all_candidates().await?;
     lab.judge(3, 1).await?;
     Ok(())
 }

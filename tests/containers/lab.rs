@@ -137,7 +137,7 @@ impl Lab {
         for name in NODES {
             let node = lab.node(name, leader).await?;
             lab.nodes.push(node);
-            lab.stands(name).await?;
+            lab.await_candidate(name).await?;
         }
         let first = lab.leads(NODES[0], SOON).await?;
         assert_eq!(first.token, lab.keys().await?[0].create_revision);
@@ -361,7 +361,7 @@ impl Lab {
         Ok(led)
     }
 
-    async fn stands(&self, name: &str) -> Result {
+    async fn await_candidate(&self, name: &str) -> Result {
         Ok(eventually(SOON, format!("{name} stands"), async || {
             let keys = self.keys().await.ok()?;
             keys.iter().any(|key| key.node == name).then_some(())
@@ -491,9 +491,9 @@ impl Lab {
     }
 
     /// Waits until all nodes are in the queue, in any order.
-    pub(crate) async fn all_stand(&self) -> Result {
+    pub(crate) async fn await_all_candidates(&self) -> Result {
         for name in NODES {
-            self.stands(name).await?;
+            self.await_candidate(name).await?;
         }
         Ok(())
     }

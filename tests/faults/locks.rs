@@ -23,7 +23,7 @@ async fn a_holder_that_loses_etcd(name: &str, fault: impl FnOnce(&Proxy)) -> Res
     let guard = ours.acquire().await?;
     let first = stage.elected("a", &guard);
     let next = tokio::spawn(async move { theirs.acquire().await });
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
 
     stage.fault("a", name);
     fault(&proxy);

@@ -44,7 +44,7 @@ async fn replaces_every_member(
 ) -> Result {
     let [a, b] = nodes;
     let led = a.elected(SOON).await?;
-    let waits = stage.stands("b").await?;
+    let waits = stage.await_candidate("b").await?;
     for index in 0..3 {
         let before = cluster.endpoints();
         let fault = format!("member {index} replaced");
@@ -65,7 +65,7 @@ async fn replaces_every_member(
     }
     assert_eq!(a.leads().map(|now| now.token()), Some(led.token()));
     assert_eq!((a.terms().len(), b.terms().len()), (1, 0));
-    assert_eq!(stage.stands("b").await?, waits, "the same key");
+    assert_eq!(stage.await_candidate("b").await?, waits, "the same key");
     Ok(())
 }
 
@@ -73,7 +73,7 @@ async fn node(stage: &Stage, endpoints: &[String], options: SessionOptions) -> R
     let session = Session::connect(endpoints, options).await?;
     let name = session.identity().to_owned();
     let node = Node::of(stage, session, Work::UntilLost)?;
-    stage.stands(&name).await?;
+    stage.await_candidate(&name).await?;
     Ok(node)
 }
 

@@ -179,7 +179,7 @@ async fn a_key_deleted_and_created_again(same_lease: bool, away: bool) -> Result
     let a = stage.node("a", &[proxy.endpoint()]).await?;
     let b = stage.node("b", &[etcd.endpoint()]).await?;
     let led = a.elected(SOON).await?;
-    let own = stage.stands("a").await?;
+    let own = stage.await_candidate("a").await?;
 
     stage.fault("a", "key exchanged");
     stage.deletes(led.token());

@@ -68,7 +68,7 @@ fn samples(file: &Path) -> Result<Vec<(Duration, bool)>> {
 
 /// Waits until the other process leads and has checked its term.
 async fn works(stage: &Stage, file: &Path) -> Result {
-    stage.stands("p").await?;
+    stage.await_candidate("p").await?;
     eventually(SOON, "it works", async || {
         samples(file).ok().filter(|seen| !seen.is_empty())
     })
@@ -170,7 +170,7 @@ async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result
         &format!("{} {} {GOES_ON}", etcd.endpoint(), file.display()),
     )?;
     works(&stage, &file).await?;
-    let own = stage.stands("p").await?;
+    let own = stage.await_candidate("p").await?;
     let deleted = stage.now();
     stage.client.clone().delete(own.path, None).await?;
     let status = eventually(LONG_TTL, "it ends", async || {

@@ -150,7 +150,7 @@ async fn process_stopped_longer_than_the_ttl_fails_its_first_check() -> Result {
     let arguments = format!("{} {}", etcd.endpoint(), file.display());
     let child = Process::start(STOPPED, &arguments)?;
     stage.expect("p");
-    let own = stage.stands("p").await?;
+    let own = stage.await_candidate("p").await?;
     let token = own.create_revision;
     let answered = async |since| answered(&file, since).await;
     answered(Duration::ZERO).await?;

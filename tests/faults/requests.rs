@@ -35,7 +35,7 @@ impl Warm {
 
 /// etcd registers `b`, and `b` never receives the answer.
 async fn loses_the_answer_to_its_join(stage: &Stage, proxy: &Proxy) -> Result<Key> {
-    let registered = stage.stands("b").await?;
+    let registered = stage.await_candidate("b").await?;
     proxy.drop_connections();
     proxy.heal();
     Ok(registered)
@@ -87,7 +87,7 @@ async fn campaign_abandoned_before_its_answer_leaves_no_key() -> Result {
         proxy.hold_responses();
         let election = warm.session.election(ELECTION)?;
         let campaign = tokio::spawn(async move { election.campaign().await.map(drop) });
-        stage.stands("b").await?;
+        stage.await_candidate("b").await?;
         campaign.abort();
         assert!(campaign.await.is_err_and(|e| e.is_cancelled()));
         if lost {
@@ -180,7 +180,7 @@ async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
     let mut arrived = 0.0;
     for _ in 0..ROUNDS {
         let (candidate, leadership) = leads(&stage, &warm.session).await?;
-        let old = stage.stands("a").await?;
+        let old = stage.await_candidate("a").await?;
         let stuck = proxy.open_connections();
         for connection in &stuck {
             proxy.hold_connection(*connection);
@@ -189,7 +189,7 @@ async fn a_delete_that_arrives_late_never_hits_a_newer_key() -> Result {
         drop((leadership, candidate));
         stage.queue(&[], SOON).await?;
         let (candidate, leadership) = leads(&stage, &warm.session).await?;
-        let new = stage.stands("a").await?;
+        let new = stage.await_candidate("a").await?;
         assert_eq!(
             (&new.path, new.lease),
             (&old.path, old.lease),

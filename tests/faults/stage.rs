@@ -120,7 +120,7 @@ impl Stage {
     /// Starts a node that runs for as long as the test. The node is in the election when this returns.
     pub(crate) async fn node<E: AsRef<str>>(&self, name: &str, endpoints: &[E]) -> Result<Node> {
         let node = Node::start(self, name, endpoints).await?;
-        self.stands(name).await?;
+        self.await_candidate(name).await?;
         Ok(node)
     }
 
@@ -128,7 +128,7 @@ impl Stage {
     pub(crate) async fn patient_node(&self, name: &str, endpoints: &[String]) -> Result<Node> {
         let session = Session::connect(endpoints, patient_options(name, self.ttl)).await?;
         let node = Node::of(self, session, Work::UntilLost)?;
-        self.stands(name).await?;
+        self.await_candidate(name).await?;
         Ok(node)
     }
 
@@ -136,11 +136,11 @@ impl Stage {
     pub(crate) async fn stubborn_node(&self, name: &str, endpoint: &str) -> Result<Node> {
         let session = Session::connect([endpoint], options(name, self.ttl)).await?;
         let node = Node::of(self, session, Work::UntilInvalid)?;
-        self.stands(name).await?;
+        self.await_candidate(name).await?;
         Ok(node)
     }
 
-    pub(crate) async fn stands(&self, name: &str) -> Result<Key> {
+    pub(crate) async fn await_candidate(&self, name: &str) -> Result<Key> {
         Ok(eventually(SOON, format!("{name} stands"), async || {
             self.keys()
                 .await

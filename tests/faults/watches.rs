@@ -27,7 +27,7 @@ async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result {
     let a = stage.node("a", &[etcd.endpoint()]).await?;
     let b = stage.node("b", &[proxy.endpoint()]).await?;
     a.elected(SOON).await?;
-    let own = stage.stands("b").await?;
+    let own = stage.await_candidate("b").await?;
     stage.fault("b", "watch stalled");
     stall_the_watch(&proxy);
     a.stop().await?;
@@ -58,7 +58,7 @@ async fn leader_with_a_stalled_watch_learns_by_renewal_of_its_deleted_key() -> R
     let a = stage.node("a", &[proxy.endpoint()]).await?;
     let b = stage.node("b", &[etcd.endpoint()]).await?;
     let led = a.elected(SOON).await?;
-    let own = stage.stands("a").await?;
+    let own = stage.await_candidate("a").await?;
     let before = led.deadline();
     eventually(
         SOON,
@@ -98,7 +98,7 @@ async fn a_node_that_was_away_during_a_compaction_reads_the_queue_again() -> Res
     let a = stage.node("a", &[etcd.endpoint()]).await?;
     let b = stage.node("b", &[etcd.endpoint()]).await?;
     let c = stage.node("c", &[proxy.endpoint()]).await?;
-    let own = stage.stands("c").await?;
+    let own = stage.await_candidate("c").await?;
     a.elected(SOON).await?;
     stage.fault("c", "cut");
     proxy.cut();

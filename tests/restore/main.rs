@@ -39,7 +39,7 @@ async fn put_back(etcd: &mut Etcd, backup: &tempfile::TempDir) -> Result {
 async fn revisions_of_a_watch_reveal_a_restored_folder() -> Result {
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(LONG_TTL, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let backup = back_up(&mut etcd).await?;
     // No renewal is due before the restore: only the watches reveal it. Each session has one for the election and one
     // for orders.
@@ -60,7 +60,7 @@ async fn candidate_younger_than_the_restored_folder_joins_only_a_few_times() -> 
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
     let backup = back_up(&mut etcd).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     stage.guests(3).await?;
     stage.renew().await?;
     put_back(&mut etcd, &backup).await?;
@@ -76,9 +76,9 @@ async fn restored_snapshot_ends_all_terms_and_all_candidates_rejoin() -> Result 
     };
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
-    stage.stands("c").await?;
+    stage.await_candidate("c").await?;
     stage.guests(3).await?;
     stage.renew().await?;
     snapshot.put_back(&mut etcd, &[]).await?;
@@ -106,11 +106,11 @@ async fn raft_term_reveals_a_snapshot_whose_revision_was_raised() -> Result {
     let mut etcd = backup::start().await?;
     grow_old(&mut etcd).await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     // The restore brings the key of `b` back, for as long as its lease lives.
     stage.leaves("b").await?;
-    stage.stands("c").await?;
+    stage.await_candidate("c").await?;
     stage.guests(3).await?;
     stage.renew().await?;
     let newest = revision(&mut etcd.client().await).await?;
@@ -129,9 +129,9 @@ async fn young_etcd_restored_with_a_raised_revision_has_one_leader() -> Result {
     };
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
-    stage.stands("c").await?;
+    stage.await_candidate("c").await?;
     snapshot.put_back(&mut etcd, &BUMP).await?;
     stage.settles(&etcd).await?;
     for name in ["a", "b", "c"] {
@@ -148,7 +148,7 @@ async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result
     };
     let mut etcd = backup::start().await?;
     let mut stage = Stage::begin(TTL * 2, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     stage.leaves("a").await?;
     let term = stage.leads("b").await?;
@@ -172,7 +172,7 @@ async fn restored_key_without_a_lease_blocks_its_election_until_deleted() -> Res
     let snapshot = Snapshot::take(&etcd, etcdutl).await?;
     client.delete(&*key, None).await?;
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     snapshot.put_back(&mut etcd, &BUMP).await?;
     let election = stage.node("b").election.clone();
     eventually(PATIENCE, "both stand behind the blocker", async || {
@@ -193,7 +193,7 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     let endpoints = cluster.endpoints();
     let behind = (cluster.leader().await + 1) % 3;
     let mut stage = Stage::begin(TTL, endpoints.clone()).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     let newest = revision(&mut Client::connect(&endpoints, None).await?).await?;
     let mut client = cluster.member(behind).client().await;
     eventually(PATIENCE, "the member has caught up", async || {
@@ -203,7 +203,7 @@ async fn member_that_fell_behind_and_makes_a_new_cluster_is_noticed() -> Result 
     })
     .await?;
     cluster.member(behind).kill();
-    stage.stands("c").await?;
+    stage.await_candidate("c").await?;
     stage.guests(3).await?;
     stage.renew().await?;
     for lost in (0..3).filter(|index| *index != behind) {
@@ -225,7 +225,7 @@ async fn endpoint_of_another_cluster_is_noticed_by_sessions_that_turn_to_it() ->
     let proxy = Proxy::start(other.address()).await?;
     proxy.cut();
     let mut stage = Stage::begin(TTL, vec![etcd.endpoint(), proxy.endpoint()]).await?;
-    stage.stands("b").await?;
+    stage.await_candidate("b").await?;
     stage.guests(2).await?;
     grow_old(&mut other).await?;
     let known = header(&mut etcd.client().await).await?;

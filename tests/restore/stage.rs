@@ -65,13 +65,13 @@ impl Stage {
             endpoints,
             nodes: Vec::new(),
         };
-        stage.stands("a").await?;
+        stage.await_candidate("a").await?;
         stage.leads("a").await?;
         Ok(stage)
     }
 
     /// Starts one more node, which is in the queue when this returns.
-    pub(crate) async fn stands(&mut self, name: &'static str) -> Result {
+    pub(crate) async fn await_candidate(&mut self, name: &'static str) -> Result {
         let options = SessionOptions::new(name).ttl(self.ttl);
         let session = Session::connect(&self.endpoints, options).await?;
         let election = session.election("jobs")?;

@@ -146,9 +146,9 @@ fn table(endpoints: &[MeasuredEndpoint]) -> String {
 
 fn nobody(below: &str) -> String {
     if below.is_empty() {
-        "nobody stands anywhere".to_owned()
+        "there is no candidate anywhere".to_owned()
     } else {
-        format!("nobody stands in {below} or below it")
+        format!("there is no candidate in {below} or below it")
     }
 }
 

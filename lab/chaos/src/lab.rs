@@ -477,7 +477,7 @@ impl Lab {
     }
 
     /// Returns the create revision of that node's latest key, by its own record.
-    pub(crate) fn stands_as(&self, node: usize) -> Result<Option<i64>> {
+    pub(crate) fn revision_of(&self, node: usize) -> Result<Option<i64>> {
         let ledger = self.ledger()?;
         let mut own = ledger.events().iter().filter_map(|event| match event.what {
             What::Joined {

@@ -50,7 +50,7 @@ struct Args {
     /// The nodes' TTL in seconds; 5 if it is not given, and with --wide that for the distance, with its timeouts
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<f64>,
-    /// How many nodes stand
+    /// How many nodes are candidates
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: usize,
     /// A program to use as etcd; several are the versions that rolling-upgrade goes through, oldest first

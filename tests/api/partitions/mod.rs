@@ -212,8 +212,8 @@ async fn a_run_that_is_dropped_drops_the_work_and_then_the_keys() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 3).await?;
-    let stood = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&stood));
+    let existed = Arc::new(Mutex::new(Vec::new()));
+    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&existed));
     let mut running = Running::start(&partitions, move |partition| {
         let probe = Probe::new(&endpoint, partition.key(), &seen);
         async move {
@@ -225,7 +225,7 @@ async fn a_run_that_is_dropped_drops_the_work_and_then_the_keys() -> Result {
     running.owns(3).await?;
     running.task.abort();
     nothing_under(&mut client, PREFIX).await?;
-    assert_eq!(*stood.lock().expect("no panic"), [true; 3]);
+    assert_eq!(*existed.lock().expect("no panic"), [true; 3]);
     Ok(())
 }
 
@@ -234,8 +234,8 @@ async fn keys_stay_until_the_work_has_ended_when_partitions_move() -> Result {
     let etcd = Etcd::start().await?;
     let (_a, first) = partitions(&etcd, "a", 4).await?;
     let (_b, second) = partitions(&etcd, "b", 4).await?;
-    let stood = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&stood));
+    let existed = Arc::new(Mutex::new(Vec::new()));
+    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&existed));
     let mut a = Running::start(&first, move |partition| {
         let probe = Probe::new(&endpoint, partition.key(), &seen);
         async move {
@@ -247,7 +247,7 @@ async fn keys_stay_until_the_work_has_ended_when_partitions_move() -> Result {
     a.owns(4).await?;
     let mut b = Running::start(&second, until_lost);
     b.owns(2).await?;
-    assert_eq!(*stood.lock().expect("no panic"), [true; 2]);
+    assert_eq!(*existed.lock().expect("no panic"), [true; 2]);
     Ok(())
 }
 

@@ -79,7 +79,7 @@ async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result
     let shown = guarded.run("observer", PASSWORD, &["status"]).await?;
     assert_eq!(
         (shown.code, shown.stdout.as_str()),
-        (DONE, "nobody stands anywhere\n")
+        (DONE, "there is no candidate anywhere\n")
     );
     assert!(
         shown.stderr.contains("TRACE"),
@@ -89,7 +89,7 @@ async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result
     let file = guarded.password_file();
     let args = ["status", "--user", "observer", "--password-file", &file];
     let shown = run(at(&guarded.etcd, &args)).await?;
-    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
 
     for output in ["text", "json"] {
         let args = ["status", "--output", output];

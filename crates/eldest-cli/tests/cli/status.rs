@@ -204,9 +204,12 @@ async fn an_empty_namespace_shows_whole_keys_but_never_the_whole_store() -> Resu
 async fn empty_namespace_is_no_failure() -> Result {
     let etcd = Etcd::start().await?;
     let shown = run(at(&etcd, &["status"])).await?;
-    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
     let shown = run(at(&etcd, &["status", "jobs"])).await?;
-    assert_eq!(shown.done().stdout, "nobody stands in jobs or below it\n");
+    assert_eq!(
+        shown.done().stdout,
+        "there is no candidate in jobs or below it\n"
+    );
     let shown = run(at(&etcd, &["status", "jobs", "--output=json"])).await?;
     assert_eq!(shown.done().json()["queues"], json!([]));
     Ok(())
@@ -264,7 +267,7 @@ async fn a_dead_endpoint_is_passed_over() -> Result {
         "error",
     ]))
     .await?;
-    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
     Ok(())
 }
 
@@ -339,7 +342,7 @@ async fn endpoints_are_a_table_for_people_with_the_preferred_one_marked() -> Res
     let [nobody, empty, header, eu, us] = &lines[..] else {
         return Err(format!("{lines:?}").into());
     };
-    assert_eq!(nobody.join(" "), "nobody stands anywhere");
+    assert_eq!(nobody.join(" "), "there is no candidate anywhere");
     assert!(empty.is_empty());
     let header = header.join(" ");
     assert_eq!(header, "ENDPOINT DATA CENTRE ROUND TRIP WORST USED");
@@ -364,6 +367,6 @@ async fn observing_commands_accept_named_endpoints_without_an_own_data_center() 
     let mut command = eldest(&["status"]);
     command.env("ELDEST_ENDPOINTS", format!("eu={}", etcd.endpoint()));
     let shown = run(command).await?;
-    assert_eq!(shown.done().stdout, "nobody stands anywhere\n");
+    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
     Ok(())
 }

@@ -248,13 +248,13 @@ impl Candidacy {
     }
 
     /// Returns true if the candidate uses its view, because it is not leaving.
-    pub fn looks(&self) -> bool {
+    pub fn uses_view(&self) -> bool {
         !matches!(self.phase, Phase::Leaving { .. })
     }
 
     /// Returns true if a key at its path may be its own, or become so. No such key exists while a term ends whose key
     /// went before its work, or while the candidate is held back: no join follows that could adopt such a key.
-    pub fn may_stand(&self) -> bool {
+    pub fn may_have_key(&self) -> bool {
         match self.phase {
             Phase::Leaving { .. } | Phase::Ending { own: None, .. } => false,
             Phase::Joining { request: None, .. } => !self.held,
@@ -356,9 +356,9 @@ impl Candidacy {
 
     /// Returns true if the candidate still counts: it has not left, and is not about to. A member counts longer: the
     /// work of its partitions continues after it has left.
-    pub(crate) fn stands(&self) -> bool {
-        let stands = self.looks() && (self.wanted || self.own().is_some());
-        stands || self.is_member()
+    pub(crate) fn is_candidate(&self) -> bool {
+        let is_candidate = self.uses_view() && (self.wanted || self.own().is_some());
+        is_candidate || self.is_member()
     }
 
     /// Returns true if a closing session must keep its lease for this candidate.

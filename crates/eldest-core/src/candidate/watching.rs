@@ -16,7 +16,7 @@ use crate::time::Time;
 impl Seat<'_> {
     /// Opens the missing watches of the candidate, and closes those that it no longer needs.
     pub(crate) fn watch(&mut self) {
-        if !self.me.looks() || self.me.is_owner() {
+        if !self.me.uses_view() || self.me.is_owner() {
             return;
         }
         let own = self.me.own().map(|own| Arc::clone(&own.key));

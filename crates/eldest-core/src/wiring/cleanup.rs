@@ -118,7 +118,7 @@ impl Hall<'_> {
         let mut owned = BTreeSet::new();
         for slot in self.slots.values() {
             if let Slot::Candidate(c) = slot {
-                owned.extend(c.may_stand().then(|| c.key(lease)));
+                owned.extend(c.may_have_key().then(|| c.key(lease)));
             }
         }
         for key in keys {

@@ -13,7 +13,7 @@ use crate::watch::Observer;
 
 impl Core {
     /// Returns `true` if that candidacy still counts: it has not left, and is not about to.
-    pub fn stands(&self, slot: SlotId) -> bool {
+    pub fn is_candidate(&self, slot: SlotId) -> bool {
         let candidate = self.slots.candidate(slot);
         candidate.is_some_and(Candidacy::stands)
     }

@@ -37,8 +37,8 @@ impl Tenure<'_> {
     /// Grants, opens or renews, as is due.
     pub(super) fn keep_lease(&mut self) {
         let (closing, slots, always) = (self.rooms.closing, &self.slots, self.is_kept);
-        let looks = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.looks());
-        let wanted = || !closing && (always || slots.values().any(looks));
+        let uses_view = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.uses_view());
+        let wanted = || !closing && (always || slots.values().any(uses_view));
         if let Some(request) = self.rooms.lease.keep(self.now, wanted, &mut self.rooms.out) {
             self.verify(request);
         }

@@ -492,19 +492,19 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
     // A second one waits in the queue as a follower, and leaves it when it dies.
     let mut second = shell("exec sleep 600")?;
     beside.bind(&second).await?;
-    let stands = async |wanted: usize| {
+    let await_candidates = async |wanted: usize| {
         eventually(SOON, format!("{wanted} candidates"), async || {
             (beside.candidates().await.ok()? == wanted).then_some(())
         })
         .await
     };
-    stands(2).await?;
+    await_candidates(2).await?;
     second.0.kill()?;
-    stands(1).await?;
+    await_candidates(1).await?;
 
     let third = shell("exec sleep 600")?;
     beside.bind(&third).await?;
-    stands(2).await?;
+    await_candidates(2).await?;
     drop(led);
     candidate.leave().await?;
     beside.leads().await?;

@@ -131,10 +131,10 @@ impl Action for Meddles {
         let node = &lab.nodes[victim.node].name;
         async move {
             let keys = lab.keys().await?;
-            let stands = lab.stands_as(victim.node)?;
+            let revision = lab.revision_of(victim.node)?;
             let key = keys
                 .into_iter()
-                .find(|key| Some(key.create_revision) == stands);
+                .find(|key| Some(key.create_revision) == revision);
             // The other fault of a pair removed the key.
             let Some(key) = key else {
                 lab.missed(self.card.name);

@@ -120,7 +120,7 @@ async fn a_proof_that_was_taken_back_before_the_death_counts_no_more() -> Result
         .await?;
     stage.put("mallory/key", lease).await?;
     mallory.kill()?;
-    stage.agent_logs("its proof no longer stands").await?;
+    stage.agent_logs("its proof is no longer bound").await?;
     agent.guards(0).await?;
     stage.keys("mallory/", 1).await
 }

@@ -78,7 +78,7 @@ impl Pair {
     }
 
     /// Makes the session stop trusting its lease, release every key and rejoin everywhere. Returns how long that takes.
-    fn doubt_and_stand_again(&mut self) -> Duration {
+    fn doubt_and_rejoin(&mut self) -> Duration {
         let before = self.terms.clone();
         // The renewal that is due fails, and the trust ends before the next one.
         self.now = self.now.after(TTL).before(Duration::from_secs(1));
@@ -151,7 +151,7 @@ fn reads_of_leaders_wait_until_all_joins_have_ended() {
 
 /// Returns how long sessions of so many elections take to rejoin, one session after the other.
 fn cost(sessions: u32, elections: u64) -> Duration {
-    let session = |_| Pair::leading(elections).doubt_and_stand_again();
+    let session = |_| Pair::leading(elections).doubt_and_rejoin();
     (0..sessions).map(session).sum()
 }
 

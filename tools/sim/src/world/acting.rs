@@ -160,7 +160,7 @@ impl World {
             return;
         };
         let prefix = Arc::clone(&self.nodes[node].candidates[slot].prefix);
-        let prize = self.stands_for(&prefix);
+        let prize = self.prize_of(&prefix);
         let Some(token) = self.nodes[node].elected(action, prize) else {
             return;
         };

@@ -66,7 +66,7 @@ impl World {
         let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
         if n.stood
             .get(&prefix)
-            .is_some_and(|other| n.core.stands(*other))
+            .is_some_and(|other| n.core.is_candidate(*other))
         {
             return None;
         }
@@ -79,7 +79,7 @@ impl World {
             },
         );
         if !config.present {
-            self.stands_for(&prefix);
+            self.prize_of(&prefix);
         }
         let value = self.value(node, slot, 0);
         self.give(node, |m, now| {
@@ -135,7 +135,7 @@ impl World {
             ..SimCandidate::default()
         };
         n.candidates.insert(slot, candidate);
-        self.stands_for(&prefix);
+        self.prize_of(&prefix);
         // The value is a candidate's, which would give up its place if its data centre were evacuated.
         let value = self.tagged(node, "held");
         self.give(node, |m, now| {

@@ -278,7 +278,7 @@ impl World {
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| !n.closed()) {
             for slot in node.stood.values().chain(&node.permits) {
                 let candidate = &node.candidates[slot];
-                let place = node.core.stands(*slot).then_some(candidate.status);
+                let place = node.core.is_candidate(*slot).then_some(candidate.status);
                 match place {
                     Some(Some(
                         Status::Waiting { .. } | Status::Present | Status::Leading { .. },

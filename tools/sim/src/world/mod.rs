@@ -447,7 +447,7 @@ impl World {
         true
     }
 
-    pub(crate) fn stands_for(&mut self, prefix: &Key) -> usize {
+    pub(crate) fn prize_of(&mut self, prefix: &Key) -> usize {
         if let Some(place) = self.places.get(prefix) {
             return *place;
         }

@@ -19,7 +19,7 @@ impl World {
         let prefix = prefix_of(count);
         let n = &mut self.nodes[node];
         let known = n.stood.get(&prefix);
-        if known.is_some_and(|other| n.core.stands(*other)) {
+        if known.is_some_and(|other| n.core.is_candidate(*other)) {
             return;
         }
         let own = n.candidates.keys().rev().find(|slot| **slot < 1 << 32);
@@ -58,6 +58,6 @@ impl World {
             ..SimCandidate::default()
         };
         n.candidates.insert(slot, candidate);
-        self.stands_for(&key);
+        self.prize_of(&key);
     }
 }
