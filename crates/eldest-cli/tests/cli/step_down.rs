@@ -57,7 +57,7 @@ async fn other_leader_keeps_leading_and_the_message_names_it() -> Result {
         run(at(&etcd, &args)).await?.failed(code, &[part]);
         Result::Ok(())
     };
-    refused(&[], NOT_DONE, "no other candidate stands").await?;
+    refused(&[], NOT_DONE, "there is no other candidate").await?;
     let _second = join(&b, "jobs").await?;
     refused(
         &["--node", "b"],
