@@ -120,16 +120,16 @@ async fn joins_share_a_transaction_and_nothing_else() {
     // The first election has no other candidate, the second its own key, the third more keys than one answer holds, the
     // fourth a candidate that its admission refuses.
     let candidates: Vec<_> = (0..4).map(candidate).collect();
-    let join = async |key: &str, prefix: &str| {
+    let put_candidate = async |key: &str, prefix: &str| {
         let (key, prefix) = (key.as_bytes(), prefix.as_bytes());
         let joined = pool.join(key, b"o", lease, prefix, Admission::default());
         joined.await.unwrap().header.revision
     };
-    let mine = join("ns/e1/1", "ns/e1/").await;
+    let mine = put_candidate("ns/e1/1", "ns/e1/").await;
     for n in 100..140 {
-        join(&format!("ns/e2/{n}"), "ns/e2/").await;
+        put_candidate(&format!("ns/e2/{n}"), "ns/e2/").await;
     }
-    let other = join("ns/e3/0", "ns/e3/").await;
+    let other = put_candidate("ns/e3/0", "ns/e3/").await;
     let alone = Admission {
         none_after: Some(other - 1),
         ..Admission::default()

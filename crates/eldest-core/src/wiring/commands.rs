@@ -15,7 +15,7 @@ impl Core {
     /// Returns `true` if that candidacy still counts: it has not left, and is not about to.
     pub fn is_candidate(&self, slot: SlotId) -> bool {
         let candidate = self.slots.candidate(slot);
-        candidate.is_some_and(Candidacy::stands)
+        candidate.is_some_and(Candidacy::is_candidate)
     }
 
     /// Starts a candidacy.
