@@ -57,7 +57,7 @@ pub(crate) const STAGES: &[Entry] = &[
     ),
     quick(
         "source",
-        "formatting; how comments open; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
+        "formatting; how comments open; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
         checks::source,
     ),
     needed(quick(
