@@ -1,7 +1,7 @@
 //! A leader whose work hangs gives way, although its process and its lease are healthy.
 //!
 //! Start it twice. The first hangs after five pieces of work; a second later its term is over, the other leads until it
-//! hangs too, and so on. A node that hung rejoins at the back once its work has ended and its health check returns
+//! hangs too, and so on. A node that hung rejoins at the end once its work has ended and its health check returns
 //! `Ok`. Ends by Ctrl-C or after `EXAMPLE_SECONDS`. etcd is at `ETCD_ENDPOINTS`, by default `http://127.0.0.1:2379`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 

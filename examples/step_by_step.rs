@@ -36,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
         }
     });
 
-    // Each pass of this loop is one term. A node that loses a term rejoins at the back by itself.
+    // Each pass of this loop is one term. A node that loses a term rejoins at the end by itself.
     loop {
         let leadership = candidate.elected().await?;
         leadership

@@ -121,7 +121,7 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
     election.local.watch()
 }
 
-/// Ends a term of this session and waits until etcd has confirmed that its key is gone; the candidate joins at the back
+/// Ends a term of this session and waits until etcd has confirmed that its key is gone; the candidate joins at the end
 /// of the queue.
 ///
 /// # Errors

@@ -12,7 +12,8 @@
 //! 1. the clocks of this machine and of etcd run at rates that differ by no more than
 //!    [`clock_drift_ppm`](SessionOptions::clock_drift_ppm),
 //! 2. this machine's clock counts every pause of the machine ([Clock](#clock)), and
-//! 3. only the leader's own session deletes or overwrites the leader's key, or revokes its lease.
+//! 3. only the leader's own session, or a [guard](SessionOptions::guard) after the end of its process, deletes or
+//!    overwrites the leader's key, or revokes its lease.
 //!
 //! etcd refuses stale writes that carry the [fencing token](Term::fencing_token), even if these conditions do not hold.
 //!

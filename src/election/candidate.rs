@@ -21,7 +21,7 @@ use eldest_core::reason::EndReason;
 
 /// A candidate in the queue of an election. The session keeps its key alive while it waits.
 ///
-/// After a lost term, the candidate joins the queue again, at the back, as soon as the [`Leadership`] of that term is
+/// After a lost term, the candidate joins the queue again, at the end, as soon as the [`Leadership`] of that term is
 /// dropped; await [`Candidate::elected`] again. The same happens after [`Leadership::step_down`]. The candidacy ends
 /// when the leader resigns, or drops its `Leadership` while it is valid.
 ///

@@ -259,7 +259,7 @@ impl Leadership {
         claim.handle.ended(claim.slot).await
     }
 
-    /// Gives up the leadership and joins at the back of the queue. Returns once etcd has confirmed that the key is
+    /// Gives up the leadership and joins at the end of the queue. Returns once etcd has confirmed that the key is
     /// gone.
     ///
     /// As with [`Leadership::resign`], the caller states that the work has ended: validity ends at once, and tasks of

@@ -197,7 +197,7 @@ impl Election {
     /// [status](Candidate::status) is never [`Status::Joining`] then.
     ///
     /// The call retries while etcd cannot be reached; add a timeout if it should give up. A session can campaign again
-    /// right after it dropped a candidate: the new candidate joins at the back when the old key is gone.
+    /// right after it dropped a candidate: the new candidate joins at the end when the old key is gone.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ impl Election {
         self.handle.ended_within(slot, self.patience()).await
     }
 
-    /// Ends this session's term from outside its work, and joins at the back of the queue. Returns once etcd has
+    /// Ends this session's term from outside its work, and joins at the end of the queue. Returns once etcd has
     /// confirmed that the term's key is gone, and at once if the session does not lead.
     ///
     /// The work ends as after [`Election::resign`]. Then the next eldest leads, and this node waits behind all other

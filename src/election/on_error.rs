@@ -25,7 +25,7 @@ pub enum OnError {
     /// The node leaves the election, and the call returns the error. The node does not join again by itself.
     #[default]
     Leave,
-    /// The node joins again, at the back of the queue, after a pause. The pause is 200 ms. It doubles with each
+    /// The node joins again, at the end of the queue, after a pause. The pause is 200 ms. It doubles with each
     /// failure, up to 30 s, and is 200 ms again after work that ran for more than 10 s.
     Rejoin,
 }

@@ -87,7 +87,7 @@ impl Election {
     ///
     /// The leader's term ends as by an [evacuation](crate::Session::evacuate), with the reason
     /// [`Ordered`](crate::LostReason::Ordered): its work has the [grace period](crate::SessionOptions::grace) to
-    /// finish, then its key goes and the next eldest leads. The node joins again, at the back of the queue.
+    /// finish, then its key goes and the next eldest leads. The node joins again, at the end of the queue.
     ///
     /// **No leader stops without a successor**: a leader obeys only while another candidate may lead instead. It obeys
     /// at most once in 5 s, and so does a node that began to lead soon after an order. If the order is not obeyed in

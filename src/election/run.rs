@@ -203,7 +203,7 @@ impl<W> Run<'_, W> {
         }
         end_term(claim, Some(monitor), end.reason()).await;
         match end {
-            // The candidate rejoins, at the back.
+            // The candidate rejoins, at the end.
             End::Lost => Ok(Round::Again),
             End::Failed(error, ran) => Ok(Round::Failed(error, ran)),
             End::Resigned(value) => {

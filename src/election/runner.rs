@@ -75,7 +75,7 @@ impl Election {
     /// `run` campaigns, waits, and calls `work` with the [`Leadership`] of each term. A term always ends in this order:
     /// its token is cancelled and its deadline frozen; the work is awaited; at the frozen deadline, it is dropped; only
     /// then is the key released, and the release is repeated until etcd confirms it. After a lost term, or after the
-    /// work [stepped down](Leadership::step_down), the node joins the queue again, at the back. Two calls of `work`
+    /// work [stepped down](Leadership::step_down), the node joins the queue again, at the end. Two calls of `work`
     /// never overlap.
     ///
     /// `run` ends when
@@ -252,7 +252,7 @@ impl<'a> Runner<'a> {
     ///
     /// After a stall, even if the lease is healthy, the token is cancelled and the deadline is frozen, a [grace
     /// period](crate::SessionOptions::grace) away. The key is deleted when the work has ended, and at the frozen
-    /// deadline at the latest; work that ignores its token does not keep the key. The node joins again, at the back,
+    /// deadline at the latest; work that ignores its token does not keep the key. The node joins again, at the end,
     /// when the work has ended and the [health check](Runner::health_check), if there is one, returns `Ok`.
     ///
     /// The watchdog's thread notices the stall, so a leader that blocks the threads of its runtime is stopped too. Its

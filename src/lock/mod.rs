@@ -37,7 +37,7 @@ pub use semaphore::{Permit, Semaphore};
 /// # Tasks of one session
 ///
 /// A session has one key per lock. Its tasks queue in the session, first come, first served. Each joins etcd's queue,
-/// at the back, when the key of the task before it is gone, so a busy session does not starve the others. A task that
+/// at the end, when the key of the task before it is gone, so a busy session does not starve the others. A task that
 /// acquires a lock which it already holds waits for itself, forever.
 ///
 /// # Readers and writers
@@ -121,7 +121,7 @@ impl Lock {
     /// Waits until this task holds the lock, and returns its guard.
     ///
     /// Tasks are served in the order in which they came, first within the session and then among sessions. If the key
-    /// is lost during the wait, a new one joins at the back. The deadline is checked at the moment of return, so a
+    /// is lost during the wait, a new one joins at the end. The deadline is checked at the moment of return, so a
     /// guard that has already ended is never returned. The call retries while etcd cannot be reached.
     ///
     /// # Errors

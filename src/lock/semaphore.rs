@@ -28,7 +28,7 @@ use crate::state::{Roster, Term};
 /// # Tasks of one session
 ///
 /// At most `capacity` tasks of a session hold or await a permit in etcd. The others queue in the session, first come,
-/// first served, and join etcd's queue, at the back, when a key of a task before them is gone.
+/// first served, and join etcd's queue, at the end, when a key of a task before them is gone.
 ///
 /// A semaphore is a cheap handle from [`Session::semaphore`](crate::Session::semaphore); clone it freely.
 ///

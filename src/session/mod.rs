@@ -38,7 +38,7 @@ pub(crate) use options::{Settings, check_exact, check_name};
 /// locks.
 ///
 /// A session is a cheap handle; clone it freely. The first campaign or lock grants the lease, so a session that only
-/// observes has no lease. The session replaces a lost lease, and its candidates join their queues again, at the back.
+/// observes has no lease. The session replaces a lost lease, and its candidates join their queues again, at the end.
 ///
 /// Sessions, elections, candidates, leaderships, locks and observers are all handles of the session. When the last
 /// handle is dropped, the session closes in the background, as [`Session::close`] does, as long as the runtime runs. If

@@ -356,7 +356,7 @@ impl TermState {
 /// | the leader [resigns](crate::Leadership::resign), [steps down](crate::Leadership::step_down) or drops its [`Leadership`](crate::Leadership), or its work [fails](LostReason::WorkFailed) | no longer | as in the line above (tasks of [`Leadership::spawn`](crate::Leadership::spawn)) |
 ///
 /// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue
-/// again, at the back. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again.
+/// again, at the end. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again.
 /// After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a thread
 /// cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 /// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 #[command(
     long_about = "Guard the sessions of this host's processes: when a process has ended, delete its keys at once, so that the \
     next candidate leads within milliseconds instead of a TTL.\n\n\
-    Sessions that name the agent as their guard register with it. The kernel tells the agent when every thread of their \
+    Sessions that name the agent as their guard register with it. The kernel notifies the agent when every thread of their \
     process has ended. An agent that ends, hangs or does not reach etcd ends no term: until there is an agent again, a crash \
     costs a TTL, as without an agent. The agent keeps no key and no lease in etcd. Its user in etcd needs `readwrite` on \
     the namespaces that it guards.\n\n\

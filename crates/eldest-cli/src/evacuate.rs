@@ -17,10 +17,10 @@ use crate::{member, view};
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Let the nodes of a data centre give up leadership to nodes elsewhere.\n\n\
-    The order stands in etcd until it ends or is lifted. While it stands, a leader that announces this data centre ends its \
-    term as soon as a candidate elsewhere stands, waiting candidates stand behind those elsewhere, and members of partitions \
-    give their partitions away. If nobody elsewhere stands, the eldest goes on leading. Locks, semaphores and groups do not \
-    change. An order that stands already is replaced.\n\n\
+    The order is in force until its time is over or it is lifted. Meanwhile, a leader that announces this data centre ends \
+    its term as soon as there is a candidate elsewhere, waiting candidates wait behind those elsewhere, and members of \
+    partitions give their partitions to members elsewhere. Without a candidate elsewhere, the eldest continues to lead. \
+    Locks, semaphores and groups ignore the order. A new order replaces the old one.\n\n\
     When the order has ended, nobody moves back: the nodes keep their places in the queues.",
     after_help = "Examples:
   # Evacuate dc1 for two hours
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DATA_CENTER", required_unless_present = "list")]
     name: Option<String>,
 
-    /// How long the order stands: 5s to 744h, which are 31 days [default: until it is lifted]
+    /// How long the order is in force: 5s to 744h, which are 31 days [default: until it is lifted]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     lasting: Option<Duration>,
 

@@ -14,8 +14,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", env = "ELDEST_ID", hide_env_values = true, help_heading = HEADING)]
     id: Option<String>,
 
-    /// Announce to the other nodes, such as `address=10.0.0.1:8080` or `data_center=dc1`; repeat the option, or set lines of the
-    /// variable
+    /// Announce this to the other nodes, such as `address=10.0.0.1:8080` or `data_center=dc1`; repeat the option, or
+    /// write one on each line of the variable
     #[arg(
         long, value_name = "KEY=VALUE", value_parser = pair, value_delimiter = '\n', env = "ELDEST_ANNOUNCE",
         hide_env_values = true, help_heading = HEADING

@@ -16,7 +16,7 @@ use crate::view;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Show which member owns each partition, or the partition of a key.\n\n\
-    etcd knows the number of partitions while they have a member. Without members, --count must tell it.",
+    etcd knows the number of partitions while they have a member. Without members, give --count.",
     after_help = "Examples:
   # Show the owner of each partition
   eldest partitions billing

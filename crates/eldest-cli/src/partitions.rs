@@ -19,7 +19,7 @@ const HEADING: &str = "Partitions";
 #[derive(Debug, clap::Args)]
 #[group(id = "partitioned")]
 pub(crate) struct Args {
-    /// Instead of standing in an election, share the partitions of this name with other nodes, and run one program for each
+    /// Instead of joining an election, share the partitions of this name with other nodes, and run one program for each
     /// partition that this node owns
     #[arg(
         long, value_name = "NAME", requires = "count", help_heading = HEADING,

@@ -27,7 +27,7 @@ use crate::waiting;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Run a program only while this node leads.\n\n\
-    The node waits in the election. When it leads, it starts the program, with its fencing token in \
+    The node waits in the election. When it leads, it starts the program, with the term's fencing token in \
     ELDEST_FENCING_TOKEN. When it loses the leadership, it ends the program before another node can lead, and waits \
     again. When the program has ended, the node leaves the election and exits with the program's code (see --restart).\n\n\
     With --partitions, the node runs one program for each partition that it owns, with the partition's number in \
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     supervise: supervise::Args,
 
-    /// After the program has ended on its own, join again at the back of the queue instead of exiting with its code; with
+    /// After the program has ended on its own, join again at the end of the queue instead of exiting with its code; with
     /// --partitions, start the partition's program again
     #[arg(long, help_heading = "Program")]
     restart: bool,

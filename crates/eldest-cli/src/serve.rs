@@ -40,7 +40,7 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
     The program asks GET /leader before it acts (with ?election= if there are several). The answer is 200 while this \
     node leads; the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
     answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, \
-    /v1/locks offers locks to programs in any language, /v1/partitions tells who owns which partition (--partitions) and for \
+    /v1/locks offers locks to programs in any language, /v1/partitions shows who owns which partition (--partitions) and for \
     which of them the program may act (--own), and /v1/evacuations takes orders to evacuate a data centre.\n\n\
     On SIGTERM, SIGINT or SIGHUP, the node stops leading, waits until no program may act any longer, leaves the \
     elections, and stops answering last. After a second signal, it waits for etcd only, for at most one second. If it is \

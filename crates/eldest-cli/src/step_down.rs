@@ -13,12 +13,12 @@ use crate::member;
 use crate::output::{self, Format};
 use crate::view::{self, Leases};
 
-/// Ask the leader of an election to step down, so that the next candidate leads
+/// Order the leader of an election to step down, so that the next candidate leads
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Ask the leader of an election to step down, so that the next candidate leads.\n\n\
+    long_about = "Order the leader of an election to step down, so that the next candidate leads.\n\n\
     The leader ends its term: its work has the grace period to finish, then its key goes and the next eldest leads. The node \
-    joins again, at the back of the queue. A leader obeys only while another candidate stands that may lead instead, and at \
+    joins again, at the end of the queue. A leader obeys only while there is another candidate that may lead instead, and at \
     most once in 5 seconds. If it has not obeyed within --wait, the order is withdrawn, and the exit code is 5.\n\n\
     Programs of other libraries, older versions and nodes that may not read ~evacuated/ do not obey: `eldest evict` takes \
     their keys away without asking.",

@@ -65,7 +65,7 @@ pub struct Homes {
 pub(crate) enum Way {
     /// The candidate keeps its place.
     Keep,
-    /// The candidate must go to the back.
+    /// The candidate must go to the end.
     Give,
     /// The candidates behind it must be known first.
     Look,

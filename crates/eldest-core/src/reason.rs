@@ -28,15 +28,15 @@ pub enum LostReason {
     Reassigned,
     /// The leader's data centre is [evacuated](https://docs.rs/eldest/latest/eldest/struct.Evacuate.html), and there is
     /// a candidate elsewhere. The term stays valid for the grace period, so that its work can finish. The node joins
-    /// again, at the back of the queue.
+    /// again, at the end of the queue.
     Evacuated,
     /// The leader was [ordered](https://docs.rs/eldest/latest/eldest/struct.Election.html#method.order_step_down) to
     /// step down, and there is another candidate. The term stays valid for the grace period, so that its work can
-    /// finish. The node joins again, at the back of the queue.
+    /// finish. The node joins again, at the end of the queue.
     Ordered,
     /// The leader resigned, or its `Leadership` was dropped.
     Resigned,
-    /// The leader stepped down. It joins again, at the back of the queue.
+    /// The leader stepped down. It joins again, at the end of the queue.
     SteppedDown,
     /// The leader's work returned an error. The node leaves the election, or joins again after a pause, as
     /// [`OnError`](https://docs.rs/eldest/latest/eldest/enum.OnError.html) says.

@@ -52,7 +52,7 @@ pub(super) async fn one(
     }
 }
 
-/// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the back of the queue. The token
+/// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the end of the queue. The token
 /// of its work is cancelled, the work is awaited, and dropped after a grace period; only then is its key deleted.
 async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     let wanted = parameter(&asked, "fencing_token")?;

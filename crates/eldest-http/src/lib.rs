@@ -22,7 +22,7 @@
 //! | `GET /` | a live status page of the elections, for people |
 //! | `GET /openapi.json` | the description of this API, in `OpenAPI` 3.1 |
 //! | `GET /metrics` | the text of [`Node::metrics`] |
-//! | `POST /v1/elections/{name}/step_down` | the node's term ends, and the node joins at the back of the queue; `?fencing_token=` names the term |
+//! | `POST /v1/elections/{name}/step_down` | the node's term ends, and the node joins at the end of the queue; `?fencing_token=` names the term |
 //! | `POST /v1/elections/{name}/heartbeat` | reports that the program beside the node works ([`Health::stall_timeout`]) |
 //! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
 //! | `GET /v1/evacuations` | the data centres that are evacuated, if [`Node::evacuations`] allows it |

@@ -163,7 +163,7 @@ impl Node {
     ///
     /// A leader whose program gives no [heartbeat](Health::stall_timeout), or fails its [check](Health::check), for too
     /// long ends its term as [`Stalled`](eldest::LostReason::Stalled). The node keeps its key for the grace period that
-    /// it promised to callers, and joins again, at the back, when the program is healthy. It does not join for the
+    /// it promised to callers, and joins again, at the end, when the program is healthy. It does not join for the
     /// first time before the program is healthy either; until then, `GET /ready` says why. A node that waits in the
     /// queue keeps its place, and its program is not checked.
     pub fn lead_on_behalf_while_healthy<S, K>(

@@ -262,7 +262,7 @@ fn elections(paths: &mut Paths) {
         .schema_type(Type::Integer)
         .build()
         .into();
-    let summary = "Ends this node's term; the node joins at the back of the queue";
+    let summary = "Ends this node's term; the node joins at the end of the queue";
     Op::changing("stepDown", "elections", summary)
         .takes(election())
         .takes(in_query(

@@ -64,7 +64,7 @@ pub enum Action {
     Crash(usize),
     /// The node's process dies, and the program that does its work continues, until the deadline.
     CrashAlone(usize),
-    /// A guard has the node's lease revoked.
+    /// A guard deletes the node's key. The model also ends the lease, which a guard leaves to expire.
     Revoke(usize),
 }
 

@@ -1,5 +1,5 @@
 //! Models the protocol of `eldest`: how nodes join, renew, verify, lead and leave, with an etcd whose leaders change, a
-//! network that loses and delays, clocks that are wrong, nodes that pause and die, and guards that revoke the leases of
+//! network that loses and delays, clocks that are wrong, nodes that pause and die, and guards that delete the keys of
 //! dead nodes. Every reachable state is checked. `docs/verification.md` says what the model contains, what it leaves
 //! out, and why that is no loss.
 //!

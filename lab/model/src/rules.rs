@@ -26,11 +26,11 @@ pub enum Rule {
     EldestLeads,
     /// Keys of the node's own lease that no candidate holds, put by a join that arrived late, are found and removed.
     Sweep,
-    /// A guard does not revoke the lease of a live process.
+    /// A guard does not delete the key of a live process.
     DeadOnly,
-    /// A guard awaits also the end of the work that outlives its process.
+    /// A guard also awaits the end of the work that outlives its process.
     WorkDead,
-    /// A guard revokes only leases that the dead process has proved to be its own.
+    /// A guard deletes only keys under a lease that the dead process has proved to be its own.
     OwnLease,
     /// An assumption, not a rule of the protocol: in every TTL a clock is wrong by one tick at most.
     BoundedDrift,

@@ -6,8 +6,10 @@ use super::cluster::Patient;
 use super::findings::Findings;
 
 const ABOUT: (&str, &str) = ("limits", "limits");
-/// The numbers of operations in one transaction that a session needs, and their purpose: a candidate puts its key and
-/// reads its queue, and a member also compares the key of a partition.
+/// The numbers of operations in one transaction that a session needs, and their purpose. etcd counts the longest of a
+/// transaction's lists: its comparisons, or the operations of one branch. A candidate puts its key and reads its queue.
+/// A member of partitions makes three comparisons when it joins: its key is absent, and no key with another count lies
+/// before or after those of its own count.
 const OPERATIONS: [(usize, &str); 2] = [(2, "become a candidate"), (3, "take a partition")];
 
 impl Patient<'_> {
@@ -20,7 +22,7 @@ impl Patient<'_> {
                 let message = format!(
                     "etcd takes no transaction of {count} operations, so no node can {purpose}"
                 );
-                let remedy = "start etcd with --max-txn-ops of 3 or more; 128 is the default";
+                let remedy = "start etcd with --max-txn-ops of 4 or more; 128 is the default";
                 findings.bad(Level::Fail, ABOUT, message, remedy);
                 break;
             }

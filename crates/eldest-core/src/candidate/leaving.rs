@@ -71,7 +71,7 @@ impl Seat<'_> {
         }
     }
 
-    /// Gives up the key of a waiting candidate; it rejoins at the back, once it is not held back.
+    /// Gives up the key of a waiting candidate; it rejoins at the end, once it is not held back.
     pub(crate) fn step_back(&mut self) {
         if let Phase::Waiting { own } = self.me.phase.clone() {
             self.me.join_at(self.now);

@@ -80,7 +80,7 @@ impl Phase {
 /// The next step after the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
-    /// A new key, at the back of the queue.
+    /// A new key, at the end of the queue.
     Rejoin,
     /// The candidacy ends.
     Leave(EndReason),
