@@ -120,7 +120,7 @@ impl PartitionMap {
         self.owned.len() as u32
     }
 
-    /// Returns the members that share the partitions, the longest-standing first, with their announcements.
+    /// Returns the members that share the partitions, the eldest first, with their announcements.
     pub fn members(&self) -> &[Member] {
         self.members.members()
     }

@@ -310,7 +310,7 @@ pub struct Evacuation {
     pub reason: Option<String>,
     /// When it was ordered, by the wall clock of the client that ordered it; null: the order does not say so.
     pub since_unix_ms: Option<u64>,
-    /// When it ends by itself, by the same clock; null: it stands until it is lifted.
+    /// When it ends by itself, by the same clock; null: it is in force until it is lifted.
     pub until_unix_ms: Option<u64>,
 }
 
@@ -349,7 +349,7 @@ pub struct EvacuationList {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OrderEvacuation {
-    /// How long the order stands, counted in whole seconds by etcd; null: until it is lifted.
+    /// How long the order is in force, counted in whole seconds by etcd; null: until it is lifted.
     #[serde(default)]
     #[cfg_attr(test, schema(minimum = 5000, maximum = 2_678_400_000_u64))]
     pub for_ms: Option<u64>,

@@ -334,10 +334,10 @@ fn evacuations(paths: &mut Paths) {
     .at(paths, HttpMethod::Get, "/v1/evacuations");
     order(
         "evacuate",
-        "Evacuates a data centre, in the place of an order that stands already",
+        "Evacuates a data centre, and replaces an order that is already in force",
     )
     .reads::<contract::OrderEvacuation>()
-    .answers::<contract::Evacuation>("200", "The order stands.")
+    .answers::<contract::Evacuation>("200", "The order is in force.")
     .refuses("404", none)
     .at(paths, HttpMethod::Put, "/v1/evacuations/{name}");
     order("liftEvacuation", "Lifts an order; nobody moves back")

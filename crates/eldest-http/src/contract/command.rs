@@ -116,7 +116,7 @@ pub struct PartitionOwners {
     pub revision: i64,
     /// The time of this state, by this machine's wall clock.
     pub now_unix_ms: u64,
-    /// The members, the longest-standing first.
+    /// The members, the eldest first.
     pub members: Vec<PartitionMember>,
     /// All partitions in order of their numbers, or the one of the requested key.
     pub partitions: Vec<PartitionState>,

@@ -52,7 +52,7 @@ pub struct PartitionsState {
     pub revision: Option<i64>,
     /// The number of members; null as `revision`.
     pub member_count: Option<usize>,
-    /// The members, the longest-standing first, at most 1024 of them; null as `revision`.
+    /// The members, the eldest first, at most 1024 of them; null as `revision`.
     pub members: Option<Vec<PartitionMember>>,
     /// Partitions in order of their numbers, at most 1024 of them; null as `revision`. An event has those whose owner
     /// changed since the event before.
@@ -187,7 +187,7 @@ impl PartitionState {
 }
 
 impl PartitionMember {
-    /// Describes the members of the map, the longest-standing first.
+    /// Describes the members of the map, the eldest first.
     pub fn all(map: &PartitionMap) -> impl Iterator<Item = Self> {
         let mut owned = HashMap::<i64, usize>::new();
         for (_, owner) in map.iter() {
