@@ -40,10 +40,20 @@ async fn limits_of_etcd_that_stop_a_session_are_reported_with_the_option() -> Re
         let name = option.split('=').next().unwrap_or_default();
         finds(&report, "limits", "fail", message, name);
     }
-    let etcd = Etcd::builder().arg("--max-txn-ops=3").start().await?;
-    let report = examine(at(&etcd, &[])).await?;
-    assert_eq!(report.code, DONE, "{report:?}");
-    finds(&report, "limits", "ok", "as a session needs", "");
+    for (option, level, message, remedy) in [
+        (
+            "--max-txn-ops=3",
+            "warn",
+            "no guard can delete the keys",
+            "--max-txn-ops of 4",
+        ),
+        ("--max-txn-ops=4", "ok", "as a session needs", ""),
+    ] {
+        let etcd = Etcd::builder().arg(option).start().await?;
+        let report = examine(at(&etcd, &[])).await?;
+        assert_eq!(report.code, DONE, "{report:?}");
+        finds(&report, "limits", level, message, remedy);
+    }
     Ok(())
 }
 
