@@ -9,7 +9,7 @@
 //! **At most one node acts as leader of an election at a time.** A node acts as leader while [`Term::is_valid`] returns
 //! `true`. [`Term::is_valid`] returns `false` before etcd can give the leadership to another node, provided that:
 //!
-//! 1. the clocks of this machine and of etcd run at rates that differ by no more than
+//! 1. the clocks of this machine and of etcd differ in rate by at most
 //!    [`clock_drift_ppm`](SessionOptions::clock_drift_ppm),
 //! 2. this machine's clock counts every pause of the machine ([Clock](#clock)), and
 //! 3. only the leader's own session, or a [guard](SessionOptions::guard) after the end of its process, deletes or
@@ -22,7 +22,7 @@
 //! * **Pauses.** A process can be paused between a check and the write that follows. Only a fenced write is safe then.
 //! * **Removed keys.** An operator can delete the leader's key or revoke its lease. Rarely, etcd itself revokes a lease
 //!   early, after its own leader was stopped and resumed. The old leader learns of it from its watch, usually within
-//!   milliseconds, and at its local deadline at the latest. Until then, two nodes act as leader. Fenced writes stay
+//!   milliseconds, at the latest at its local deadline. Until then, two nodes act as leader. Fenced writes stay
 //!   safe.
 //! * **Copies.** If a process is cloned or restored with its memory, both copies carry the same token.
 //! * **Restored backups.** A restored etcd issues old fencing tokens again, unless the restore bumps the revision.
