@@ -15,7 +15,7 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     let mut guarded = Guarded::start(&["--auth-token=simple", "--auth-token-ttl=1"]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
     let (other, mut younger) = guarded.waiting("other").await?;
-    let dashboard = guarded.session("dashboard").await?;
+    let dashboard = guarded.session("observer").await?;
     let mut observer = dashboard.election("jobs")?.observe().await?;
     let (logins, begin) = (
         guarded.logins().await,

@@ -87,7 +87,7 @@ async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
     let (logs, _guard) = Logs::capture();
     let mut guarded = Guarded::start(&[]).await?;
     let (me, _elder, leadership) = guarded.leading("me").await?;
-    let dashboard = guarded.session("dashboard").await?;
+    let dashboard = guarded.session("observer").await?;
     let election = dashboard.election("jobs")?;
     let leader = election.leader().await?.expect("somebody leads");
     assert_eq!(leader.create_revision(), leadership.fencing_token());
@@ -102,7 +102,7 @@ async fn read_only_user_observes_and_is_refused_as_a_candidate() -> Result {
         refused.report().to_string().contains("permission denied"),
         "{refused}"
     );
-    let denied = [("identity", "dashboard"), ("class", "Denied")];
+    let denied = [("identity", "observer"), ("class", "Denied")];
     logs.one("eldest::election", "join failed", &denied);
     let shutdown = CancellationToken::new();
     let run = election.run(shutdown, |_| async { Ok::<_, eldest::BoxError>(()) });
@@ -214,7 +214,7 @@ async fn operators_check_permissions_without_side_effects() -> Result {
     };
     let may = |read, write| Permissions { read, write };
     assert_eq!(endpoint("me")?.permissions("").await?, may(true, true));
-    let dashboard = endpoint("dashboard")?;
+    let dashboard = endpoint("observer")?;
     assert_eq!(dashboard.permissions("jobs").await?, may(true, false));
     assert!(leadership.is_valid(), "its key stands");
     let status = dashboard.status().await?;
@@ -226,7 +226,7 @@ async fn operators_check_permissions_without_side_effects() -> Result {
     }
     assert!(dashboard.shortest_ttl().await? >= Duration::from_secs(2));
 
-    let seen = guarded.session("dashboard").await?;
+    let seen = guarded.session("observer").await?;
     let overview = seen.overview("").await?;
     let queue = overview.election("jobs").ok_or("it stands")?;
     let leader = queue.roster().leader().ok_or("a leader")?;
