@@ -1,9 +1,8 @@
 //! Consumers that share 64 shards: each shard is read by one process at a time, and each item is counted once.
 //!
 //! Start it several times, and stop or kill some: the others continue where those left their shards. A process writes
-//! its progress together with its result, in one transaction under the shard's fencing token, so a former owner can
-//! change nothing more. Each shard has `EXAMPLE_ITEMS` items, 1,000 if unset. Ends by Ctrl-C. etcd is at
-//! `ETCD_ENDPOINTS`.
+//! progress and result in one transaction under the shard's fencing token, so a former owner can change nothing more.
+//! Each shard has `EXAMPLE_ITEMS` items, 1,000 if unset. Ends by Ctrl-C. etcd is at `ETCD_ENDPOINTS`.
 #![allow(clippy::disallowed_methods)] // an application may sleep as it likes
 
 use std::time::Duration;
