@@ -243,8 +243,12 @@ async fn lead(
         supervisor.prepare();
     }
     if lost && supervise::outlives_lock(&leadership.term()).await {
-        // The next program needs a token of its own, so the node resigns and becomes a candidate again.
-        leadership.step_down().await?;
+        // The next program needs a token of its own, so the node steps down. If etcd does not confirm that in time, the
+        // session repeats it in the background, and the node joins after it.
+        match leadership.step_down().await {
+            Err(error) if !error.is_transient() => return Err(error.into()),
+            _ => {}
+        }
     }
     Ok(())
 }
