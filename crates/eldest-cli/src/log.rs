@@ -48,15 +48,11 @@ pub(crate) fn start(filter: &str, draws: bool) -> Result<()> {
 
 /// Returns the levels of the targets, which the text separates by commas; errors alone if it names none.
 fn parse(text: &str) -> Result<Targets, String> {
-    let mut rules = text
-        .split(',')
-        .map(str::trim)
-        .filter(|rule| !rule.is_empty())
-        .peekable();
-    if rules.peek().is_none() {
+    let rules = text.split(',').map(str::trim);
+    let rules: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
+    if rules.is_empty() {
         return Ok(Targets::new().with_default(LevelFilter::ERROR));
     }
-    let rules: Vec<&str> = rules.collect();
     if let Some(rule) = rules.iter().find(|rule| rule.contains('[')) {
         return Err(format!(
             "{rule:?} selects spans or fields, and only targets can be selected"
