@@ -36,7 +36,8 @@ impl EtcdCluster {
     ///
     /// # Errors
     ///
-    /// As for [`Etcd::start`]; or [`Refused`](ErrorKind::Refused): etcd refuses the change for 30 s.
+    /// As for [`Etcd::start`]; or [`Refused`](ErrorKind::Refused): etcd refuses the change for 30 s; or
+    /// [`TimedOut`](ErrorKind::TimedOut): a running member does not know of the change after 30 s.
     pub async fn add_learner(&mut self) -> Result<usize> {
         let index = self.members.len();
         let learner = self.members[0].sibling(self.new_name())?;
@@ -117,8 +118,35 @@ impl EtcdCluster {
 
     async fn join(&mut self, change: Change, index: usize) -> Result<()> {
         self.change(&change, index).await?;
+        self.wait_until_expected(index).await?;
         let entries: Vec<String> = self.members.iter().map(Etcd::entry).collect();
         self.members[index].join(entries.join(",")).await
+    }
+
+    /// Waits until every running member's own list has the new one. etcd gives a new member the id that the first list names
+    /// for its peer URL; a list that is behind names the member that had this URL before, and the cluster refuses that id
+    /// for ever. A member that does not answer cannot mislead the new one either.
+    async fn wait_until_expected(&self, index: usize) -> Result<()> {
+        let url = self.members[index].peer_url();
+        let deadline = Instant::now() + CHANGE;
+        for member in self.running_beside(index) {
+            while let Ok(false) = member.expects(&url).await {
+                if Instant::now() >= deadline {
+                    let name = member.name();
+                    let text = format!("member {name} does not list {url} after {CHANGE:?}");
+                    return Err(Error::new(ErrorKind::TimedOut, text));
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the other members whose processes run.
+    fn running_beside(&self, index: usize) -> Vec<&Etcd> {
+        let members = self.members.iter().enumerate();
+        let others = members.filter(|(other, member)| *other != index && member.pid().is_some());
+        others.map(|(_, member)| member).collect()
     }
 
     /// Returns true if the member reports itself as a learner, or `None` if it does not answer.
@@ -143,9 +171,7 @@ impl EtcdCluster {
 
     /// Sends the change to the other members in turn until one of them has made it.
     async fn change(&self, change: &Change, index: usize) -> Result<()> {
-        let others = self.members.iter().enumerate();
-        let others = others.filter(|(other, member)| *other != index && member.pid().is_some());
-        let others: Vec<&Etcd> = others.map(|(_, member)| member).collect();
+        let others = self.running_beside(index);
         let deadline = Instant::now() + CHANGE;
         let mut last = Error::new(
             ErrorKind::InvalidInput,

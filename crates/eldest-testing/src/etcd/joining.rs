@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::setup::{Setup, new_folder};
-use super::{Etcd, Port, START_DEADLINE};
+use super::{Etcd, PAGE, Port, START_DEADLINE};
 use crate::error::Result;
+use crate::http;
 
 /// The pause after a start that failed.
 const RETRY: Duration = Duration::from_millis(100);
@@ -71,6 +72,23 @@ impl Etcd {
     /// Returns the URL at which the other members reach this one.
     pub(crate) fn peer_url(&self) -> String {
         self.setup.peer.url()
+    }
+
+    /// Returns true if this member's own list of members has one at that peer URL that has not started yet. The list is
+    /// the one that a new member reads, and may be behind the leader's.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`](crate::ErrorKind::Unreachable): the member does not answer within 5 s.
+    pub(crate) async fn expects(&self, peer_url: &str) -> Result<bool> {
+        let page = http::get(&self.setup.peer.address(), "/members", PAGE).await?;
+        let members: serde_json::Value = serde_json::from_str(&page).unwrap_or_default();
+        let mut members = members.as_array().into_iter().flatten();
+        Ok(members.any(|member| {
+            let mut urls = member["peerURLs"].as_array().into_iter().flatten();
+            // A member publishes its name when it starts.
+            urls.any(|url| url == peer_url) && member["name"].as_str().is_none_or(str::is_empty)
+        }))
     }
 
     /// Returns the member's id in the cluster.
