@@ -80,7 +80,7 @@
 //! # let election = session.election("billing/scheduler")?;
 //! let mut candidate = election.campaign().await?; // joins the queue; the session keeps its key alive
 //! let leadership = candidate.elected().await?; // waits until this node leads
-//! while leadership.is_valid() {
+//! while leadership.is_valid() && !leadership.lost().is_cancelled() {
 //!     // ... one piece of work that takes less than the grace period ...
 //! #   break;
 //! }

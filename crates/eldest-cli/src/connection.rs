@@ -117,7 +117,7 @@ pub(crate) struct Connection {
     )]
     ttl: Option<Duration>,
 
-    /// How long before its lease can expire a node stops trusting it [default: TTL/20, at most 2 s]
+    /// A node stops trusting its lease this long before the lease can expire [default: TTL/20, at most 2 s]
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_MARGIN",
         hide_env_values = true, help_heading = SESSION

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
 
-    /// The grace period of the node; `run` and `lock` use TTL/20 more [default: TTL/5, at most 10 s]
+    /// The grace period of the node; `run` and `lock` add TTL/20, at most 2 s [default: TTL/5, at most 10 s]
     #[arg(
         long, value_name = "DURATION", value_parser = duration, env = "ELDEST_GRACE", hide_env_values = true,
         help_heading = "Session"

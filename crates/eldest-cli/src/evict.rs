@@ -16,7 +16,7 @@ use crate::view::{self, Leases};
 #[command(
     long_about = "Delete a candidate's key, so that the next candidate leads.\n\n\
     The key is deleted only if it is still the one that was shown. The node itself is not asked. If it leads, it acts as \
-    leader until its watch reports the deletion, usually within milliseconds, and at its local deadline at the latest. Use `eldest \
+    leader until its watch reports the deletion, usually within milliseconds, or until its local deadline at the latest. Use `eldest \
     step-down` to let it end its work first, or stop its process with SIGTERM: then it resigns. An evicted node of eldest joins again, at the end of \
     the queue.\n\n\
     A key without a lease that blocks an election is deleted in the same way.",

@@ -84,7 +84,7 @@ pub(crate) struct Args {
     )]
     listen_unix: Option<PathBuf>,
 
-    /// The permissions of the file of --listen-unix, in octal: who may write to the file may connect [default: 600]
+    /// The permissions of the file of --listen-unix, in octal: every user who may write to the file may connect [default: 600]
     #[arg(
         long, value_name = "MODE", value_parser = crate::socket::mode, env = "ELDEST_LISTEN_UNIX_MODE",
         hide_env_values = true, help_heading = "HTTP", requires = "listen_unix"
@@ -97,7 +97,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     forwarding: forwarding::Args,
 
-    /// Show who owns each of these partitions too, which have that count; separated by commas
+    /// Show the owners of these partitions too, where COUNT is the number of partitions of that name; separated by commas
     #[arg(
         long, value_name = "NAME=COUNT,...", value_parser = partitions, value_delimiter = ',', env = "ELDEST_PARTITIONS",
         hide_env_values = true, help_heading = "HTTP"

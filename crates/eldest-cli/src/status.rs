@@ -20,9 +20,9 @@ use crate::view;
 #[command(
     long_about = "Show elections with their candidates, eldest first: one, all below a prefix, or all.\n\n\
     A * marks the leader, or the holder of a lock or permit. Elections, locks, semaphores, partitions and groups appear \
-    only while they have a candidate or member, because etcd knows of no others. AGE is how long a candidate is in \
-    the queue, by its own clock, but never longer than an older candidate. \"leads for\" counts from the beginning of the \
-    term, by the leader's clock; a leader announces it a third of the TTL later. \
+    only while they have a candidate or member, because etcd knows of no others. AGE is how long a candidate has \
+    been in the queue, by its own clock, but never longer than that of an older candidate. \"leads for\" counts from \
+    the beginning of the term, by the leader's clock; a leader announces it a third of the TTL later. \
     LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
     A data centre that is evacuated is shown first (see `eldest evacuate`).\n\n\
     With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
