@@ -102,7 +102,7 @@ pub(crate) struct Connection {
     )]
     request_timeout: Option<Duration>,
 
-    /// The prefix of all keys and names; if it is empty, names are whole keys
+    /// The prefix of all keys; if it is empty, a name is the whole prefix of its keys
     #[arg(
         long, global = true, value_name = "PREFIX", default_value = "eldest", env = "ELDEST_NAMESPACE",
         hide_env_values = true, help_heading = SESSION

@@ -36,7 +36,7 @@ use crate::output::{self, Format};
     write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, that etcd accepts a session's pings, and \
     that the agent of this host, if there is one, reaches etcd. It changes no keys; \
     it grants three leases and revokes them.\n\n\
-    Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected, and then the exit code is 6, or 3 if no endpoint answers at all.",
+    Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected; until then the exit code is 6, or 3 if no endpoint answers at all.",
     after_help = "Examples:
   # Check a cluster for a node with a TTL of five seconds
   eldest doctor --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379 --ttl 5s
