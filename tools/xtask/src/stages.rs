@@ -33,7 +33,9 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) tier: Tier,
     pub(crate) about: &'static str,
-    /// The stage before which this one ends. Until then it runs at the lowest priority beside the stages after it.
+    /// True if the stage runs at the lowest priority beside the stages after it.
+    pub(crate) is_beside: bool,
+    /// The stage before which this one ends, if it runs beside others and one of them needs its results.
     pub(crate) ends_before: Option<&'static str>,
     /// True if none of the later stages can pass after its failure, so they do not run.
     pub(crate) is_needed: bool,
@@ -55,23 +57,30 @@ pub(crate) const STAGES: &[Entry] = &[
             docker::prepare,
         ),
     ),
-    quick(
+    to_the_end(quick(
         "source",
         "formatting; how comments open; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
         checks::source,
-    ),
+    )),
     needed(quick(
         "build",
         "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
         suites::build,
     )),
-    quick("unit", "unit tests of all packages", suites::unit),
+    to_the_end(quick(
+        "doc",
+        "the examples in the documentation",
+        suites::doc,
+    )),
+    beside(
+        TESTS,
+        quick("unit", "unit tests of all packages", suites::unit),
+    ),
     quick(
         "simulate",
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
         simulate::short,
     ),
-    quick("doc", "the examples in the documentation", suites::doc),
     quick(
         TESTS,
         "the library, the command, HTTP, the demo and the examples on etcd 3.7; three nodes in containers whose leader is killed, \
@@ -191,6 +200,7 @@ const fn quick(
         name,
         tier: Tier::Test,
         about,
+        is_beside: false,
         ends_before: None,
         is_needed: false,
         run,
@@ -208,8 +218,15 @@ const fn thorough(
     }
 }
 
-const fn beside(ends_before: &'static str, mut stage: Entry) -> Entry {
+const fn beside(ends_before: &'static str, stage: Entry) -> Entry {
+    let mut stage = to_the_end(stage);
     stage.ends_before = Some(ends_before);
+    stage
+}
+
+/// Returns the stage, run beside all stages after it.
+const fn to_the_end(mut stage: Entry) -> Entry {
+    stage.is_beside = true;
     stage
 }
 

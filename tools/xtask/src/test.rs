@@ -65,19 +65,19 @@ fn alone(
     report
 }
 
-/// A stage that runs beside others, and the stage before which it ends.
+/// A stage that runs beside others, and the stage before which it ends, if not the last.
 struct Beside {
-    ends_before: &'static str,
+    ends_before: Option<&'static str>,
     limit: Limit,
     thread: JoinHandle<Report>,
 }
 
 impl Beside {
-    fn start(entry: &'static Entry, ends_before: &'static str, limit: Duration) -> Self {
+    fn start(entry: &'static Entry, limit: Duration) -> Self {
         let limit = Limit::held_back(limit);
         let stage = Stage::beside(entry.name, limit.clone());
         Self {
-            ends_before,
+            ends_before: entry.ends_before,
             limit,
             thread: thread::spawn(move || run_one(entry, stage)),
         }
@@ -107,14 +107,14 @@ pub(crate) fn run_all(
     let mut beside: Vec<Beside> = Vec::new();
     let mut without: Option<&str> = None;
     for entry in entries {
-        let due = beside.extract_if(.., |other| other.ends_before == entry.name);
+        let due = beside.extract_if(.., |other| other.ends_before == Some(entry.name));
         reports.extend(due.map(Beside::join));
         if let Some(missing) = without {
             reports.push(Report::not_run(entry.name, missing));
             continue;
         }
-        if let Some(ends_before) = entry.ends_before {
-            beside.push(Beside::start(entry, ends_before, limit));
+        if entry.is_beside {
+            beside.push(Beside::start(entry, limit));
             continue;
         }
         let report = run_one(entry, Stage::start(entry.name, limit));

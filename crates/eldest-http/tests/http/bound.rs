@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use eldest::{CancellationToken, Election, Lock, Session};
 use eldest_http::{Auth, Leading, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn millis(time: Duration) -> u64 {
 
 /// A node that takes locks for others at a Unix socket, and another session that wants the same lock.
 struct Stage {
-    _etcd: Etcd,
+    _etcd: MemoryEtcd,
     session: Session,
     server: Local,
     other: Session,
@@ -42,10 +42,10 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Result<Self> {
-        let etcd = Etcd::start().await?;
-        let session = Session::connect([etcd.endpoint()], options("a")).await?;
+        let etcd = MemoryEtcd::start();
+        let session = etcd.session(options("a")).await?;
         let server = Local::start(Node::new().locks(&session), Auth::at_unix_socket())?;
-        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let other = etcd.session(options("b")).await?;
         let lock = other.lock("team/jobs")?;
         Ok(Self {
             _etcd: etcd,
@@ -406,9 +406,9 @@ struct Beside {
 }
 
 impl Beside {
-    async fn start(etcd: &Etcd, grace: Duration) -> Result<Self> {
+    async fn start(etcd: &MemoryEtcd, grace: Duration) -> Result<Self> {
         let options = options("a").grace(grace);
-        let session = Session::connect([etcd.endpoint()], options).await?;
+        let session = etcd.session(options).await?;
         let election = session.election("team/e")?;
         let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
         let server = Local::start(node, Auth::at_unix_socket())?;
@@ -464,9 +464,9 @@ impl Beside {
 
 #[tokio::test]
 async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let beside = Beside::start(&etcd, GRACE).await?;
-    let other = Session::connect([etcd.endpoint()], options("b")).await?;
+    let other = etcd.session(options("b")).await?;
     let rival = other.election("team/e")?;
     let mut candidate = rival.campaign().await?;
     let mut program = shell("exec sleep 600")?;
@@ -515,9 +515,9 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
 #[tokio::test]
 async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> Result {
     for path in ["/leader", "/v1/elections", "/v1/elections/team/e"] {
-        let etcd = Etcd::start().await?;
+        let etcd = MemoryEtcd::start();
         let beside = Beside::start(&etcd, SHORT).await?;
-        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let other = etcd.session(options("b")).await?;
         let rival = other.election("team/e")?;
         let mut candidate = rival.campaign().await?;
         let asked = Instant::now();
@@ -546,7 +546,7 @@ async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> R
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let beside = Beside::start(&etcd, GRACE).await?;
     let socket = beside.server.path();
     let curl = format!(
@@ -589,7 +589,7 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
 
 #[tokio::test]
 async fn node_of_several_programs_leads_until_the_last_has_ended() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let beside = Beside::start(&etcd, GRACE).await?;
     let (mut first, mut second) = (shell("exec sleep 600")?, shell("exec sleep 600")?);
     beside.bind(&first).await?;
@@ -621,8 +621,8 @@ async fn node_of_several_programs_leads_until_the_last_has_ended() -> Result {
 
 #[tokio::test]
 async fn elections_are_bound_only_to_programs_that_the_node_can_see() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let election = session.election("team/e")?;
     let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
     let server = Server::plain(node).await?;

@@ -2,7 +2,7 @@
 
 use eldest::{Announcement, Endpoint, Session};
 use eldest_http::Node;
-use eldest_testing::{Etcd, EtcdCluster, Proxy};
+use eldest_testing::{Etcd, EtcdCluster, MemoryEtcd, Proxy};
 use serde_json::{Value, json};
 
 use crate::caller::{Events, get, post};
@@ -12,7 +12,7 @@ const E: &str = "/v1/elections/team/e";
 
 #[tokio::test]
 async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let me = Announcement::new("a")
         .with_address("10.0.0.1:80")
         .with_data_center("dc1")
@@ -71,8 +71,8 @@ async fn an_election_is_shown_with_its_roster_leader_tokens_and_terms() -> Resul
 /// Most HTTP clients leave the slashes of a name unescaped, so the router accepts both forms.
 #[tokio::test]
 async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let (plain, hard) = (
         session.election("team/e")?,
         session.election("team/events")?,
@@ -110,9 +110,9 @@ async fn the_slashes_of_a_name_are_written_as_they_are_or_escaped() -> Result {
 
 #[tokio::test]
 async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
-    let session = Session::connect([etcd.endpoint()], options("observer")).await?;
+    let session = etcd.session(options("observer")).await?;
     let server = Server::plain(Node::new().observes(&session.election("team/e")?)).await?;
     answers(server.at, "/ready", 200).await?;
     let mut events = Events::follow(server.at, &format!("{E}/events")).await?;
@@ -132,7 +132,7 @@ async fn events_begin_with_the_state_show_vacancies_and_end_with_the_session() -
 /// The page treats a node that is silent for twelve seconds as stopped or cut off.
 #[tokio::test]
 async fn follower_of_events_receives_signs_of_life_without_changes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let mut events = Events::follow(a.server.at, &format!("{E}/events")).await?;
@@ -146,7 +146,7 @@ async fn follower_of_events_receives_signs_of_life_without_changes() -> Result {
 
 #[tokio::test]
 async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let b = Standing::start(&etcd, "b").await?;
@@ -187,7 +187,7 @@ async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
 
 #[tokio::test]
 async fn observer_ends_no_term() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let server = Server::plain(Node::new().observes(&a.election)).await?;
@@ -200,8 +200,8 @@ async fn observer_ends_no_term() -> Result {
 
 #[tokio::test]
 async fn one_connection_carries_the_events_of_all_elections() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
     let server = Server::plain(Node::new().works_in(&stood).observes(&seen)).await?;
     let mut events = Events::follow(server.at, "/v1/events").await?;
@@ -226,7 +226,8 @@ async fn one_connection_carries_the_events_of_all_elections() -> Result {
 #[tokio::test]
 async fn each_endpoint_is_shown_with_the_lanes_that_use_it_and_why() -> Result {
     let etcd = Etcd::start().await?;
-    let a = Standing::start(&etcd, "a").await?;
+    let a = Session::connect([etcd.endpoint()], options("a")).await?;
+    let a = Standing::of(a).await?;
     let shown = get(a.server.at, E).await?.json();
     let only = json!([{
         "endpoint": etcd.endpoint(), "data_center": null, "round_trip_seconds": null, "failing": false,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use eldest::{Announcement, ErrorKind, Session};
 use eldest_http::{Limits, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use serde_json::{Value, json};
 
 use crate::caller::{Answer, Events, ask, get, send};
@@ -24,8 +24,8 @@ async fn delete(server: &Server, path: &str) -> Result<Answer> {
 }
 
 /// A node that observes the election "team/e" and takes orders.
-async fn taking(etcd: &Etcd) -> Result<(Session, Server)> {
-    let session = Session::connect([etcd.endpoint()], options("ops")).await?;
+async fn taking(etcd: &MemoryEtcd) -> Result<(Session, Server)> {
+    let session = etcd.session(options("ops")).await?;
     let election = session.election("team/e")?;
     let node = Node::new().observes(&election).evacuations(&session);
     let server = Server::plain(node).await?;
@@ -48,7 +48,7 @@ async fn listed(server: &Server, names: &[&str]) -> Result<Value> {
 
 #[tokio::test]
 async fn order_over_http_moves_the_leader_and_is_shown_until_lifted() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let at = |place| Announcement::default().with_data_center(place);
     let a = Standing::with(&etcd, options("a").announcement(at("dc1"))).await?;
     answers(a.server.at, "/leader", 200).await?;
@@ -99,7 +99,7 @@ async fn order_over_http_moves_the_leader_and_is_shown_until_lifted() -> Result 
 
 #[tokio::test]
 async fn orders_are_replaced_and_names_may_have_slashes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (ops, server) = taking(&etcd).await?;
     for (path, order) in [
         ("eu/1", json!({})),
@@ -132,7 +132,7 @@ async fn orders_are_replaced_and_names_may_have_slashes() -> Result {
 
 #[tokio::test]
 async fn a_bad_order_is_refused_with_the_rule_and_leaves_nothing() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (ops, server) = taking(&etcd).await?;
     let long = "x".repeat(4097);
     for (path, order, code, rule) in [
@@ -196,8 +196,8 @@ async fn a_bad_order_is_refused_with_the_rule_and_leaves_nothing() -> Result {
 
 #[tokio::test]
 async fn orders_need_a_node_that_takes_them_and_its_token() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let without = Server::plain(Node::new()).await?;
     for answer in [
         get(without.at, ORDERS).await?,

@@ -14,7 +14,7 @@ use axum::{Extension, Router};
 use eldest::{Announcement, Election, Leadership, RunHandle, Session, SessionOptions, Term};
 use eldest::{BoxError, CancellationToken};
 use eldest_http::{ForwardToLeader, Limits, serve};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use http::{HeaderMap, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -33,12 +33,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) async fn start(etcd: &Etcd, identity: &str) -> Result<Self> {
+    pub(crate) async fn start(etcd: &MemoryEtcd, identity: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let at = listener.local_addr()?;
         let me = Announcement::default().with_address(at.to_string());
-        let session =
-            Session::connect([etcd.endpoint()], options(identity).announcement(me)).await?;
+        let session = etcd.session(options(identity).announcement(me)).await?;
         let election = session.election("team/e")?;
         let run = election.spawn(CancellationToken::new(), async |leadership: Leadership| {
             leadership.lost().cancelled().await;
@@ -113,7 +112,7 @@ async fn socket(mut request: Request) -> Response {
 }
 
 /// Starts the leader and a node that waits.
-pub(crate) async fn two(etcd: &Etcd) -> Result<(Node, Node)> {
+pub(crate) async fn two(etcd: &MemoryEtcd) -> Result<(Node, Node)> {
     let leader = Node::start(etcd, "first").await?;
     leader.leads().await?;
     let other = Node::start(etcd, "second").await?;
@@ -137,7 +136,7 @@ fn closing(method: &str, path: &str, more: &str) -> String {
 
 #[tokio::test]
 async fn leader_answers_requests_to_any_node() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (leader, other) = two(&etcd).await?;
     for node in [&leader, &other] {
         let answer = exactly(node.at, &closing("GET", "/who", "")).await?;
@@ -154,7 +153,7 @@ async fn leader_answers_requests_to_any_node() -> Result {
 
 #[tokio::test]
 async fn leader_receives_the_callers_headers_but_none_of_the_connection() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_leader, other) = two(&etcd).await?;
     let more = "Authorization: Bearer x\r\nX-Forwarded-For: 192.0.2.7\r\nTE: trailers\r\n";
     let answer = exactly(other.at, &closing("GET", "/head", more)).await?;
@@ -201,7 +200,7 @@ pub(crate) async fn until(stream: &mut TcpStream, wanted: &str) -> Result<String
 
 #[tokio::test]
 async fn bodies_are_streamed_both_ways() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (_leader, other) = two(&etcd).await?;
     let mut stream = TcpStream::connect(other.at).await?;
     let order = head("POST", "/echo", "Transfer-Encoding: chunked\r\n");
@@ -228,7 +227,7 @@ async fn bodies_are_streamed_both_ways() -> Result {
 
 #[tokio::test]
 async fn an_upgrade_joins_the_caller_with_the_leader() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (leader, other) = two(&etcd).await?;
     for node in [&leader, &other] {
         let mut stream = TcpStream::connect(node.at).await?;
@@ -259,7 +258,7 @@ async fn an_upgrade_joins_the_caller_with_the_leader() -> Result {
 
 #[tokio::test]
 async fn request_without_a_leader_waits_and_is_then_refused() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let node = Node::start(&etcd, "first").await?;
     node.leads().await?;
     node.run.stop();
@@ -284,15 +283,14 @@ async fn request_without_a_leader_waits_and_is_then_refused() -> Result {
 
 #[tokio::test]
 async fn a_request_never_goes_in_circles() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     // This node claims that the leader is at its own address, and never leads.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;
     let me = Announcement::default().with_address(at.to_string());
-    let elsewhere =
-        Session::connect([etcd.endpoint()], options("elsewhere").announcement(me)).await?;
+    let elsewhere = etcd.session(options("elsewhere").announcement(me)).await?;
     let _candidate = elsewhere.election("team/e")?.campaign().await?;
-    let session = Session::connect([etcd.endpoint()], SessionOptions::new("here")).await?;
+    let session = etcd.session(SessionOptions::new("here")).await?;
     let layer = ForwardToLeader::new(&session.election("team/e")?).await?;
     let app = app("here").layer(layer.wait(Duration::from_millis(500)));
     tokio::spawn(serve(
@@ -316,11 +314,11 @@ async fn a_request_never_goes_in_circles() -> Result {
 
 #[tokio::test]
 async fn an_answer_that_was_lost_is_said_to_be_lost() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     // A leader that reads the request and closes the connection.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let me = Announcement::default().with_address(listener.local_addr()?.to_string());
-    let deaf = Session::connect([etcd.endpoint()], options("deaf").announcement(me)).await?;
+    let deaf = etcd.session(options("deaf").announcement(me)).await?;
     let _candidate = deaf.election("team/e")?.campaign().await?;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -356,7 +354,7 @@ async fn orders(at: SocketAddr, name: &'static str, stop: Arc<AtomicBool>) -> Re
 async fn no_request_to_any_node_is_lost_while_leaders_step_down() -> Result {
     let given = std::env::var("ELDEST_HAND_OVERS").ok();
     let hand_overs = given.and_then(|given| given.parse().ok()).unwrap_or(8);
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (one, two) = two(&etcd).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let loads = [(one.at, "a"), (two.at, "b"), (one.at, "c"), (two.at, "d")];

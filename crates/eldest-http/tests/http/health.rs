@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eldest::{CancellationToken, Election, ErrorKind, LostReason, Session};
 use eldest_http::{Health, Leading, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -19,7 +19,7 @@ const STALL: Duration = Duration::from_secs(2);
 
 /// A node beside a program, and another session in the same election.
 struct Beside {
-    _etcd: Etcd,
+    _etcd: MemoryEtcd,
     session: Session,
     own: Election,
     server: Server,
@@ -30,13 +30,13 @@ struct Beside {
 
 impl Beside {
     async fn start(health: Health) -> Result<Self> {
-        let etcd = Etcd::start().await?;
-        let session = Session::connect([etcd.endpoint()], options("a")).await?;
+        let etcd = MemoryEtcd::start();
+        let session = etcd.session(options("a")).await?;
         let election = session.election("team/e")?;
         let (node, leading) =
             Node::new().lead_on_behalf_while_healthy(&election, health, CancellationToken::new());
         let server = Server::plain(node).await?;
-        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let other = etcd.session(options("b")).await?;
         Ok(Self {
             election: other.election("team/e")?,
             _etcd: etcd,
@@ -191,8 +191,8 @@ async fn heartbeats_are_refused_where_no_program_needs_them() -> Result {
 
 #[tokio::test]
 async fn impossible_limit_ends_the_candidacy_with_the_rule() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let election = session.election("team/e")?;
     let long = Duration::from_secs(25 * 60 * 60);
     for health in [

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eldest::{CancellationToken, Session};
 use eldest_http::{Limits, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, eventually};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -140,8 +140,8 @@ async fn shutting_down_server_waits_only_briefly() -> Result {
 
 #[tokio::test]
 async fn streams_leave_room_for_single_requests() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let server = Server::plain(Node::new().observes(&session.election("e")?)).await?;
     let at = server.at;
     let path = "/v1/elections/e/events";
@@ -202,7 +202,8 @@ async fn two_thousand_requests_at_once_cause_no_request_to_etcd() -> Result {
     const CALLERS: usize = 8;
     const EACH: usize = 250;
     let etcd = Etcd::start().await?;
-    let a = Standing::start(&etcd, "a").await?;
+    let a = Session::connect([etcd.endpoint()], options("a")).await?;
+    let a = Standing::of(a).await?;
     answers(a.server.at, "/leader", 200).await?;
     let churn = Session::connect([etcd.endpoint()], options("churn")).await?;
     let election = churn.election("team/e")?;
@@ -245,10 +246,8 @@ async fn two_thousand_requests_at_once_cause_no_request_to_etcd() -> Result {
     let (sizes, rounds) = tokio::time::timeout(SOON * 3, both).await?;
     let (sizes, rounds) = (sizes?, rounds?);
     let (took, made) = (begun.elapsed(), asked().await - before);
-    println!(
-        "{:.0} requests/s; {made} to etcd, in {rounds} rounds of others",
-        (CALLERS * EACH) as f64 / took.as_secs_f64()
-    );
+    let rate = (CALLERS * EACH) as f64 / took.as_secs_f64();
+    println!("{rate:.0} requests/s; {made} to etcd, in {rounds} rounds of others");
     assert!(
         sizes.iter().any(|sizes| sizes.len() > 1),
         "the roster changed meanwhile: {sizes:?}"

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eldest::{Lock, LockGuard, Session};
 use eldest_http::{Limits, Node};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A node that takes locks for others, and another session that wants the same.
 struct Stage {
-    etcd: Etcd,
+    etcd: MemoryEtcd,
     session: Session,
     server: Server,
     other: Session,
@@ -33,10 +33,10 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Result<Self> {
-        let etcd = Etcd::start().await?;
-        let session = Session::connect([etcd.endpoint()], options("a")).await?;
+        let etcd = MemoryEtcd::start();
+        let session = etcd.session(options("a")).await?;
         let server = Server::plain(Node::new().locks(&session)).await?;
-        let other = Session::connect([etcd.endpoint()], options("b")).await?;
+        let other = etcd.session(options("b")).await?;
         let lock = other.lock("team/jobs")?;
         Ok(Self {
             etcd,
@@ -251,7 +251,7 @@ async fn waiting_caller_is_refused_when_candidates_have_joined_behind_it() -> Re
     let held = send(stage.at(), SCHEDULER, r#"{"owner":"first"}"#).await?;
     assert_eq!(held.status, 201, "{held:?}");
     let beside = Server::plain(Node::new().locks(&stage.other)).await?;
-    let third = Session::connect([stage.etcd.endpoint()], options("c")).await?;
+    let third = stage.etcd.session(options("c")).await?;
     let body = json!({ "owner": "x", "wait_ms": 10_000 }).to_string();
     let waits = send(beside.at, SCHEDULER, &body);
     let elected = async {

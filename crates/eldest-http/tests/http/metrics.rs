@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
 use eldest::{Announcement, Session, SessionOptions};
 use eldest_http::Node;
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::caller::get;
@@ -55,7 +55,7 @@ fn is(wanted: f64) -> impl Fn(f64) -> bool {
 #[tokio::test]
 async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
     LazyLock::force(&RECORDER);
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "metrics-a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let b = Standing::start(&etcd, "metrics-b").await?;
@@ -96,7 +96,7 @@ async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
 #[tokio::test]
 async fn evacuation_is_shown_while_it_is_in_force() -> Result {
     LazyLock::force(&RECORDER);
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let me = Announcement::default().with_data_center("metrics-dc1");
     let a = Standing::with(&etcd, options("metrics-e").announcement(me)).await?;
     let identity = ("identity", "metrics-e");
@@ -175,8 +175,8 @@ async fn renewals_reconnects_and_switches_are_counted() -> Result {
 #[tokio::test]
 async fn metrics_page_shows_leadership_by_the_clock() -> Result {
     LazyLock::force(&RECORDER);
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("metrics-d")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("metrics-d")).await?;
     let election = session.election("e")?;
     let without = Server::plain(Node::new().works_in(&election)).await?;
     let answer = get(without.at, "/metrics").await?;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use eldest::{CancellationToken, Partitions, Session, SessionOptions};
+use eldest::{CancellationToken, Partitions, Session};
 use eldest_http::{Health, Leading, Node};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{MemoryEtcd, Proxy, eventually};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -29,12 +29,11 @@ struct Beside {
 }
 
 impl Beside {
-    async fn start(etcd: &Etcd, identity: &str, health: Health) -> Result<Self> {
-        Self::at(etcd.endpoint(), options(identity), health).await
+    async fn start(etcd: &MemoryEtcd, identity: &str, health: Health) -> Result<Self> {
+        Self::of(etcd.session(options(identity)).await?, health).await
     }
 
-    async fn at(endpoint: String, options: SessionOptions, health: Health) -> Result<Self> {
-        let session = Session::connect([endpoint], options).await?;
+    async fn of(session: Session, health: Health) -> Result<Self> {
         let partitions = session.partitions("team/p", COUNT)?;
         let never = CancellationToken::new();
         let (node, leading) = Node::new().own_on_behalf_while_healthy(&partitions, health, never);
@@ -86,7 +85,7 @@ fn owned(answer: &Value) -> Vec<(u32, i64)> {
 
 #[tokio::test]
 async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Beside::start(&etcd, "a", Health::new()).await?;
     let all = a.owns(COUNT as usize).await?;
     let answer = a.asked().await?;
@@ -107,7 +106,7 @@ async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result
             .into_iter()
             .map(|(number, _)| (number, before)),
     );
-    let other = Session::connect([etcd.endpoint()], options("b")).await?;
+    let other = etcd.session(options("b")).await?;
     let mut member = other.partitions("team/p", COUNT)?.join().await?;
     let mut taken = Vec::new();
     while taken.len() < COUNT as usize / 2 {
@@ -138,11 +137,12 @@ async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result
 #[tokio::test]
 async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -> Result {
     const TTL: Duration = Duration::from_secs(3);
-    let etcd = Etcd::start().await?;
-    let proxy = Proxy::start(etcd.address()).await?;
-    let a = Beside::at(proxy.endpoint(), options("a").ttl(TTL), Health::new()).await?;
+    let etcd = MemoryEtcd::start();
+    let proxy = Proxy::start(etcd.listen("127.0.0.1:0").await?).await?;
+    let a = Session::connect([proxy.endpoint()], options("a").ttl(TTL)).await?;
+    let a = Beside::of(a, Health::new()).await?;
     a.owns(COUNT as usize).await?;
-    let other = Session::connect([etcd.endpoint()], options("b").ttl(TTL)).await?;
+    let other = etcd.session(options("b").ttl(TTL)).await?;
     let mut member = other.partitions("team/p", COUNT)?.join().await?;
     let mut taken = Vec::new();
     while taken.len() < COUNT as usize / 2 {
@@ -179,7 +179,7 @@ async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -
 
 #[tokio::test]
 async fn node_owns_nothing_without_heartbeats_of_its_program() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Beside::start(&etcd, "a", Health::new().stall_timeout(STALL)).await?;
     eventually(SOON, "it says why", async || {
         let answer = a.asked().await.ok()?;
@@ -217,7 +217,7 @@ async fn node_owns_nothing_without_heartbeats_of_its_program() -> Result {
 
 #[tokio::test]
 async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Beside::start(&etcd, "a", Health::new()).await?;
     a.owns(COUNT as usize).await?;
     let before = Instant::now();
@@ -242,8 +242,8 @@ async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> R
 
 #[tokio::test]
 async fn a_node_that_owns_nothing_on_behalf_of_a_program_says_so() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("eye")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("eye")).await?;
     let partitions = session.partitions("team/p", COUNT)?;
     let server = Server::plain(Node::new().observes_partitions(&partitions)).await?;
     for (method, path, status, code) in [
@@ -274,8 +274,8 @@ async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next() ->
     use serde_json::json;
 
     const LONG: Duration = Duration::from_secs(25);
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a").grace(LONG)).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a").grace(LONG)).await?;
     let partitions = session.partitions("team/p", COUNT)?;
     let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
     let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
@@ -333,8 +333,8 @@ async fn short_lived_program_does_not_shorten_a_promise_of_partitions() -> Resul
     use serde_json::json;
 
     const PROMISED: Duration = Duration::from_secs(3);
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a").grace(PROMISED)).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a").grace(PROMISED)).await?;
     let partitions = session.partitions("team/p", COUNT)?;
     let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
     let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;

@@ -2,7 +2,7 @@
 
 use eldest::{Announcement, CancellationToken, Partition, Partitions, Session};
 use eldest_http::Node;
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -21,13 +21,13 @@ struct Member {
 }
 
 impl Member {
-    async fn start(etcd: &Etcd, identity: &str, address: &str) -> Result<Self> {
+    async fn start(etcd: &MemoryEtcd, identity: &str, address: &str) -> Result<Self> {
         let me = Announcement::new(identity)
             .with_address(address)
             .with_data_center("dc1")
             .with_capacity(2);
         let options = options(identity).announcement(me);
-        let session = Session::connect([etcd.endpoint()], options).await?;
+        let session = etcd.session(options).await?;
         let partitions = session.partitions("team/p", COUNT)?;
         let shutdown = CancellationToken::new();
         let until_lost = async |partition: Partition| {
@@ -50,8 +50,8 @@ impl Member {
     }
 }
 
-async fn observing(etcd: &Etcd, count: u32) -> Result<(Session, Partitions, Server)> {
-    let session = Session::connect([etcd.endpoint()], options("eye")).await?;
+async fn observing(etcd: &MemoryEtcd, count: u32) -> Result<(Session, Partitions, Server)> {
+    let session = etcd.session(options("eye")).await?;
     let partitions = session.partitions("team/p", count)?;
     let server = Server::plain(Node::new().observes_partitions(&partitions)).await?;
     Ok((session, partitions, server))
@@ -79,7 +79,7 @@ async fn shared_by(server: &Server, names: &[&str]) -> Result<Value> {
 
 #[tokio::test]
 async fn members_and_owners_are_shown_as_the_library_sees_them() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (session, partitions, server) = observing(&etcd, COUNT).await?;
     let a = Member::start(&etcd, "a", "10.0.0.1:80").await?;
     shared_by(&server, &["a"]).await?;
@@ -123,7 +123,7 @@ async fn members_and_owners_are_shown_as_the_library_sees_them() -> Result {
 
 #[tokio::test]
 async fn the_owner_of_a_key_is_the_one_that_the_library_finds() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (session, partitions, server) = observing(&etcd, COUNT).await?;
     let a = Member::start(&etcd, "a", "10.0.0.1:80").await?;
     let b = Member::start(&etcd, "b", "10.0.0.2:80").await?;
@@ -156,7 +156,7 @@ async fn the_owner_of_a_key_is_the_one_that_the_library_finds() -> Result {
 
 #[tokio::test]
 async fn a_partition_that_moves_is_an_event_which_names_no_others() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (session, _, server) = observing(&etcd, COUNT).await?;
     let a = Member::start(&etcd, "a", "10.0.0.1:80").await?;
     let before = shared_by(&server, &["a"]).await?;
@@ -187,7 +187,7 @@ async fn a_partition_that_moves_is_an_event_which_names_no_others() -> Result {
 
 #[tokio::test]
 async fn rest_of_a_large_answer_follows_on_request_or_as_events() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (session, _, server) = observing(&etcd, 2500).await?;
     let mut events = Events::follow_as(server.at, &format!("{P}/events"), STATE).await?;
     events
@@ -224,7 +224,7 @@ async fn rest_of_a_large_answer_follows_on_request_or_as_events() -> Result {
 
 #[tokio::test]
 async fn unknown_partitions_and_owners_are_refused_with_the_reason() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (session, _, server) = observing(&etcd, COUNT).await?;
     let owner = format!("{P}/owner?key=a");
     eventually(SOON, "etcd has answered", async || {
@@ -253,7 +253,7 @@ async fn unknown_partitions_and_owners_are_refused_with_the_reason() -> Result {
     assert_eq!((answer.status, &*answer.problem()), (405, "no_such_method"));
 
     // Other members begin to share the partitions under another count.
-    let other = Session::connect([etcd.endpoint()], options("other")).await?;
+    let other = etcd.session(options("other")).await?;
     let mut member = other.partitions("team/p", COUNT * 2)?.join().await?;
     eventually(SOON, "the other count is seen", async || {
         let answer = get(server.at, &owner).await.ok()?;

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use eldest::{CancellationToken, ErrorKind, LostReason, Session, Status};
 use eldest_http::Node;
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 
 use crate::caller::{ask, get, post};
 use crate::stage::{GRACE, Result, SOON, Server, Standing, answers, options};
 
 #[tokio::test]
 async fn one_node_leads_and_the_others_follow_until_they_are_next() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
     answers(a.server.at, "/leader", 200).await?;
     let b = Standing::start(&etcd, "b").await?;
@@ -53,9 +53,9 @@ async fn one_node_leads_and_the_others_follow_until_they_are_next() -> Result {
 
 #[tokio::test]
 async fn caller_has_a_grace_period_before_another_node_leads() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
-    let session = Session::connect([etcd.endpoint()], options("b")).await?;
+    let session = etcd.session(options("b")).await?;
     let mut next = session.election("team/e")?.campaign().await?;
     answers(a.server.at, "/leader", 200).await?;
     let at = a.server.at;
@@ -89,8 +89,8 @@ async fn caller_has_a_grace_period_before_another_node_leads() -> Result {
 /// The node cannot promise when work of its own ends, so `may_act_for_ms` is null.
 #[tokio::test]
 async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let election = session.election("e")?;
     let mut candidate = election.campaign().await?;
     let leadership = candidate.elected().await?;
@@ -120,10 +120,10 @@ async fn a_node_that_leads_for_its_own_work_promises_nobody_time() -> Result {
 
 #[tokio::test]
 async fn node_leaves_a_grace_period_later_or_at_once_on_request() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     // A grace period far beyond any deadline of this test.
     let patient = options("a").grace(Duration::from_secs(15));
-    let session = Session::connect([etcd.endpoint()], patient).await?;
+    let session = etcd.session(patient).await?;
     let election = session.election("team/e")?;
     let (_node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
     let mut status = election.subscribe();
@@ -149,8 +149,8 @@ async fn node_leaves_a_grace_period_later_or_at_once_on_request() -> Result {
 
 #[tokio::test]
 async fn with_several_elections_the_request_names_one() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
     let mut candidate = stood.campaign().await?;
     let leadership = candidate.elected().await?;
@@ -183,8 +183,8 @@ async fn with_several_elections_the_request_names_one() -> Result {
 
 #[tokio::test]
 async fn node_is_ready_in_its_role_and_live_until_its_session_closes() -> Result {
-    let etcd = Etcd::start().await?;
-    let session = Session::connect([etcd.endpoint()], options("a")).await?;
+    let etcd = MemoryEtcd::start();
+    let session = etcd.session(options("a")).await?;
     let (stood, seen) = (session.election("stood")?, session.election("seen")?);
     let node = Node::new().works_in(&stood).observes(&seen);
     let server = Server::plain(node).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
 use eldest_http::{Auth, Leading, Limits, Node, router, serve};
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -66,12 +66,15 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(crate) async fn start(etcd: &Etcd, identity: &str) -> Result<Self> {
+    pub(crate) async fn start(etcd: &MemoryEtcd, identity: &str) -> Result<Self> {
         Self::with(etcd, options(identity)).await
     }
 
-    pub(crate) async fn with(etcd: &Etcd, options: SessionOptions) -> Result<Self> {
-        let session = Session::connect([etcd.endpoint()], options).await?;
+    pub(crate) async fn with(etcd: &MemoryEtcd, options: SessionOptions) -> Result<Self> {
+        Self::of(etcd.session(options).await?).await
+    }
+
+    pub(crate) async fn of(session: Session) -> Result<Self> {
         let election = session.election("team/e")?;
         let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
         let server = Server::plain(node).await?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use eldest::{Session, SessionOptions};
 use eldest_http::Node;
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::{MemoryEtcd, eventually};
 
 use crate::caller::{Events, get};
 use crate::stage::{Result, SOON, Server, Standing, answers};
@@ -13,14 +13,14 @@ use crate::stage::{Result, SOON, Server, Standing, answers};
 const TTL: Duration = Duration::from_secs(2);
 const SEEN: &str = "/v1/elections/seen";
 
-async fn observer(etcd: &Etcd) -> Result<Session> {
+async fn observer(etcd: &MemoryEtcd) -> Result<Session> {
     let options = SessionOptions::new("observer").ttl(TTL);
-    Ok(Session::connect([etcd.endpoint()], options).await?)
+    Ok(etcd.session(options).await?)
 }
 
 #[tokio::test]
 async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = observer(&etcd).await?;
     let server = Server::plain(Node::new().observes(&session.election("seen")?)).await?;
     answers(server.at, "/ready", 200).await?;
@@ -63,7 +63,7 @@ async fn observing_node_is_not_ready_while_etcd_does_not_answer() -> Result {
 /// The state and its history contradict neither `/leader` nor the log of the node.
 #[tokio::test]
 async fn node_shows_the_end_of_its_term_by_its_clock() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let a = Standing::with(&etcd, SessionOptions::new("a").ttl(TTL)).await?;
     let mut events = Events::follow(a.server.at, "/v1/elections/team%2Fe/events").await?;
     let led = events
@@ -107,7 +107,7 @@ async fn node_shows_the_end_of_its_term_by_its_clock() -> Result {
 
 #[tokio::test]
 async fn quiet_election_never_makes_a_node_stale() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = observer(&etcd).await?;
     let node = Node::new().observes(&session.election("seen")?);
     let server = Server::plain(node).await?;
@@ -132,7 +132,7 @@ async fn quiet_election_never_makes_a_node_stale() -> Result {
 
 #[tokio::test]
 async fn bound_of_staleness_never_is_shorter_than_between_two_probes() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let session = observer(&etcd).await?;
     let election = session.election("seen")?;
     let long = Node::new().observes(&election).stale_after(10 * TTL);

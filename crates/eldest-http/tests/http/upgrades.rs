@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use eldest::{CancellationToken, Session, SessionOptions};
 use eldest_http::{ForwardToLeader, Limits, program_router, serve};
-use eldest_testing::Etcd;
+use eldest_testing::MemoryEtcd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -54,9 +54,9 @@ async fn listen(app: Router) -> Result<SocketAddr> {
 }
 
 /// A node that passes requests on, and never leads.
-async fn observer(etcd: &Etcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
+async fn observer(etcd: &MemoryEtcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
     let options = SessionOptions::new("observer").ttl(ttl);
-    let session = Session::connect([etcd.endpoint()], options).await?;
+    let session = etcd.session(options).await?;
     let layer = ForwardToLeader::new(&session.election("team/e")?).await?;
     let at = listen(app("observer").layer(layer)).await?;
     Ok((session, at))
@@ -64,7 +64,7 @@ async fn observer(etcd: &Etcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
 
 #[tokio::test]
 async fn a_connection_through_another_node_is_closed_after_a_hand_over() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (leader, other) = two(&etcd).await?;
     let through = open(other.at).await?;
     let mut with_leader = open(leader.at).await?;
@@ -79,7 +79,7 @@ async fn a_connection_through_another_node_is_closed_after_a_hand_over() -> Resu
 
 #[tokio::test]
 async fn a_connection_through_another_node_is_closed_when_nobody_leads() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let leader = Node::start(&etcd, "first").await?;
     let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
     let through = open(at).await?;
@@ -92,7 +92,7 @@ async fn a_connection_through_another_node_is_closed_when_nobody_leads() -> Resu
 
 #[tokio::test]
 async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let leader = Node::start(&etcd, "first").await?;
     let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
     let through = open(at).await?;
@@ -104,7 +104,7 @@ async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Resu
 
 #[tokio::test]
 async fn connection_through_a_node_without_etcd_is_closed_in_time() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let leader = Node::start(&etcd, "first").await?;
     let (_session, at) = observer(&etcd, Duration::from_secs(2)).await?;
     let through = open(at).await?;
@@ -116,7 +116,7 @@ async fn connection_through_a_node_without_etcd_is_closed_in_time() -> Result {
 
 #[tokio::test]
 async fn connection_to_the_leaders_program_is_closed_with_the_term() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let leader = Node::start(&etcd, "first").await?;
     leader.leads().await?;
     let program = listen(app("program")).await?;
@@ -130,7 +130,7 @@ async fn connection_to_the_leaders_program_is_closed_with_the_term() -> Result {
 
 #[tokio::test]
 async fn answer_that_has_begun_continues_after_a_hand_over() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = MemoryEtcd::start();
     let (leader, other) = two(&etcd).await?;
     let mut stream = TcpStream::connect(other.at).await?;
     let order = head("POST", "/echo", "Transfer-Encoding: chunked\r\n");
