@@ -121,8 +121,8 @@
 //! | take over from a crash at once | [`SessionOptions::guard`] |
 //! | see this node's state | [`Session::state`], [`Election::status`] |
 //!
-//! A dropped future leaves no key, lease or task behind. Only the outcome of a dropped [`Term::txn`] or `proclaim` is
-//! unknown.
+//! A dropped `campaign`, `acquire` or `run` leaves no key behind. The outcome of a dropped write, such as
+//! [`Term::txn`], is unknown.
 //!
 //! The crate logs with `tracing`: [log lines][logging].
 //!

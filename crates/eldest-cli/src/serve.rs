@@ -147,7 +147,7 @@ pub(crate) struct Args {
     )]
     stall_timeout: Option<Duration>,
 
-    /// How long a program may act after the answer that this node leads [default: TTL/5, at most 10 s]
+    /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = "Session"

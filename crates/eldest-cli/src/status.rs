@@ -30,8 +30,8 @@ use crate::view;
     after_help = "Examples:
   # Show one election
   eldest status billing/scheduler
-  # Show one line for each election below billing, as JSON
-  eldest status billing --summary --output json
+  # Show one line for each election below billing
+  eldest status billing --summary
   # Show which member of etcd a node in the data centre eu uses
   eldest status --etcd --data-center eu --endpoints eu=http://10.0.0.1:2379,us=http://10.1.0.1:2379"
 )]

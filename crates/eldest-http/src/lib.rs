@@ -44,9 +44,9 @@
 //!
 //! **Guaranteed**: every answer uses the state and the deadline of that moment. A node that was paused beyond its
 //! deadline does not answer 200 to `GET /leader` when it wakes up. With [`Node::lead_on_behalf`], a caller that
-//! received 200 may act for `may_act_for_ms`. **Not guaranteed**: that the node still leads when
-//! its answer arrives, because the node or the network may pause *after* the check. Fence writes that must never happen
-//! twice, with the `fencing_token` of the same answer.
+//! received 200 may act for `may_act_for_ms`, counted from before it asked. **Not guaranteed**: that the node still
+//! leads when its answer arrives, because the node or the network may pause *after* the check. Fence writes that must
+//! never happen twice, with the `fencing_token` of the same answer.
 //!
 //! **Old views**: `age_ms` of an election is how long ago etcd last confirmed that its `roster` is complete. Beyond
 //! [`Node::stale_after`] (default: one TTL) the election is `stale`: the page and the event `state` say so, and
