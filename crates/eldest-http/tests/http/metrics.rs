@@ -56,7 +56,9 @@ fn is(wanted: f64) -> impl Fn(f64) -> bool {
 async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
     LazyLock::force(&RECORDER);
     let etcd = MemoryEtcd::start();
-    let a = Standing::start(&etcd, "metrics-a").await?;
+    // A session within the process has a wall clock of its own.
+    let a = Session::connect([etcd.listen("127.0.0.1:0").await?], options("metrics-a")).await?;
+    let a = Standing::of(a).await?;
     answers(a.server.at, "/leader", 200).await?;
     let b = Standing::start(&etcd, "metrics-b").await?;
     let [of_a, of_b] =
