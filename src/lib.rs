@@ -138,7 +138,7 @@
 //! | `srv` | [`Endpoint`]s from SRV records |
 //! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version this crate uses |
 //! | `cron` | [`Schedule`]s from cron expressions |
-//! | `serde` | `Serialize` for [`Status`], [`SessionState`], [`Roster`], [`Member`], reasons and [`QueueKind`]; `Deserialize` for [`SessionOptions`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`], [`Status`] and reasons |
+//! | `serde` | `Serialize` for [`SessionState`], [`LeaseView`], [`Roster`], [`Member`], [`QueueKind`]; `Deserialize` for [`SessionOptions`]; both for [`Status`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
 //! `eldest-route` sends requests to the leader, `eldest-http` serves the state over HTTP, `eldest-cli` is the command,
