@@ -97,7 +97,7 @@ impl Code {
             }
             Code::ProgramEnded => "`serve`: the program of --guard-pid has ended",
             Code::NotContained => {
-                "`run` or `lock`: a process that the program started could not be killed"
+                "`run` or `lock`: the program, or a process that it started, could not be killed"
             }
             Code::Lost => "`lock`: the lock or permit was lost, and the program was ended",
             Code::NotInTime => {

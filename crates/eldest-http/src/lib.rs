@@ -14,7 +14,8 @@
 //! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503 with the reason |
 //! | `GET /v1/elections`, `GET /v1/elections/{name}` | roster, leader, tokens, the node's own rank, the last terms |
 //! | `GET /v1/elections/{name}/events`, `GET /v1/events` | the same as server-sent events `state`, of one election or of all: at once, and after every change |
-//! | `GET /v1/partitions`, `GET /v1/partitions/{name}` | members and the owner of each partition, if [`Node::observes_partitions`] names them; at most 1024 partitions, the next from `?from=` |
+//! | `GET /v1/partitions` | the sets of partitions of [`Node::observes_partitions`] and [`Node::own_on_behalf`], with the numbers of their members and of owned partitions |
+//! | `GET /v1/partitions/{name}` | members and the owner of each partition; at most 1024 partitions, the next from `?from=` |
 //! | `GET /v1/partitions/{name}/own` | the partitions that this node owns on behalf of its callers ([`Node::own_on_behalf`]), and how long they may act |
 //! | `POST /v1/partitions/{name}/heartbeat` | as for an election |
 //! | `GET /v1/partitions/{name}/owner?key=` | the partition of a key, and its owner's address and token |

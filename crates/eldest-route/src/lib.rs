@@ -27,8 +27,8 @@
 //! no node worked on is sent to the next leader, if one is found within [`Routed::wait`] and the body can be sent
 //! again. [`Error::kind`] distinguishes the two.
 //!
-//! **Not guaranteed**: that a node which receives a request leads. The view is etcd's, and it may be old. A node checks
-//! each request by its own clock, and answers with the header [`NOT_LEADER`] if it does not lead.
+//! **Not guaranteed**: that a node which receives a request leads. The route may be old, so each node must check each
+//! request by its own clock, and answer with the header [`NOT_LEADER`] if it does not lead.
 //!
 //! | feature | adds |
 //! |---|---|
