@@ -72,10 +72,7 @@ pub(crate) const STAGES: &[Entry] = &[
         "the examples in the documentation",
         suites::doc,
     )),
-    beside(
-        TESTS,
-        quick("unit", "unit tests of all packages", suites::unit),
-    ),
+    quick("unit", "unit tests of all packages", suites::unit),
     quick(
         "simulate",
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
