@@ -61,7 +61,8 @@ impl Driver {
         match ask {
             Ask::Join(join) => self.joins(join),
             Ask::Open { .. } | Ask::Renew => {
-                self.renewal = spans::renewal(&self.identity, self.lease_id());
+                let span = spans::renewal(&self.identity, self.lease_id());
+                self.io.begin_renewal(span);
             }
             _ => {}
         }

@@ -1,7 +1,8 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
-use crate::etcd::{KeepAlive, WatchMessage, WatchReceiver};
-use eldest_core::action::{Answer, RequestError, RequestId};
+use super::watches::Message;
+use crate::etcd::KeepAlive;
+use eldest_core::action::{Answer, RequestId};
 use eldest_core::batcher::{Kind, Outcome};
 
 /// An event outside of the driver.
@@ -17,16 +18,8 @@ pub(crate) enum Event {
         generation: u64,
         stream: Option<Box<KeepAlive>>,
     },
-    /// The watch stream is open.
-    Watching {
-        generation: u64,
-        receiver: WatchReceiver,
-    },
-    /// A message of the watch stream, or its end.
-    Watched {
-        generation: u64,
-        message: Result<WatchMessage, RequestError>,
-    },
+    /// A message of the present watch stream, or its end.
+    Watched(Message),
 }
 
 /// The answers to requests that shared a transaction.

@@ -275,7 +275,13 @@ impl<C> Inbox<C> {
                 Some(event) => Poll::Ready(Work::Event(event)),
                 None => Poll::Pending,
             },
-            Source::Watches => pin!(io.listening.next()).poll(cx).map(Work::Event),
+            Source::Watches => {
+                let Some(watches) = &mut io.watches else {
+                    return Poll::Pending;
+                };
+                let message = pin!(watches.next()).poll(cx);
+                message.map(|message| Work::Event(Event::Watched(message)))
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! Runs requests, the keepalive stream and the watch stream in tasks beside the driver, or within the driver where
-//! another task would cause delay.
+//! Runs requests and the keepalive stream in tasks beside the driver, or within the driver where another task would cause
+//! delay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::batch;
 use super::event::Event;
-use crate::etcd::{KeepAlive, Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
+use super::watches::{self, Watches};
+use crate::etcd::{KeepAlive, Lane, Pool, WatchRequest};
 use crate::runtime::SharedEnv;
 use eldest_core::Core;
 use eldest_core::action::{Action, Answer, Ask, Class, RequestError, RequestId, WatchId};
@@ -31,47 +31,13 @@ pub(super) struct Io {
     answers: mpsc::UnboundedSender<Event>,
     stream: Option<Box<KeepAlive>>,
     generation: u64,
-    watches: Option<Watches>,
-    watch_generation: u64,
+    /// The span of the renewal in flight.
+    renewal: Span,
+    pub(super) watches: Option<Watches>,
     batcher: Batcher,
     /// Joins and deletes in flight. A hand-over waits for these, so the driver polls them itself. Their answers come as
     /// events.
     pub(super) sending: FuturesUnordered<BoxFuture<'static, ()>>,
-    pub(super) listening: Listening,
-}
-
-/// The receiving end of the watch stream, while it is open. The driver reads it itself, because the next leader waits
-/// for it.
-#[derive(Default)]
-pub(super) struct Listening(Option<(u64, WatchReceiver)>);
-
-impl Listening {
-    /// Waits for the stream's next message; for ever, if no stream is open.
-    ///
-    /// # Cancellation safety
-    /// No message is lost.
-    pub(super) async fn next(&mut self) -> Event {
-        let Some((generation, receiver)) = &mut self.0 else {
-            return std::future::pending().await;
-        };
-        // A flood of messages lets the runtime's other tasks have their turn.
-        tokio::task::consume_budget().await;
-        let message = receiver.next().await;
-        let generation = *generation;
-        if message.is_err() {
-            self.0 = None;
-        }
-        Event::Watched {
-            generation,
-            message,
-        }
-    }
-}
-
-/// The watch stream that is open or being opened.
-struct Watches {
-    requests: mpsc::UnboundedSender<WatchRequest>,
-    _stop: DropGuard,
 }
 
 impl Io {
@@ -93,11 +59,10 @@ impl Io {
             answers,
             stream: None,
             generation: 0,
+            renewal: Span::none(),
             watches: None,
-            watch_generation: 0,
             batcher,
             sending: FuturesUnordered::new(),
-            listening: Listening::default(),
         }
     }
 
@@ -107,8 +72,8 @@ impl Io {
         (self.urgent.clone(), self.answers.clone())
     }
 
-    /// Gives an event to the core.
-    pub(super) fn take(&mut self, event: Event, core: &mut Core, now: Time) {
+    /// Gives an event to the core, and returns the number of changes of watched keys in it.
+    pub(super) fn take(&mut self, event: Event, core: &mut Core, now: Time) -> usize {
         match event {
             Event::Answered { request, answer } => core.answer(now, request, answer),
             Event::Batch(batch) => {
@@ -123,29 +88,27 @@ impl Io {
                 generation,
                 stream,
             } => {
+                if matches!(answer, Answer::Opened) {
+                    self.end_renewal("opened");
+                }
                 if generation == self.generation {
                     self.stream = stream;
                 }
                 core.answer(now, request, answer);
             }
-            Event::Watching {
-                generation,
-                receiver,
-            } => {
-                if generation == self.watch_generation {
-                    self.listening = Listening(Some((generation, receiver)));
-                }
-            }
-            Event::Watched {
-                generation,
-                message,
-            } => {
-                if generation != self.watch_generation {
-                    return;
-                }
-                pass_on(message, core, now);
-            }
+            Event::Watched(message) => return watches::take(message, core, now),
         }
+        0
+    }
+
+    /// Keeps the span of a renewal until [`Io::end_renewal`].
+    pub(super) fn begin_renewal(&mut self, span: Span) {
+        self.renewal = span;
+    }
+
+    /// Ends the span of the renewal in flight, if there is one.
+    pub(super) fn end_renewal(&mut self, outcome: &str) {
+        std::mem::replace(&mut self.renewal, Span::none()).record("outcome", outcome);
     }
 
     /// Carries out an action that concerns etcd; returns any other.
@@ -154,8 +117,8 @@ impl Io {
             Action::Ask { request, ask } => self.ask(request, ask),
             Action::HangUp => self.hang_up(),
             Action::Watch { watch, key, prefix } => self.watch(watch, &key, prefix),
-            Action::Unwatch { watch } => self.unwatch(watch),
-            Action::Progress => self.progress(),
+            Action::Unwatch { watch } => self.request_watch(WatchRequest::Cancel { id: watch }),
+            Action::Progress => self.request_watch(WatchRequest::Progress),
             Action::HangUpWatches { elsewhere } => self.hang_up_watches(elsewhere),
             other => return Some(other),
         }
@@ -259,95 +222,28 @@ impl Io {
         self.stream = None;
     }
 
-    fn watch(&mut self, watch: WatchId, key: &[u8], prefix: bool) {
+    fn watch(&mut self, id: WatchId, key: &[u8], prefix: bool) {
         let key = key.to_vec();
-        match &self.watches {
-            Some(watches) => {
-                let create = WatchRequest::Create {
-                    id: watch,
-                    key,
-                    prefix,
-                };
-                drop(watches.requests.send(create));
-            }
-            None => self.open_watches((watch, key, prefix)),
+        if let Some(watches) = &self.watches {
+            watches.send(WatchRequest::Create { id, key, prefix });
+        } else {
+            let first = (id, key, prefix);
+            self.watches = Some(Watches::open(&self.env, &self.pool, self.lane, first));
         }
     }
 
-    fn unwatch(&mut self, watch: WatchId) {
+    fn request_watch(&self, request: WatchRequest) {
         if let Some(watches) = &self.watches {
-            drop(watches.requests.send(WatchRequest::Cancel { id: watch }));
-        }
-    }
-
-    fn progress(&mut self) {
-        if let Some(watches) = &self.watches {
-            drop(watches.requests.send(WatchRequest::Progress));
+            watches.send(request);
         }
     }
 
     fn hang_up_watches(&mut self, elsewhere: bool) {
-        self.watch_generation += 1;
         self.watches = None;
-        self.listening = Listening::default();
         if elsewhere {
             self.pool
                 .leave(self.lane, "the watch stream is stalled or was canceled");
         }
-    }
-
-    /// Opens the stream with its first watch; further requests are queued meanwhile.
-    fn open_watches(&mut self, first: (WatchId, Vec<u8>, bool)) {
-        self.watch_generation += 1;
-        let generation = self.watch_generation;
-        let (requests, mut pending) = mpsc::unbounded_channel();
-        let stop = CancellationToken::new();
-        self.watches = Some(Watches {
-            requests,
-            _stop: stop.clone().drop_guard(),
-        });
-        let (pool, lane, events) = (Arc::clone(&self.pool), self.lane, self.answers.clone());
-        let ended = move |failure| Event::Watched {
-            generation,
-            message: Err(failure),
-        };
-        self.env.spawn(
-            async move {
-                let opened = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    opened = pool.watch(lane, first) => opened,
-                };
-                let mut sender = match opened {
-                    Ok((sender, receiver)) => {
-                        drop(events.send(Event::Watching {
-                            generation,
-                            receiver,
-                        }));
-                        sender
-                    }
-                    Err(failure) => {
-                        drop(events.send(ended(failure)));
-                        return;
-                    }
-                };
-                // The task that reads must never send as well: with many watchers it would deadlock.
-                loop {
-                    let request = tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return,
-                        request = pending.recv() => request,
-                    };
-                    let Some(request) = request else { return };
-                    if let Err(failure) = sender.send(request).await {
-                        drop(events.send(ended(failure)));
-                        return;
-                    }
-                }
-            }
-            .in_current_span()
-            .boxed(),
-        );
     }
 }
 
@@ -435,36 +331,6 @@ async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, R
         // The other requests are sent by [`send`].
         _ => Answer::Opened,
     })
-}
-
-/// Passes a message of the watch stream on to the core.
-fn pass_on(message: Result<WatchMessage, RequestError>, core: &mut Core, now: Time) {
-    match message {
-        Ok(WatchMessage::Created { id, header }) => {
-            core.watch_created(now, id, header);
-        }
-        Ok(WatchMessage::Events {
-            id,
-            header,
-            changes,
-        }) => {
-            core.watch_events(now, id, header.term, changes);
-        }
-        Ok(WatchMessage::Progress { header }) => core.watch_progress(header),
-        Ok(WatchMessage::Refused { id, failure }) => {
-            core.watch_refused(now, id, failure);
-        }
-        Ok(WatchMessage::Canceled {
-            id,
-            compact_revision,
-            reason,
-        }) => {
-            let why = format!("canceled by etcd (compacted at {compact_revision}): {reason}");
-            core.watch_canceled(now, id, why);
-        }
-        Ok(WatchMessage::Moved) => core.watch_moved(now),
-        Err(failure) => core.watch_lost(now, failure.to_string()),
-    }
 }
 
 /// Defined here, so that no other module needs to know how long a bounded wait is.

@@ -8,20 +8,20 @@ mod effects;
 mod event;
 mod failures;
 mod inbox;
-mod inputs;
 mod io;
 mod marks;
 mod notes;
 mod observing;
 mod releases;
 mod spans;
+mod watches;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use crate::state::{LeaseDeadlines, SessionState};
@@ -124,8 +124,6 @@ pub(crate) struct Driver {
     won: Vec<Won>,
     closers: Vec<oneshot::Sender<()>>,
     io: io::Io,
-    /// The span of the renewal in flight.
-    renewal: tracing::Span,
     /// True once a warning named too many keys under the session's lease.
     crowded: bool,
     closed: bool,
@@ -172,7 +170,6 @@ impl Driver {
             releases: releases::Releases::default(),
             won: Vec::new(),
             closers: Vec::new(),
-            renewal: tracing::Span::none(),
             crowded: false,
             closed: false,
         };
@@ -186,7 +183,10 @@ impl Driver {
             let dues = [driver.core.next_timeout(), driver.failures.next()];
             let due = dues.into_iter().flatten().min();
             match inbox.next(due, &mut driver.io).await {
-                Work::Event(event) => driver.event(event),
+                Work::Event(event) => {
+                    let now = driver.env.now();
+                    driver.io.take(event, &mut driver.core, now);
+                }
                 Work::Due => {
                     let now = driver.env.now();
                     driver.core.tick(now);
@@ -206,6 +206,68 @@ impl Driver {
                 Work::Sent => {}
             }
             driver.act();
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.env.now();
+        match command {
+            Command::Connected => self.core.connected(),
+            Command::KeepLease => self.core.always_keep_lease(now),
+            Command::Campaign {
+                slot,
+                value,
+                config,
+                mut candidate,
+            } => {
+                candidate.announcing.begin_with(&value);
+                let prefix = Arc::clone(&candidate.prefix);
+                // A semaphore's permits and the readers of a shared lock have keys of their own.
+                if config.permit.is_none() && config.shared.is_none() {
+                    if self
+                        .standing
+                        .get(&prefix)
+                        .is_some_and(|other| self.core.is_candidate(*other))
+                    {
+                        let error = Error::already_campaigning(&candidate.election);
+                        candidate.refused(error);
+                        return;
+                    }
+                    self.standing.insert(Arc::clone(&prefix), slot);
+                }
+                candidate.accepted();
+                self.candidates.insert(slot, candidate);
+                self.core.campaign(now, slot, prefix, value, config);
+            }
+            Command::Leave { slot, reason } => self.core.leave(now, slot, reason),
+            Command::AwaitEnd { slot, reply } => match self.candidates.get_mut(&slot) {
+                Some(candidate) => candidate.await_end(reply),
+                None => drop(reply.send(())),
+            },
+            Command::AwaitRelease { slot, term, reply } => {
+                if self.core.await_release(slot, term) {
+                    let _ = reply.send(());
+                } else {
+                    self.releases.wait(slot, term, reply);
+                }
+            }
+            Command::HoldBack { slot, held } => self.core.hold_back(now, slot, held),
+            Command::End { slot, term, reason } => {
+                self.core.end_by_leader(now, slot, term, reason);
+            }
+            Command::Joined { slot, term } => self.core.work_joined(now, slot, term),
+            Command::Proclaim { slot, value, reply } => {
+                let candidate = self.candidates.get_mut(&slot);
+                let value = match candidate {
+                    Some(candidate) => candidate.announcing.replace(value),
+                    None => value,
+                };
+                self.proclaim(slot, value, reply);
+            }
+            Command::Close { reply } => {
+                self.closers.push(reply);
+                self.core.close(now);
+            }
         }
     }
 }

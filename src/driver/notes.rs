@@ -19,19 +19,19 @@ impl Driver {
             }
             Note::RenewalFailed { error } => {
                 metrics::renewal(identity, "failed");
-                self.end_renewal("failed");
+                self.io.end_renewal("failed");
                 self.failed(What::Renewal, error.class, &error.to_string(), &[]);
             }
             Note::Renewed { took } => {
                 metrics::renewed(identity, *took);
-                self.end_renewal("verified");
+                self.io.end_renewal("verified");
                 tracing::trace!(target: "eldest::session", identity, ?took, "renewed");
                 let lines = self.failures.renewed();
                 self.log_lines(lines);
             }
             Note::RenewalRefused => {
                 metrics::renewal(identity, "refused");
-                self.end_renewal("refused");
+                self.io.end_renewal("refused");
                 self.failed(What::Refusal, Class::Retry, "", &[]);
             }
             Note::RenewedLate { left } => {
@@ -83,11 +83,6 @@ impl Driver {
                 "a lease with so many keys is slow on an etcd with users: use another session for some of them"
             );
         }
-    }
-
-    /// Ends the span of the renewal in flight, if there is one.
-    pub(super) fn end_renewal(&mut self, outcome: &str) {
-        std::mem::replace(&mut self.renewal, tracing::Span::none()).record("outcome", outcome);
     }
 
     /// Records a failure that concerns one election, by its key or prefix, or the whole session.

@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
-use super::event::Event;
 use super::failures::{Failures, Line, list, name_of};
 use super::inbox::{Inbox, WeakCommands, Work};
 use super::io;
 use crate::error::{Error, Result};
-use crate::etcd::{Lane, Pool, WatchMessage};
+use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use crate::state::{AsOf, Backlog, Complete, Confirmed, Roster, SessionState};
 use eldest_core::action::{Action, Note, SlotId};
@@ -201,22 +200,22 @@ impl Task {
                 }
                 work = task.inbox.next(due, &mut task.io) => work,
             };
-            let many = matches!(&work, Work::Event(event) if changes(event) >= MANY);
-            task.work(work);
+            let changes = task.work(work);
             task.act();
             if task.looks.is_empty() && task.ends() {
                 return;
             }
-            if many {
+            if changes >= MANY {
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn work(&mut self, work: Work<Ask>) {
+    /// Handles the next piece of work, and returns the number of changes of watched keys in it.
+    fn work(&mut self, work: Work<Ask>) -> usize {
         let now = self.parts.env.now();
         match work {
-            Work::Event(event) => self.io.take(event, &mut self.core, now),
+            Work::Event(event) => return self.io.take(event, &mut self.core, now),
             Work::Due => {
                 self.core.tick(now);
                 self.stop_lingering(now);
@@ -227,6 +226,7 @@ impl Task {
             // The entrance keeps a sender until the task ends, and the answer to a request is an event.
             Work::HandlesGone | Work::Sent => {}
         }
+        0
     }
 
     /// Returns `true` if no request waits; further requests then start a new task.
@@ -406,16 +406,5 @@ impl Drop for Task {
         for (_, backlog) in self.looks.values().flat_map(|look| &look.readers) {
             backlog.end();
         }
-    }
-}
-
-/// Returns the number of changes in a message of the watch stream.
-fn changes(event: &Event) -> usize {
-    match event {
-        Event::Watched {
-            message: Ok(WatchMessage::Events { changes, .. }),
-            ..
-        } => changes.len(),
-        _ => 0,
     }
 }
