@@ -72,8 +72,8 @@ pub(super) async fn finish(pool: &Pool, answer: Partly) -> Answer {
 
 /// Sends requests of one kind in one transaction; returns their answers in the same order.
 pub(super) async fn ask_together(pool: &Pool, asks: &[&Ask]) -> Result<Vec<Partly>, RequestError> {
-    let joins: Vec<_> = asks.iter().filter_map(|ask| join(ask)).collect();
-    if !joins.is_empty() {
+    if let Some(Ask::Join(_)) = asks.first() {
+        let joins: Vec<_> = asks.iter().filter_map(|ask| join(ask)).collect();
         let joined = pool.join_each(&joins).await?;
         let mut answers = Vec::with_capacity(joined.len());
         for one in joined {

@@ -7,7 +7,7 @@ use super::candidate_state::Won;
 use super::{Driver, spans};
 use crate::error::Error;
 use crate::metrics;
-use crate::state::{LeaseView, Roster, SessionState, share};
+use crate::state::{LeaseView, SessionState, share};
 use eldest_core::action::{self, Action, Ask, CandidateAction, Join, SlotId, TermId};
 use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
@@ -34,13 +34,11 @@ impl Driver {
                 }
                 Action::Observed {
                     slot: MARKS,
-                    revision,
                     entries,
                     ..
                 } => {
-                    let keys = Roster::of(revision, entries);
                     let lease = self.lease_id();
-                    self.marks.seen(&self.identity, lease, &keys);
+                    self.marks.seen(&self.identity, lease, &entries);
                 }
                 Action::Session(state) => self.session_state(state),
                 Action::Note(note) => self.note(&note),
@@ -148,11 +146,26 @@ impl Driver {
             self.core.distrusted(now);
             return;
         }
+        self.visit_terms();
+    }
+
+    /// Visits each candidate after a renewal: warns of a term that no caller has taken up, and announces when terms
+    /// began. The announcements follow a renewal, so that a short term costs no request and no hand-over waits. They are
+    /// a few at a time, because a session may lead thousands of elections.
+    fn visit_terms(&mut self) {
         let before = self.env.now().before(self.lease_deadlines.grace());
-        for candidate in self.candidates.values_mut() {
+        let mut beginnings = Vec::new();
+        for (slot, candidate) in &mut self.candidates {
             candidate.warn_if_unclaimed(&self.identity, before);
+            if beginnings.len() < BEGINNINGS
+                && let Some(beginning) = candidate.announcing.beginning()
+            {
+                beginnings.push((*slot, beginning));
+            }
         }
-        self.announce_beginnings();
+        for (slot, (value, reply)) in beginnings {
+            self.proclaim(slot, value, reply);
+        }
     }
 
     /// Makes a key that replaces another one announce when it joined. A member that is set aside, which is rare, keeps
@@ -168,18 +181,6 @@ impl Driver {
             // There is no key, so nothing is written, and no caller waits for an answer.
             let now = self.env.now();
             self.core.proclaim(now, slot, value, 0);
-        }
-    }
-
-    /// Announces when terms began: after a renewal, so that a short term costs no request and no hand-over waits, and a
-    /// few at a time, because a session may lead thousands of elections.
-    fn announce_beginnings(&mut self) {
-        let each = self.candidates.iter_mut();
-        let each =
-            each.filter_map(|(slot, candidate)| Some((*slot, candidate.announcing.beginning()?)));
-        let some: Vec<_> = each.take(BEGINNINGS).collect();
-        for (slot, (value, reply)) in some {
-            self.proclaim(slot, value, reply);
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! An outage makes every request of every election fail, again at every attempt. Metrics count them all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ pub(super) struct Failures {
     /// The prefix of all keys of the session.
     namespace: Arc<[u8]>,
     outages: Vec<Outage>,
+    /// The time of the last failure of each class that has an outage.
+    lasts: HashMap<Class, Time>,
     /// How long no failure may occur before the outage counts as over; longer than the time between attempts.
     quiet: Duration,
 }
@@ -146,6 +148,7 @@ impl Failures {
             identity,
             namespace,
             outages: Vec::new(),
+            lasts: HashMap::new(),
             quiet: EVERY.max(attempts.saturating_mul(2)),
         }
     }
@@ -229,6 +232,7 @@ impl Failures {
         why.clone_into(&mut outage.why);
         outage.last = now;
         outage.count += 1;
+        self.lasts.insert(class, now);
         if outage.reasons.len() < REASONS && !outage.reasons.iter().any(|reason| reason == why) {
             outage.reasons.push(why.to_owned());
             return Some(outage.line(Step::First, now));
@@ -244,33 +248,31 @@ impl Failures {
     /// Renewals succeed again; returns the lines of the outages that this ends.
     pub(super) fn renewed(&mut self) -> Vec<Line> {
         let renewals = |outage: &mut Outage| matches!(outage.what, What::Renewal | What::Refusal);
-        let over = self.outages.extract_if(.., renewals);
-        over.map(Outage::over).collect()
+        let over: Vec<_> = self.outages.extract_if(.., renewals).collect();
+        if !over.is_empty() {
+            self.lasts.clear();
+            for outage in &self.outages {
+                let last = self.lasts.entry(outage.class).or_default();
+                *last = outage.last.max(*last);
+            }
+        }
+        over.into_iter().map(Outage::over).collect()
     }
 
     /// Returns the time at which [`Failures::due`] has something to log.
     pub(super) fn next(&self) -> Option<Time> {
-        let lasts = self.outages.iter().map(|outage| self.last(outage.class));
-        lasts.min().map(|last| last.after(self.quiet))
+        let last = self.lasts.values().min();
+        last.map(|last| last.after(self.quiet))
     }
 
     /// Returns the lines of the outages that are over by now. An outage lasts while others of its class do: a kind of
     /// request that is rarely repeated proves nothing by its silence.
     pub(super) fn due(&mut self, now: Time) -> Vec<Line> {
-        let classes: Vec<Class> = self.outages.iter().map(|outage| outage.class).collect();
-        let is_over = |class: &Class| now >= self.last(*class).after(self.quiet);
-        let over: Vec<Class> = classes.into_iter().filter(is_over).collect();
-        let over = |outage: &mut Outage| over.contains(&outage.class);
-        self.outages
-            .extract_if(.., over)
-            .map(Outage::over)
-            .collect()
-    }
-
-    /// Returns the time of the last failure of that class.
-    fn last(&self, class: Class) -> Time {
-        let same = self.outages.iter().filter(|outage| outage.class == class);
-        same.map(|outage| outage.last).max().unwrap_or_default()
+        let quiet = self.quiet;
+        self.lasts.retain(|_, last| now < last.after(quiet));
+        let over = |outage: &mut Outage| !self.lasts.contains_key(&outage.class);
+        let over = self.outages.extract_if(.., over);
+        over.map(Outage::over).collect()
     }
 }
 

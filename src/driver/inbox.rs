@@ -161,7 +161,6 @@ pub(super) struct Inbox<C> {
     answers: mpsc::UnboundedReceiver<Event>,
     /// `None`: every handle was dropped.
     commands: Option<mpsc::UnboundedReceiver<C>>,
-    taken: Vec<C>,
     turns: Turns,
     alarm: Option<Alarm>,
 }
@@ -188,7 +187,6 @@ impl<C> Inbox<C> {
             urgent: urgent_events,
             answers: answer_events,
             commands: Some(commands),
-            taken: Vec::with_capacity(IN_ONE_TURN),
             turns: Turns::default(),
             alarm: None,
         };
@@ -289,12 +287,12 @@ impl<C> Inbox<C> {
         let Some(commands) = &mut self.commands else {
             return Poll::Pending;
         };
-        let received = ready!(commands.poll_recv_many(cx, &mut self.taken, IN_ONE_TURN));
-        if received == 0 {
+        let mut taken = Vec::new();
+        if ready!(commands.poll_recv_many(cx, &mut taken, IN_ONE_TURN)) == 0 {
             self.commands = None;
             return Poll::Ready(Work::HandlesGone);
         }
-        Poll::Ready(Work::Commands(self.taken.drain(..).collect()))
+        Poll::Ready(Work::Commands(taken))
     }
 }
 

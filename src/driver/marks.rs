@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::failures::name_of;
 use crate::metrics;
-use crate::state::{EVACUATED, Evacuation, Member, Roster, author};
+use crate::state::{EVACUATED, Evacuation, author};
 use eldest_core::evacuation::ordered_key;
 use eldest_core::kv::Entry;
+use eldest_core::queue::Queue;
 
 /// The orders that the session saw last.
 pub(super) struct Marks {
@@ -29,10 +30,17 @@ impl Marks {
     }
 
     /// Logs what changed since the state before. `lease` is the session's.
-    pub(super) fn seen(&mut self, identity: &str, lease: i64, keys: &Roster) {
-        let keys = keys.members().iter().map(Member::entry);
-        self.ordered(identity, lease, keys.clone());
-        let standing = Evacuation::all(&self.prefix, keys);
+    pub(super) fn seen(&mut self, identity: &str, lease: i64, keys: &Queue) {
+        let (mut marks, mut to_step_down) = (Vec::new(), BTreeSet::new());
+        for key in keys.iter().map(AsRef::as_ref) {
+            if self.ordered(identity, lease, key) {
+                to_step_down.insert(Arc::clone(&key.key));
+            } else {
+                marks.push(key);
+            }
+        }
+        self.to_step_down = to_step_down;
+        let standing = Evacuation::all(&self.prefix, marks);
         let before = std::mem::replace(&mut self.standing, Arc::clone(&standing));
         for order in standing.iter().filter(|order| !before.contains(order)) {
             let data_center = order.data_center();
@@ -52,22 +60,18 @@ impl Marks {
         }
     }
 
-    /// Logs each new order to step down that names a leader of this session.
-    fn ordered<'a>(&mut self, identity: &str, lease: i64, keys: impl Iterator<Item = &'a Entry>) {
+    /// Returns true if the key is an order to step down. Logs a new one that names a leader of this session.
+    fn ordered(&self, identity: &str, lease: i64, order: &Entry) -> bool {
         let prefix = &*self.prefix;
-        let namespace = &prefix[..prefix.len() - EVACUATED.len()];
-        let mut standing = BTreeSet::new();
-        for order in keys {
-            let Some(of) = order.key.strip_prefix(prefix).and_then(ordered_key) else {
-                continue;
-            };
-            let ours = of.ends_with(format!("/{lease:x}").as_bytes());
-            if ours && !self.to_step_down.contains(&order.key) {
-                let (election, by) = (name_of(namespace, of), author(&order.value));
-                tracing::info!(target: "eldest::election", identity, election, by, "ordered to step down");
-            }
-            standing.insert(Arc::clone(&order.key));
+        let Some(of) = order.key.strip_prefix(prefix).and_then(ordered_key) else {
+            return false;
+        };
+        let ours = of.ends_with(format!("/{lease:x}").as_bytes());
+        if ours && !self.to_step_down.contains(&order.key) {
+            let namespace = &prefix[..prefix.len() - EVACUATED.len()];
+            let (election, by) = (name_of(namespace, of), author(&order.value));
+            tracing::info!(target: "eldest::election", identity, election, by, "ordered to step down");
         }
-        self.to_step_down = standing;
+        true
     }
 }

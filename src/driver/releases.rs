@@ -1,6 +1,6 @@
 //! Answers the callers that wait until the key of a term is gone. Visits only the callers of candidates that changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tokio::sync::oneshot;
 
@@ -11,7 +11,7 @@ use eldest_core::action::{SlotId, TermId};
 pub(super) struct Releases {
     waiting: HashMap<SlotId, Vec<(TermId, oneshot::Sender<()>)>>,
     /// The candidates with waiting callers that changed in this turn.
-    changed: Vec<SlotId>,
+    changed: BTreeSet<SlotId>,
 }
 
 impl Releases {
@@ -28,13 +28,13 @@ impl Releases {
     /// Records that the candidate changed.
     pub(super) fn changed(&mut self, slot: SlotId) {
         if self.waiting.contains_key(&slot) {
-            self.changed.push(slot);
+            self.changed.insert(slot);
         }
     }
 
     /// Answers the callers whose term is released.
     pub(super) fn answer(&mut self, mut is_released: impl FnMut(SlotId, TermId) -> bool) {
-        for slot in self.changed.drain(..) {
+        while let Some(slot) = self.changed.pop_first() {
             let Some(waiting) = self.waiting.get_mut(&slot) else {
                 continue;
             };
@@ -76,6 +76,21 @@ mod tests {
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_ok()));
         assert_eq!(looks, CALLERS);
         assert!(releases.waiting.is_empty());
+    }
+
+    #[test]
+    fn callers_are_visited_once_in_a_turn_however_often_their_candidate_changed() {
+        let mut releases = Releases::default();
+        let mut visits = 0;
+        releases.wait(1, 1, oneshot::channel().0);
+        for _ in 0..3 {
+            releases.changed(1);
+        }
+        releases.answer(|_, _| {
+            visits += 1;
+            false
+        });
+        assert_eq!(visits, 1);
     }
 
     #[test]
