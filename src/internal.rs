@@ -210,7 +210,10 @@ pub mod agent;
 #[cfg(target_os = "linux")]
 pub mod guard;
 
-pub mod process;
+/// Opens other processes by their number, and waits until they have ended.
+pub mod process {
+    pub use eldest_process::Process;
+}
 
 /// Terms and clocks that a test sets, and sessions that a test abandons.
 pub mod scripted;

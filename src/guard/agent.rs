@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use eldest_process::Pidfd;
+use eldest_process::socket::Socket;
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::limits::{CONNECTION, Limits, Share};
-use super::process::Process;
-use super::socket::Socket;
 use super::timer::{self, Timer};
 use super::wire::hex;
 use crate::etcd::Pool;
@@ -59,7 +59,7 @@ pub(super) struct Guarded {
     pub(super) identity: String,
     pub(super) namespace: String,
     /// The session's own process.
-    pub(super) process: Arc<Process>,
+    pub(super) process: Arc<Pidfd>,
     pub(super) uid: u32,
     pub(super) since: Duration,
     pub(super) linger: Duration,

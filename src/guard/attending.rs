@@ -14,14 +14,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest_process::Pidfd;
+use eldest_process::socket::{Received, Socket};
+
 use super::agent::{Agent, Guarded};
 use super::check_linger;
 use super::limits::{CONNECTION, Need, Share};
 use super::lives::Lives;
-use super::process::Process;
 use super::proof;
 use super::release::Dead;
-use super::socket::{Received, Socket};
 use super::timer;
 use super::wire::{Hello, Reply, Request, VERSION, hex};
 use crate::etcd::Proof;
@@ -146,7 +147,7 @@ impl Session {
             .map_err(|error| format!("the peer is unknown: {error}"))?;
         let file = files.into_iter().next();
         let file = file.ok_or("the session sent no process descriptor")?;
-        let process = Arc::new(Process::new(file)?);
+        let process = Arc::new(Pidfd::new(file)?);
         if let (Some(sent), Some(peer)) = (process.pid(), peer.pid)
             && sent != peer
         {

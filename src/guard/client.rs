@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest_process::pidfd;
+use eldest_process::socket::{Received, Socket};
 use tokio::sync::watch;
 
 use super::links::MOST_FORMER;
-use super::process;
 use super::proof;
-use super::socket::{Received, Socket};
 use super::spawned::{self, Spawned};
 use super::wire::{Hello, Reply, Request, VERSION, hex};
 use super::{Guard, GuardState, Kind, Wiring};
@@ -122,7 +122,7 @@ impl Client {
             namespace: self.wiring.namespace.clone(),
             linger_ms: u64::try_from(self.guard.linger.as_millis()).unwrap_or(u64::MAX),
         });
-        let own = process::own().map_err(|error| {
+        let own = pidfd::own().map_err(|error| {
             Ended::Failed(format!(
                 "this system has no process descriptors (Linux 5.3): {error}"
             ))

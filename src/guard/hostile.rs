@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use super::agent::{Agent, Guarded};
 use super::limits::{CONNECTION, FILE, Limits, Need};
-use super::process;
-use super::process::Process;
 use super::serving::Serving;
-use super::socket::{Listener, Socket, SocketFile};
 use super::timer;
 use super::wire::{Hello, Reply, Request, VERSION};
+use eldest_process::pidfd::{self, Pidfd};
+use eldest_process::socket::{Listener, Socket, SocketFile};
 use serde_json::Value;
 
 use crate::capture::Logs;
@@ -84,7 +83,7 @@ impl Stage {
             namespace: "eldest/".to_owned(),
             linger_ms: u64::try_from(linger.as_millis()).unwrap(),
         });
-        let own = process::own().unwrap();
+        let own = pidfd::own().unwrap();
         // A connection that was refused is closed already.
         let _ = socket.send(&hello.encode(), &[own.as_fd()]).await;
         answer(socket).await
@@ -328,7 +327,7 @@ async fn a_user_sees_its_own_sessions_and_root_those_of_all() {
     let session = |uid| Guarded {
         identity: format!("of-{uid}"),
         namespace: String::new(),
-        process: Arc::new(Process::new(process::own().unwrap()).unwrap()),
+        process: Arc::new(Pidfd::new(pidfd::own().unwrap()).unwrap()),
         uid,
         since: Duration::ZERO,
         linger: Duration::ZERO,

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use eldest_core::time::Time;
+use eldest_process::socket::UNREAD;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use super::socket::UNREAD;
 
 /// The need of a connection: its socket, the descriptor of its process, its task, and answers that are not read.
 pub(super) const CONNECTION: Need = Need {

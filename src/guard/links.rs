@@ -9,9 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use eldest_process::socket::Socket;
+
 use super::life::Life;
 use super::lives::MOST_LIVES;
-use super::socket::Socket;
 use super::timer::Promises;
 use super::wire::Request;
 use eldest_core::time::Time;

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cgroup::{self, Cgroup};
+use eldest_process::cgroup::{self, Cgroup};
+use eldest_process::pidfd::{self, Pidfd};
+
 use super::life::Life;
 use super::limits::{FILE, Need};
-use super::process::{self, Process};
 use super::timer::Timer;
 use super::wire::Request;
 use crate::runtime::{SharedEnv, timeout};
@@ -43,7 +44,7 @@ impl Life {
     /// Returns `true` if the life has ended. While that is unknown, it counts as alive.
     pub(super) fn has_ended(&self) -> bool {
         match self {
-            Life::Process(file) | Life::Program(file) => process::has_ended(file),
+            Life::Process(file) | Life::Program(file) => pidfd::has_ended(file),
             Life::Cgroup { events, .. } => cgroup::is_empty(events),
             // The session's process lives, and may set the timer again.
             Life::Timer(_) => false,
@@ -55,15 +56,15 @@ impl Life {
 #[derive(Debug)]
 pub(super) struct Lives {
     /// The session's own process first. While one of them lives, the guard kills nothing.
-    processes: Vec<Arc<Process>>,
+    processes: Vec<Arc<Pidfd>>,
     /// Processes that belong to the cgroups.
-    contained: Vec<Process>,
+    contained: Vec<Pidfd>,
     cgroups: Vec<Cgroup>,
     timers: Vec<Arc<Timer>>,
 }
 
 impl Lives {
-    pub(super) fn of(own: Arc<Process>) -> Self {
+    pub(super) fn of(own: Arc<Pidfd>) -> Self {
         Self {
             processes: vec![own],
             contained: Vec::new(),
@@ -78,7 +79,7 @@ impl Lives {
         files: Vec<OwnedFd>,
         contained: bool,
     ) -> Result<(), String> {
-        let Some(process) = Process::unless_ended(only(files, "process")?)? else {
+        let Some(process) = Pidfd::unless_ended(only(files, "process")?)? else {
             return Ok(());
         };
         self.make_room()?;

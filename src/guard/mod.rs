@@ -19,11 +19,7 @@ pub(crate) mod agent;
 #[cfg(target_os = "linux")]
 mod attending;
 #[cfg(target_os = "linux")]
-mod cgroup;
-#[cfg(target_os = "linux")]
 mod client;
-#[cfg(target_os = "linux")]
-mod descriptor;
 #[cfg(all(test, target_os = "linux"))]
 mod hostile;
 #[cfg(target_os = "linux")]
@@ -35,15 +31,11 @@ mod links;
 #[cfg(target_os = "linux")]
 mod lives;
 #[cfg(target_os = "linux")]
-mod process;
-#[cfg(target_os = "linux")]
 mod proof;
 #[cfg(target_os = "linux")]
 mod release;
 #[cfg(target_os = "linux")]
 pub(crate) mod serving;
-#[cfg(target_os = "linux")]
-pub(crate) mod socket;
 #[cfg(target_os = "linux")]
 mod spawned;
 #[cfg(target_os = "linux")]
@@ -67,8 +59,6 @@ use crate::state::SessionState;
 pub(crate) use client::Client;
 #[cfg(target_os = "linux")]
 pub(crate) use links::Links;
-#[cfg(target_os = "linux")]
-pub(crate) use process::Process;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{Client, Links};
 

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest_process::socket::{Listener, Socket, SocketFile};
 use futures::FutureExt;
 
 use super::agent::Agent;
 use super::attending;
 use super::check_agent_path;
 use super::limits::Limits;
-use super::socket::{Listener, Socket, SocketFile};
 use super::wire::Reply;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
@@ -36,9 +36,9 @@ impl Serving {
     /// `InvalidInput`: the path cannot be a socket's, or another program listens there.
     pub(crate) fn listen(env: &SharedEnv, pool: Pool, file: &SocketFile) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
-        check_agent_path(&file.path).map_err(invalid)?;
+        check_agent_path(file.path()).map_err(invalid)?;
         let listener =
-            Listener::bind(file).map_err(|error| invalid(explain(&file.path, &error)))?;
+            Listener::bind(file).map_err(|error| invalid(explain(file.path(), &error)))?;
         let agent = Agent::start(env, pool, Limits::shared(), Some(PATIENCE));
         Ok(Self::of(agent, listener))
     }

@@ -12,12 +12,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use eldest_process::socket::Socket;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::agent::Agent;
 use super::attending;
 use super::limits::Limits;
-use super::socket::Socket;
 use super::wire::Reply;
 use crate::etcd::Pool;
 use crate::runtime::{SharedEnv, System};

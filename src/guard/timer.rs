@@ -13,41 +13,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest_core::time::Time;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_gettime, timerfd_settime,
-};
+use eldest_process::timer::{self, Shown};
 
 use crate::runtime::Env;
 
 /// How much later than the promise the timer ends, in case the caller's clock and the kernel's timers differ by a
 /// rounding.
 const MARGIN: Duration = Duration::from_millis(1);
-const NOT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
 
 /// The session's end of the timer.
 #[derive(Debug)]
 pub(super) struct Promises {
-    file: OwnedFd,
+    timer: timer::Timer,
     until: Time,
 }
 
 impl Promises {
     /// Makes a timer without a promise.
     pub(super) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self {
-            file: timerfd_create(TimerfdClockId::Boottime, flags)?,
+            timer: timer::Timer::new()?,
             until: Time::ZERO,
         })
     }
 
     /// Returns a descriptor of the same timer.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
-        self.file.try_clone()
+        self.timer.share()
     }
 
     /// Moves the end of the timer to `until`, unless it is later already. The clock of the promise shows `now` or a
@@ -57,13 +49,7 @@ impl Promises {
         if until <= self.until || until <= now {
             return Ok(());
         }
-        let left = until.since(now).saturating_add(MARGIN);
-        let it_value = Timespec::try_from(left).map_err(io::Error::other)?;
-        let once = Itimerspec {
-            it_interval: NOT,
-            it_value,
-        };
-        timerfd_settime(&self.file, TimerfdTimerFlags::empty(), &once)?;
+        self.timer.set(until.since(now).saturating_add(MARGIN))?;
         self.until = until;
         Ok(())
     }
@@ -74,50 +60,28 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
 /// The guard's end of a timer that a session has sent.
 #[derive(Debug)]
-pub(super) struct Timer(OwnedFd);
-
-/// The state that a timer shows.
-#[derive(Debug, PartialEq, Eq)]
-enum Shown {
-    Ended,
-    Runs(Duration),
-    /// The timer restarts whenever it ends; no session sets such a timer.
-    Periodic,
-}
+pub(super) struct Timer(timer::Timer);
 
 impl Timer {
     /// Takes a descriptor that another process has sent.
     ///
     /// # Errors
     ///
-    /// Says why the descriptor is no timer.
+    /// Says why the descriptor is no timer that ends.
     pub(super) fn new(file: OwnedFd) -> Result<Self, String> {
-        timerfd_gettime(&file)
-            .map_err(|error| format!("the file sent is no timer (timerfd): {error}"))?;
-        let timer = Self(file);
+        let timer = timer::Timer::of_descriptor(file)?;
         if timer.shown() == Shown::Periodic {
             return Err("the timer has an interval, so it never ends".to_owned());
         }
-        Ok(timer)
+        Ok(Self(timer))
     }
 
     /// Returns how long the timer still runs; `None` when it has ended.
     pub(super) fn left(&self) -> Option<Duration> {
-        match self.shown() {
+        match self.0.shown() {
             Shown::Ended => None,
             Shown::Runs(left) => Some(left),
             Shown::Periodic => Some(Duration::MAX),
-        }
-    }
-
-    /// Returns the timer's state without reading its descriptor: a read could block, and the session shares the
-    /// descriptor. While the state is unknown, the timer counts as running.
-    fn shown(&self) -> Shown {
-        match timerfd_gettime(&self.0) {
-            Ok(time) if time.it_interval != NOT => Shown::Periodic,
-            Ok(time) if time.it_value == NOT => Shown::Ended,
-            Ok(time) => Shown::Runs(Duration::try_from(time.it_value).unwrap_or(Duration::MAX)),
-            Err(_) => Shown::Runs(Duration::MAX),
         }
     }
 
@@ -129,7 +93,7 @@ impl Timer {
     /// Cancel safe.
     pub(super) async fn ended(&self, env: &dyn Env) {
         loop {
-            match self.shown() {
+            match self.0.shown() {
                 Shown::Ended => return,
                 Shown::Runs(left) => {
                     let pause = left.max(LOOK_AT_MOST_EVERY);
@@ -150,18 +114,14 @@ pub(super) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
 #[cfg(test)]
 pub(super) fn periodic() -> OwnedFd {
     let promises = Promises::new().expect("a timer");
-    make_periodic(&promises.file);
-    promises.file
+    make_periodic(&promises);
+    promises.share().expect("a descriptor")
 }
 
 #[cfg(test)]
-fn make_periodic(file: &OwnedFd) {
-    let often = Timespec::try_from(Duration::from_micros(10)).expect("a short time");
-    let again = Itimerspec {
-        it_interval: often,
-        it_value: often,
-    };
-    timerfd_settime(file, TimerfdTimerFlags::empty(), &again).expect("a timer");
+fn make_periodic(promises: &Promises) {
+    let often = Duration::from_micros(10);
+    promises.timer.set_again(often, often).expect("a timer");
 }
 
 #[cfg(test)]
@@ -250,18 +210,8 @@ mod tests {
     async fn timer_given_an_interval_later_never_ends() {
         let env = System::new().unwrap();
         let (promises, timer) = shared();
-        make_periodic(&promises.file);
+        make_periodic(&promises);
         assert_eq!(timer.left(), Some(Duration::MAX));
         assert_eq!(timeout(&env, SOON, timer.ended(&env)).await, None);
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_no_timer_is_refused() {
-        let null = std::fs::File::open("/dev/null").unwrap();
-        let pipe = std::io::pipe().unwrap().0;
-        for file in [OwnedFd::from(null), pipe.into()] {
-            let reason = Timer::new(file).unwrap_err();
-            assert!(reason.contains("no timer (timerfd)"), "{reason}");
-        }
     }
 }

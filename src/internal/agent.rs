@@ -7,9 +7,9 @@ use crate::etcd::Pool;
 use crate::guard;
 pub use crate::guard::agent::status;
 pub use crate::guard::serving::Serving as Agent;
-pub use crate::guard::socket::SocketFile;
 use crate::runtime::{SharedEnv, System};
 use crate::session::SessionOptions;
+pub use eldest_process::socket::SocketFile;
 
 /// The socket at which the agent listens by default.
 pub const SOCKET: &str = guard::AGENT_SOCKET;

@@ -2,8 +2,10 @@
 //! point of the deadline clock, so that it also wakes after the machine was suspended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+use eldest_process::Bell;
 
 use super::Watched;
 use super::alarm::{Alarm, Alarms, Ringer};
@@ -13,10 +15,7 @@ use eldest_core::time::Time;
 /// The thread's name; at most 15 characters of it show in the kernel's lists.
 const THREAD_NAME: &str = "eldest-watchdog";
 
-/// The longest single wait on a condition variable, whose timer may stand still while the machine is suspended.
-const LONGEST_PLAIN_WAIT: Duration = Duration::from_secs(1);
-
-static WATCHDOG: LazyLock<Arc<Watchdog>> = LazyLock::new(|| Arc::new(Watchdog::new(Bell::new())));
+static WATCHDOG: LazyLock<Arc<Watchdog>> = LazyLock::new(|| Arc::new(Watchdog::new(bell())));
 
 /// Fires `watched` when it is due, for as long as it lives.
 pub(super) fn watch(watched: Weak<dyn Watched>) {
@@ -111,7 +110,7 @@ impl Watchdog {
             let next = catch_unwind(AssertUnwindSafe(|| self.round(&mut entries)));
             // After a panic of the round itself the earliest due time is unknown: check again soon.
             let next = next.unwrap_or_else(|_| Some(now().after(Duration::from_millis(10))));
-            self.bell.wait(next);
+            self.bell.wait(next.map(Time::as_nanos));
         }
     }
 
@@ -176,156 +175,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a point in time or a ring, whichever comes first. A ring before the wait is not lost.
-struct Bell {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    kernel: Option<kernel::Bell>,
-    rung: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Bell {
-    fn new() -> Self {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            let kernel = kernel::Bell::new()
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "the watchdog has no kernel timer; it may be late after a suspend");
-                })
-                .ok();
-            Self {
-                kernel,
-                ..Self::plain()
-            }
-        }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        Self::plain()
-    }
-
-    /// Makes a bell without kernel timers, for other systems, and for a Linux without free file descriptors.
-    fn plain() -> Self {
-        Self {
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            kernel: None,
-            rung: Mutex::new(false),
-            changed: Condvar::new(),
-        }
-    }
-
-    fn ring(&self) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        if let Some(kernel) = &self.kernel {
-            kernel.ring();
-            return;
-        }
-        *lock(&self.rung) = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits; may return early.
-    fn wait(&self, until: Option<Time>) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        if let Some(kernel) = &self.kernel {
-            if kernel.wait(until).is_ok() {
-                return;
-            }
-            // The kernel lacks a resource: wait a moment instead of spinning, then try again.
-            let soon = now().after(Duration::from_millis(5));
-            self.wait_plain(Some(until.map_or(soon, |until| until.min(soon))));
-            return;
-        }
-        self.wait_plain(until);
-    }
-
-    fn wait_plain(&self, until: Option<Time>) {
-        let mut rung = lock(&self.rung);
-        if !*rung {
-            rung = match until {
-                None => self
-                    .changed
-                    .wait(rung)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let limit = until.since(now()).min(LONGEST_PLAIN_WAIT);
-                    self.changed
-                        .wait_timeout(rung, limit)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-            };
-        }
-        *rung = false;
-    }
-}
-
-/// Waits with an absolute timer on the deadline clock, and an event descriptor that interrupts it.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod kernel {
-    use std::os::fd::OwnedFd;
-
-    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-    use rustix::io::{Errno, Result, read, write};
-    use rustix::time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
-    };
-
-    use eldest_core::time::Time;
-
-    pub(super) struct Bell {
-        timer: OwnedFd,
-        event: OwnedFd,
-    }
-
-    impl Bell {
-        pub(super) fn new() -> Result<Self> {
-            Ok(Self {
-                timer: timerfd_create(
-                    TimerfdClockId::Boottime,
-                    TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-                )?,
-                event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            })
-        }
-
-        #[cfg(test)]
-        pub(super) fn timer_number(&self) -> i32 {
-            std::os::fd::AsRawFd::as_raw_fd(&self.timer)
-        }
-
-        pub(super) fn ring(&self) {
-            // Fails only when the counter is full, and then the bell is ringing already.
-            let _ = write(&self.event, &1_u64.to_ne_bytes());
-        }
-
-        pub(super) fn wait(&self, until: Option<Time>) -> Result<()> {
-            let zero = Timespec::default();
-            // Zero would switch the timer off, so the origin itself becomes one nanosecond.
-            let nanos = until.map_or(0, |until| until.as_nanos().max(1));
-            let value = Timespec {
-                tv_sec: (nanos / 1_000_000_000) as _,
-                tv_nsec: (nanos % 1_000_000_000) as _,
-            };
-            let setting = Itimerspec {
-                it_interval: zero,
-                it_value: value,
-            };
-            // Setting the timer also clears an earlier expiry, so the timer is never read.
-            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-            let mut descriptors = [
-                PollFd::new(&self.timer, PollFlags::IN),
-                PollFd::new(&self.event, PollFlags::IN),
-            ];
-            match poll(&mut descriptors, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-            match read(&self.event, &mut [0_u8; 8]) {
-                Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                Err(error) => Err(error),
-            }
-        }
-    }
+/// Makes the bell that wakes the watchdog's thread.
+fn bell() -> Bell {
+    Bell::new().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the watchdog has no kernel timer; it may be late after a suspend");
+        Bell::plain()
+    })
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Reads a Unix socket together with the open files that callers send over it.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use eldest_process::socket::receive_file;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -24,20 +22,6 @@ impl Local {
     }
 }
 
-/// Receives some bytes, and the file that came with them. The system closes files for which there is no room.
-fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(stream, &mut parts, &mut ancillary, flags)?;
-    let files = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => Some(files),
-        _ => None,
-    });
-    Ok((got.bytes, files.flatten().last()))
-}
-
 impl AsyncRead for Local {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -48,7 +32,7 @@ impl AsyncRead for Local {
         loop {
             ready!(this.stream.poll_read_ready(cx))?;
             let bytes = into.initialize_unfilled();
-            let read = || receive(&this.stream, bytes);
+            let read = || receive_file(&this.stream, bytes);
             match this.stream.try_io(Interest::READABLE, read) {
                 Ok((count, file)) => {
                     into.advance(count);

@@ -8,7 +8,6 @@ use super::*;
 use crate::capture::Logs;
 use crate::etcd::Pool;
 use crate::guard::limits::Limits;
-use crate::guard::process;
 use crate::runtime::{Scripted, SharedEnv};
 use eldest_core::time::Time;
 
@@ -59,7 +58,9 @@ async fn without_etcd_the_guard_abandons_keys_of_a_dead_process_in_time() {
         identity: "dead".to_owned(),
         namespace: "eldest/".to_owned(),
         linger: Duration::ZERO,
-        lives: Lives::of(Arc::new(Process::new(process::own().unwrap()).unwrap())),
+        lives: Lives::of(Arc::new(
+            Pidfd::new(eldest_process::pidfd::own().unwrap()).unwrap(),
+        )),
         proofs: [7, 6].map(proof).into(),
         proving: None,
         patience: PATIENCE,

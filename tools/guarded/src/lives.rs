@@ -9,16 +9,13 @@ use eldest::Session;
 use eldest::internal::Inside;
 use eldest::internal::guard::{Life, also};
 use eldest::internal::process::Process;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use eldest_process::pidfd;
 
 /// Carries out `process PID`, `program PID`, `cgroup FOLDER` (which the guard may kill), `watch FOLDER` (which it may not),
 /// `promise MILLISECONDS`, and `bound PID`, a process to which promises are made.
 pub(crate) fn add(order: &str, session: &Session) -> Result<()> {
     let (word, rest) = order.split_once(' ').context("no life is named")?;
-    let process = || -> Result<_> {
-        let pid = Pid::from_raw(rest.parse()?).context("no process has the number 0")?;
-        Ok(pidfd_open(pid, PidfdFlags::empty())?)
-    };
+    let process = || -> Result<_> { Ok(pidfd::open(rest.parse()?)?) };
     let read = |name: &str| {
         OpenOptions::new()
             .read(true)

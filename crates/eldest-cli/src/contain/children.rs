@@ -8,10 +8,9 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use eldest_process::pidfd;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, waitid,
-    waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, waitid, waitpid,
 };
 
 use super::spec::Exit;
@@ -109,16 +108,7 @@ pub(super) fn reap_ended(spared: impl Fn(Pid) -> bool) {
 
 /// Waits until one of these children has ended, but no longer than the limit.
 pub(super) fn await_any(children: &[Pid], limit: Duration) {
-    let open = |child: &Pid| pidfd_open(*child, PidfdFlags::empty()).ok();
+    let open = |child: &Pid| pidfd::open(child.as_raw_nonzero().get()).ok();
     let ends: Vec<_> = children.iter().take(64).filter_map(open).collect();
-    let mut fds: Vec<_> = ends
-        .iter()
-        .map(|end| PollFd::new(end, PollFlags::IN))
-        .collect();
-    let limit = Timespec {
-        tv_sec: 0,
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    // An interruption needs no handling: the caller checks the children in either case.
-    let _ = poll(&mut fds, Some(&limit));
+    pidfd::await_any(&ends, limit);
 }

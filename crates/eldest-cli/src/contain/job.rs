@@ -9,18 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::Session;
+use eldest_process::cgroup::MadeCgroup;
+use eldest_process::clock::{self, NEVER};
+use eldest_process::pidfd;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::board::Board;
-use super::cgroup::Cgroup;
 use super::child_registry::{ChildRegistry, pid_of};
-use super::clock::{self, NEVER};
-use super::keeper::{Place, is_readable};
+use super::keeper::Place;
 use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop};
 use super::watched::Watched;
 use super::wire::{Order, Report};
@@ -274,7 +275,7 @@ impl Keeper {
         if let Some(program) = &program {
             program.kill();
         }
-        let cgroup = Cgroup::made_by(self.pid.as_raw_nonzero().get().unsigned_abs());
+        let cgroup = MadeCgroup::made_by(self.pid.as_raw_nonzero().get().unsigned_abs());
         let _ = self.child.start_kill();
         drop(timeout(START, self.child.wait()).await);
         loop {
@@ -322,8 +323,8 @@ struct Program {
 impl Program {
     /// Returns `None` if the program has ended meanwhile.
     fn of(pid: i32, keeper: Pid) -> Option<Self> {
+        let end = pidfd::open(pid).ok()?;
         let pid = Pid::from_raw(pid)?;
-        let end = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // If its parent waited for it before we opened it, another process may have its id.
         let parent = children::parent(pid)?;
         let own = parent == keeper.as_raw_nonzero().to_string();
@@ -331,12 +332,12 @@ impl Program {
     }
 
     fn has_ended(&self) -> bool {
-        is_readable(&self.end)
+        pidfd::has_ended(&self.end)
     }
 
     fn kill(&self) {
         // Fails if the program was waited for; until then no other process has its id.
-        if pidfd_send_signal(&self.end, Signal::KILL).is_ok() {
+        if pidfd::kill(&self.end).is_ok() {
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
     }

@@ -10,16 +10,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use eldest_process::cgroup::MadeCgroup;
+use eldest_process::clock::{self, Alarm, NEVER, pause};
+use eldest_process::pidfd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getppid, kill_process_group, pidfd_open, set_child_subreaper, setsid,
-};
+use rustix::process::{Pid, Signal, getppid, kill_process_group, set_child_subreaper, setsid};
 
 use super::board::Board;
-use super::cgroup::Cgroup;
-use super::clock::{self, Alarm, NEVER, pause};
 use super::spec::{Exit, Limits};
 use super::wire::{Order, Report};
 use super::{children, shim};
@@ -92,7 +91,7 @@ struct Keeper {
     reports: File,
     supervisor: OwnedFd,
     alarm: Alarm,
-    cgroup: Option<Cgroup>,
+    cgroup: Option<MadeCgroup>,
     limits: Limits,
     /// True once the supervisor has died or has closed its pipe to us.
     alone: bool,
@@ -115,7 +114,7 @@ struct Program {
 impl Keeper {
     fn begin(place: &Place, program: &[OsString]) -> io::Result<Self> {
         let supervisor = Pid::from_raw(place.supervisor).ok_or(io::ErrorKind::InvalidInput)?;
-        let end = pidfd_open(supervisor, PidfdFlags::empty())?;
+        let end = pidfd::open(place.supervisor)?;
         let mut read = OpenOptions::new();
         let mut write = OpenOptions::new();
         read.read(true)
@@ -131,7 +130,7 @@ impl Keeper {
         setsid()?;
         set_child_subreaper(Some(rustix::process::getpid()))?;
         let limits = board.read().unwrap_or(Limits::none(0));
-        let cgroup = place.cgroup.then(Cgroup::create).flatten();
+        let cgroup = place.cgroup.then(MadeCgroup::create).flatten();
         let program = Program::prepare(program, cgroup.as_ref())?;
         let waiting = Report::Ready(program.pid.as_raw_nonzero().get());
         reports.write_all(waiting.to_string().as_bytes())?;
@@ -215,7 +214,7 @@ impl Keeper {
         {
             self.limits = limits;
         }
-        if !self.alone && is_readable(&self.supervisor) {
+        if !self.alone && pidfd::has_ended(&self.supervisor) {
             self.leave_alone();
         }
     }
@@ -284,7 +283,7 @@ impl Keeper {
         if program.began {
             self.send_report(Report::Gone(exit, asked));
         }
-        self.cgroup.take().into_iter().for_each(Cgroup::remove);
+        self.cgroup.take().into_iter().for_each(MadeCgroup::remove);
     }
 
     fn send_report(&mut self, report: Report) {
@@ -294,7 +293,7 @@ impl Keeper {
 }
 
 impl Program {
-    fn prepare(program: &[OsString], cgroup: Option<&Cgroup>) -> io::Result<Self> {
+    fn prepare(program: &[OsString], cgroup: Option<&MadeCgroup>) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         let child = Command::new("/proc/self/exe")
             .arg0("eldest")
@@ -305,7 +304,7 @@ impl Program {
         let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {
             pid,
-            end: pidfd_open(pid, PidfdFlags::empty())?,
+            end: pidfd::open(pid.as_raw_nonzero().get())?,
             gate: File::from(write),
             _other_end: read,
             began: false,
@@ -319,7 +318,11 @@ impl Program {
 ///
 /// `list` returns all children. If it fails, only the program's group can be killed, so the sweep retries: a process
 /// that is left alive here would run beside the next leader.
-fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Vec<Pid>>) -> Exit {
+fn sweep(
+    program: Pid,
+    cgroup: Option<&MadeCgroup>,
+    list: impl Fn() -> io::Result<Vec<Pid>>,
+) -> Exit {
     let mut wait = PAUSE;
     loop {
         if let Some(cgroup) = cgroup {
@@ -348,16 +351,6 @@ fn sweep(program: Pid, cgroup: Option<&Cgroup>, list: impl Fn() -> io::Result<Ve
         // A process that survives the first SIGKILL may take its time.
         wait = (wait * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// Returns true if the descriptor is readable; for a process: if it has ended.
-pub(super) fn is_readable(fd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    let at_once = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

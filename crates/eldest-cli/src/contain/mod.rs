@@ -4,10 +4,7 @@
 #[cfg(target_os = "linux")]
 mod board;
 #[cfg(target_os = "linux")]
-mod cgroup;
-#[cfg(target_os = "linux")]
 mod children;
-mod clock;
 // Compiled for tests on every platform, so that it does not rot.
 #[cfg(target_os = "linux")]
 mod child_registry;
@@ -27,6 +24,8 @@ mod wire;
 
 use std::process::ExitCode;
 use std::time::Duration;
+
+use eldest_process::clock;
 
 #[cfg(target_os = "linux")]
 pub(crate) use child_registry::ChildRegistry;

@@ -9,10 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use eldest_process::cgroup::MadeCgroup;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::SHIM;
-use super::cgroup::Cgroup;
 use super::wire::Order;
 use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
@@ -21,12 +21,12 @@ const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
 /// Returns the arguments of the shim, before the program.
-pub(super) fn arguments(gate: RawFd, cgroup: Option<&Cgroup>) -> [OsString; 4] {
+pub(super) fn arguments(gate: RawFd, cgroup: Option<&MadeCgroup>) -> [OsString; 4] {
     [
         SHIM.into(),
         std::process::id().to_string().into(),
         gate.to_string().into(),
-        cgroup.map(Cgroup::entrance).unwrap_or_default().into(),
+        cgroup.map(MadeCgroup::entrance).unwrap_or_default().into(),
     ]
 }
 

@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use eldest_process::clock::{self, NEVER};
 use tokio::sync::{broadcast, watch};
 
-use super::clock::{self, NEVER};
 use crate::signals::Passed;
 
 /// A point in time that has passed.

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::Session;
+use eldest_process::clock;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use super::clock;
 use super::spec::{Commands, Ending, Exit, Limit, Spec, Stop};
 use crate::variables::{FENCING_TOKEN, TERM_KEY};
 

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use eldest::Session;
 use eldest::internal::guard::{Life, also};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use eldest_process::cgroup::MadeCgroup;
+use eldest_process::pidfd;
+use rustix::process::Pid;
 
-use super::cgroup::Cgroup;
 use super::children;
 
 /// Descriptors of the processes and the cgroup to watch while a program runs.
@@ -33,7 +34,7 @@ impl Watched {
     pub(super) fn of(keeper: Pid) -> io::Result<Option<Self>> {
         let number = keeper.as_raw_nonzero().get();
         let none = || io::Error::other("the program has no cgroup");
-        let cgroup = Cgroup::made_by(number.unsigned_abs()).ok_or_else(none)?;
+        let cgroup = MadeCgroup::made_by(number.unsigned_abs()).ok_or_else(none)?;
         let first = || -> io::Result<Option<Pid>> {
             let processes = fs::read_to_string(cgroup.entrance())?;
             let first = processes.lines().next();
@@ -44,14 +45,14 @@ impl Watched {
         let Some(pid) = first()? else {
             return Ok(None);
         };
-        let program = pidfd_open(pid, PidfdFlags::empty())?;
+        let program = pidfd::open(pid.as_raw_nonzero().get())?;
         // If the process ended before it was opened, another process may have its id.
         let ours = children::parent(pid).is_some_and(|parent| parent == number.to_string());
         if !ours || first()? != Some(pid) {
             return Err(io::Error::other("the program's process has ended"));
         }
         Ok(Some(Self {
-            keeper: pidfd_open(keeper, PidfdFlags::empty())?,
+            keeper: pidfd::open(number)?,
             program,
             events: File::open(cgroup.events())?.into(),
             kill: OpenOptions::new().write(true).open(cgroup.killer())?.into(),

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use eldest_testing::eventually;
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::caller::ask;
@@ -129,8 +128,7 @@ async fn guarded(guard: &Path, name: &str) -> Result {
 
 /// Returns the milliseconds since the machine started.
 fn since_boot() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
+    eldest_process::clock::now() / 1_000_000
 }
 
 /// Waits for a lock at b until it has it.

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 /// Marks the program of a node and all processes that it starts. The value is the folder of the stage.
 pub(crate) const MARK: &str = "ELDEST_TEST_MARK";
@@ -15,11 +14,7 @@ pub(crate) const TOKEN: &str = "ELDEST_FENCING_TOKEN";
 
 /// Returns the time since boot.
 pub(crate) fn now() -> Duration {
-    let read = clock_gettime(ClockId::Boottime);
-    Duration::new(
-        read.tv_sec.try_into().unwrap_or_default(),
-        read.tv_nsec.try_into().unwrap_or_default(),
-    )
+    Duration::from_nanos(eldest_process::clock::now())
 }
 
 /// A process that is not dead; it may be stopped.

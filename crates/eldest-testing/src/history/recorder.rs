@@ -155,9 +155,7 @@ impl fmt::Debug for Recorder {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn boottime() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither value is ever negative, and nanoseconds are below a billion.
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    Duration::from_nanos(eldest_process::clock::now())
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-use crate::guard::Process;
+use crate::pidfd::Pidfd;
 
 /// Set in the flags of a task that belongs to the kernel.
 const KERNEL: u64 = 0x0020_0000;
 
 /// An opened process, with its properties from `/proc`.
 pub(super) struct Opened {
-    process: Process,
+    process: Pidfd,
     user: u32,
     /// True if the process knows other processes by the same numbers as this one.
     shares_numbers: bool,
@@ -58,14 +58,14 @@ pub(super) fn open(number: u32) -> Result<Opened, String> {
             return Err(format!("process {number} cannot be opened: {error}"));
         }
     };
-    let process = Process::new(descriptor);
+    let process = Pidfd::new(descriptor);
     let process = process.map_err(|reason| cannot_be_awaited(number, &reason))?;
     examined(process, number)
 }
 
 /// Opens the process of a descriptor. Returns its number as well.
 pub(super) fn of_descriptor(descriptor: OwnedFd) -> Result<(Opened, u32), String> {
-    let process = Process::new(descriptor)?;
+    let process = Pidfd::new(descriptor)?;
     let number = process.pid().and_then(|pid| u32::try_from(pid).ok());
     let number = number.ok_or(
         "the process is in a pid namespace that this node does not see, so its user is unknown",
@@ -81,7 +81,7 @@ fn cannot_be_awaited(number: u32, reason: &str) -> String {
 }
 
 /// Reads the properties of a process from `/proc`; the process is alive afterwards.
-fn examined(process: Process, number: u32) -> Result<Opened, String> {
+fn examined(process: Pidfd, number: u32) -> Result<Opened, String> {
     let failed = |reason: String| cannot_be_awaited(number, &reason);
     // `/proc` may belong to another pid namespace, in which the process has another number.
     let shown = process

@@ -1,4 +1,5 @@
-//! Sends and receives messages with open files over a Unix socket that preserves message boundaries.
+//! Sends and receives messages with open files over a Unix socket that preserves message boundaries. A message is a JSON
+//! value.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,16 +20,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::descriptor::register;
+use crate::descriptor::register;
 
 /// The longest message, in bytes: enough for the certificates of a spawned guard, and less than the kernel's default
 /// buffer.
 const LONGEST: usize = 64 * 1024;
-/// The longest message of a session to an agent: enough for a greeting whose names JSON writes with six bytes for each
-/// byte.
-const LONGEST_OF_SESSION: usize = 16 * 1024;
-/// How many bytes of answers a session may leave unread, as the kernel counts them. One description fits.
-pub(super) const UNREAD: usize = 32 * 1024;
+/// The longest message to a listener: enough for a greeting whose names JSON writes with six bytes for each byte.
+const LONGEST_TO_LISTENER: usize = 16 * 1024;
+/// How many bytes of answers a caller of a listener may leave unread, as the kernel counts them.
+pub const UNREAD: usize = 32 * 1024;
 /// How many open files one message may carry.
 const MOST_FILES: usize = 2;
 /// How many connections the kernel keeps until the listener accepts them.
@@ -36,7 +36,7 @@ const BACKLOG: i32 = 1024;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     file: AsyncFd<OwnedFd>,
     /// The longest message that is received.
     longest: usize,
@@ -44,27 +44,36 @@ pub(super) struct Socket {
 
 /// A message, with the files that came with it.
 #[derive(Debug)]
-pub(super) struct Received {
-    pub(super) message: Value,
-    pub(super) files: Vec<OwnedFd>,
+pub struct Received {
+    /// The message.
+    pub message: Value,
+    /// The open files; none if some were lost on the way.
+    pub files: Vec<OwnedFd>,
 }
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer {
-    pub(super) pid: Option<i32>,
-    pub(super) uid: u32,
+pub struct Peer {
+    /// The number of its process; `None` if this process does not see it.
+    pub pid: Option<i32>,
+    /// Its user.
+    pub uid: u32,
 }
 
 /// The file of a socket, and its permissions to connect.
 #[derive(Debug, Clone)]
 pub struct SocketFile {
-    pub(crate) path: PathBuf,
+    path: PathBuf,
     mode: Option<u32>,
     group: Option<u32>,
 }
 
 impl SocketFile {
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Sets the permission bits of the file. Users who may write it may connect.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
@@ -93,7 +102,7 @@ impl From<&Path> for SocketFile {
 
 /// A socket that accepts connections. Dropping it removes its file.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub struct Listener {
     socket: AsyncFd<OwnedFd>,
     path: PathBuf,
     /// The device and the number of the file, which distinguish it from another agent's.
@@ -102,21 +111,34 @@ pub(super) struct Listener {
 
 impl Socket {
     /// Connects to the listener at that path.
-    pub(super) fn connect(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `ConnectionRefused`: no program listens there. `PermissionDenied`: this user may not connect.
+    pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = unbound()?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         Self::new(socket)
     }
 
     /// Makes two connected ends; the second one is for another process.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses further sockets.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self::new(ours)?, theirs))
     }
 
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    /// Takes a connected socket.
+    ///
+    /// # Errors
+    ///
+    /// The async runtime cannot wait for it.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         Ok(Self {
             file: register(socket, interest)?,
@@ -129,14 +151,18 @@ impl Socket {
         // The kernel doubles the size.
         set_socket_send_buffer_size(&socket, UNREAD / 2)?;
         Ok(Self {
-            longest: LONGEST_OF_SESSION,
+            longest: LONGEST_TO_LISTENER,
             ..Self::new(socket)?
         })
     }
 
     /// Returns the process that connected, and its user, as this process' namespaces name them. A process that this
     /// namespace does not see has the number 0, for which `rustix` has no value.
-    pub(super) fn peer(&self) -> io::Result<Peer> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses another descriptor.
+    pub fn peer(&self) -> io::Result<Peer> {
         let socket = self.file.get_ref().try_clone()?;
         let stream = UnixStream::from_std(socket.into())?;
         let peer = stream.peer_cred()?;
@@ -146,14 +172,14 @@ impl Socket {
         })
     }
 
-    /// Checks that a session may trust this guard: the user who made the socket at that path must be root, this
+    /// Checks that this process may trust the listener: the user who made the socket at that path must be root, this
     /// process' own user, or the owner of the directory, who decides which files are in it. In a directory such as
     /// `/tmp`, any user may make a socket.
     ///
     /// # Errors
     ///
     /// Names the owner of the socket.
-    pub(super) fn is_trusted(&self, path: &Path) -> Result<(), String> {
+    pub fn is_trusted(&self, path: &Path) -> Result<(), String> {
         let peer = self
             .peer()
             .map_err(|error| format!("its user is unknown: {error}"))?;
@@ -176,17 +202,21 @@ impl Socket {
 
     /// Sends a message, with at most two open files.
     ///
+    /// # Errors
+    ///
+    /// The message is too long, or the other end is closed.
+    ///
     /// # Cancellation safety
     ///
     /// If it is dropped before it is ready, nothing is sent.
-    pub(super) async fn send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub async fn send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = bytes(message)?;
         let send = |socket: &OwnedFd| send(socket, &bytes, files);
         self.file.async_io(Interest::WRITABLE, send).await
     }
 
     /// Sends a message if there is room for it. A peer that does not read its answers delays no other.
-    pub(super) fn send_now(&self, message: &Value) {
+    pub fn send_now(&self, message: &Value) {
         let bytes = message.to_string();
         let parts = [IoSlice::new(bytes.as_bytes())];
         let mut nothing = SendAncillaryBuffer::default();
@@ -199,23 +229,31 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `WouldBlock`: the other end does not read.
-    pub(super) fn try_send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// `WouldBlock`: the other end does not read. Others: the message is too long, or the other end is closed.
+    pub fn try_send(&self, message: &Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         send(self.file.get_ref(), &bytes(message)?, files)
     }
 
     /// Receives the next message; `None` when the other end is closed.
     ///
+    /// # Errors
+    ///
+    /// The message is too long or no JSON, or the connection broke.
+    ///
     /// # Cancellation safety
     ///
     /// No message is lost.
-    pub(super) async fn receive(&self) -> io::Result<Option<Received>> {
+    pub async fn receive(&self) -> io::Result<Option<Received>> {
         let receive = |socket: &OwnedFd| receive(socket, self.longest);
         self.file.async_io(Interest::READABLE, receive).await
     }
 
     /// Receives a message that is already there.
-    pub(super) fn try_receive(&self) -> io::Result<Option<Received>> {
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: there is none. Others: as [`Socket::receive`].
+    pub fn try_receive(&self) -> io::Result<Option<Received>> {
         receive(self.file.get_ref(), self.longest)
     }
 }
@@ -227,7 +265,7 @@ impl Listener {
     ///
     /// `AddrInUse`: another program listens there already. `AlreadyExists`: the path names a file that is no socket.
     /// `PermissionDenied`: for example, this user may not check whether a program listens there.
-    pub(super) fn bind(file: &SocketFile) -> io::Result<Self> {
+    pub fn bind(file: &SocketFile) -> io::Result<Self> {
         let path = &*file.path;
         let address = SocketAddrUnix::new(path)?;
         match fs::symlink_metadata(path) {
@@ -242,13 +280,13 @@ impl Listener {
         bind_with(&socket, &address, file.mode)?;
         let listening = Self::listen(socket, file);
         if listening.is_err() {
-            // No session could connect to it.
+            // No caller could connect to it.
             let _ = fs::remove_file(path);
         }
         listening
     }
 
-    /// Lets sessions connect to the socket, whose file has been made.
+    /// Lets callers connect to the socket, whose file has been made.
     fn listen(socket: OwnedFd, file: &SocketFile) -> io::Result<Self> {
         let path = &*file.path;
         if let Some(group) = file.group {
@@ -268,22 +306,26 @@ impl Listener {
 
     /// Accepts the next connection.
     ///
+    /// # Errors
+    ///
+    /// The kernel refuses, for example because this process has too many open files.
+    ///
     /// # Cancellation safety
     ///
     /// No connection is lost.
-    pub(super) async fn accept(&self) -> io::Result<Socket> {
+    pub async fn accept(&self) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accept = |socket: &OwnedFd| Ok(rustix::net::accept_with(socket, flags)?);
         Socket::accepted(self.socket.async_io(Interest::READABLE, accept).await?)
     }
 
     /// Returns `true` while the path names this socket.
-    pub(super) fn is_found(&self) -> bool {
+    pub fn is_found(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file)
     }
 
     /// Removes the file, unless it belongs to another socket.
-    pub(super) fn remove(&self) {
+    pub fn remove(&self) {
         if self.is_found() {
             // The file may just have gone.
             let _ = fs::remove_file(&self.path);
@@ -348,6 +390,30 @@ fn send(socket: &OwnedFd, bytes: &str, files: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
+/// Receives some bytes of a stream, and the last file that came with them. The system closes files for which there is no
+/// room.
+///
+/// # Errors
+///
+/// `WouldBlock`: nothing has arrived. Others: the connection broke.
+pub fn receive_file(stream: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(stream, &mut parts, &mut ancillary, flags)?;
+    Ok((got.bytes, files(&mut ancillary).last()))
+}
+
+/// Returns the open files that came with a message.
+fn files(ancillary: &mut RecvAncillaryBuffer<'_>) -> impl Iterator<Item = OwnedFd> {
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    files.flatten()
+}
+
 fn receive(socket: &OwnedFd, longest: usize) -> io::Result<Option<Received>> {
     match receive_once(socket, longest) {
         // The other end closed before it had read everything. The messages that it had sent follow.
@@ -369,11 +435,7 @@ fn receive_once(socket: &OwnedFd, longest: usize) -> io::Result<Option<Received>
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let files = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => Some(files),
-        _ => None,
-    });
-    let mut files: Vec<OwnedFd> = files.flatten().collect();
+    let mut files: Vec<OwnedFd> = files(&mut ancillary).collect();
     if got.flags.contains(ReturnFlags::CTRUNC) {
         // Files are missing: this process has too many open, or too many were sent.
         files.clear();

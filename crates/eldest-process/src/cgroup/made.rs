@@ -1,13 +1,13 @@
 //! Creates a cgroup (version 2) for the program where the system permits one, and kills all processes in it at once.
 //!
-//! This kill reaches further than the sweep: no fork is fast enough to escape, and processes of other users are killed
+//! This kill reaches further than one process at a time: no fork is fast enough to escape, and processes of other users are killed
 //! too.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use super::clock::pause;
+use crate::clock::pause;
 
 const PREFIX: &str = "eldest-";
 /// How often the removal of a cgroup is retried, with a pause each time, after its last process has ended.
@@ -15,12 +15,13 @@ const REMOVALS: u32 = 100;
 const BUSY: Duration = Duration::from_millis(2);
 
 /// A cgroup that this process made below its own.
-pub(super) struct Cgroup(PathBuf);
+#[derive(Debug)]
+pub struct MadeCgroup(PathBuf);
 
-impl Cgroup {
+impl MadeCgroup {
     /// Returns `None` if the system or the user's rights do not allow a cgroup, or if the kernel cannot kill all of it
     /// at once.
-    pub(super) fn create() -> Option<Self> {
+    pub fn create() -> Option<Self> {
         let parent = own()?;
         remove_leftovers(&parent);
         let cgroup = Self::of(&parent, std::process::id());
@@ -33,7 +34,7 @@ impl Cgroup {
     }
 
     /// Returns the cgroup that the process of that id made, if there is one.
-    pub(super) fn made_by(pid: u32) -> Option<Self> {
+    pub fn made_by(pid: u32) -> Option<Self> {
         let cgroup = Self::of(&own()?, pid);
         fs::exists(&cgroup.0).unwrap_or(false).then_some(cgroup)
     }
@@ -43,27 +44,28 @@ impl Cgroup {
     }
 
     /// Returns the file through which a process joins.
-    pub(super) fn entrance(&self) -> PathBuf {
+    pub fn entrance(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
 
     /// Returns the file that shows whether the cgroup has processes.
-    pub(super) fn events(&self) -> PathBuf {
+    pub fn events(&self) -> PathBuf {
         self.0.join("cgroup.events")
     }
 
     /// Returns the file through which the kernel kills all processes of the cgroup.
-    pub(super) fn killer(&self) -> PathBuf {
+    pub fn killer(&self) -> PathBuf {
         self.0.join("cgroup.kill")
     }
 
-    pub(super) fn kill(&self) {
-        // A process that survives this is found by the sweep.
+    /// Kills all processes of the cgroup at once, if the kernel permits it.
+    pub fn kill(&self) {
+        // The caller finds a process that survives this among its descendants.
         let _ = fs::write(self.killer(), "1");
     }
 
     /// Removes the cgroup once it is empty.
-    pub(super) fn remove(self) {
+    pub fn remove(self) {
         // The kernel removes the last process from the cgroup a moment after its parent has waited for it.
         for _ in 0..REMOVALS {
             match fs::remove_dir(&self.0) {

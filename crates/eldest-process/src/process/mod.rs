@@ -54,8 +54,12 @@ impl Process {
     }
 
     /// Returns another descriptor of the process.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses another descriptor.
     #[cfg(target_os = "linux")]
-    pub(crate) fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+    pub fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         self.opened.share()
     }
 

@@ -10,6 +10,6 @@ use tokio::io::unix::AsyncFd;
     deprecated,
     reason = "an `OwnedFd` that is moved in stays open, so this is sound; the successor is an unsafe function"
 )]
-pub(super) fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(file, interest)
 }

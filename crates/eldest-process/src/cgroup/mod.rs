@@ -1,5 +1,7 @@
 //! Reads from descriptors of a cgroup's files whether processes are left in the cgroup, and kills them. No path is ever
-//! opened, so the guard reaches only what the sender of the descriptors could reach.
+//! opened, so the reader reaches only what the sender of the descriptors could reach.
+
+mod made;
 
 use std::fs;
 use std::io;
@@ -10,7 +12,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fstatfs};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::descriptor::register;
+use crate::descriptor::register;
+
+pub use made::MadeCgroup;
 
 /// The type of the file system of cgroups (version 2): `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: u64 = 0x6367_7270;
@@ -19,18 +23,18 @@ const LONGEST: usize = 512;
 
 /// A cgroup that can be awaited.
 #[derive(Debug)]
-pub(super) struct Cgroup {
+pub struct Cgroup {
     events: AsyncFd<OwnedFd>,
     kill: Option<OwnedFd>,
 }
 
 impl Cgroup {
-    /// Takes a descriptor of `cgroup.events`, and one of `cgroup.kill` if the guard may kill the cgroup.
+    /// Takes a descriptor of `cgroup.events`, and one of `cgroup.kill` if this process may kill the cgroup.
     ///
     /// # Errors
     ///
     /// Says why the descriptors are not these files of one cgroup.
-    pub(super) fn new(events: OwnedFd, kill: Option<OwnedFd>) -> Result<Self, String> {
+    pub fn new(events: OwnedFd, kill: Option<OwnedFd>) -> Result<Self, String> {
         let folder = folder(&events, "cgroup.events")?;
         if let Some(kill) = &kill {
             let other = self::folder(kill, "cgroup.kill")?;
@@ -54,17 +58,21 @@ impl Cgroup {
     }
 
     /// Returns the number of files that the cgroup occupies.
-    pub(super) fn files(&self) -> usize {
+    pub fn files(&self) -> usize {
         1 + usize::from(self.kill.is_some())
     }
 
     /// Returns `true` if no process is left. While that is unknown, processes may be left.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         is_empty(self.events.get_ref())
     }
 
-    /// Kills all processes of the cgroup at once if the guard may. Returns whether it did.
-    pub(super) fn kill(&self) -> io::Result<bool> {
+    /// Kills all processes of the cgroup at once if this process may. Returns whether it did.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, for example because the cgroup is gone.
+    pub fn kill(&self) -> io::Result<bool> {
         let Some(kill) = &self.kill else {
             return Ok(false);
         };
@@ -77,7 +85,7 @@ impl Cgroup {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn emptied(&self) {
+    pub async fn emptied(&self) {
         while !self.is_empty() {
             // The kernel wakes the waiters when it changes the file. The file itself can be read at any time.
             match self
@@ -94,7 +102,7 @@ impl Cgroup {
 }
 
 /// Returns `true` if no process is left in the cgroup whose `cgroup.events` this is.
-pub(super) fn is_empty(events: &impl AsFd) -> bool {
+pub fn is_empty(events: &impl AsFd) -> bool {
     is_populated(events).is_ok_and(|populated| !populated)
 }
 

@@ -1,0 +1,34 @@
+//! Observes the processes of this machine for [`eldest`](https://docs.rs/eldest), leader election on etcd. This crate is
+//! an internal of `eldest`: semantic versioning does not cover its interface.
+//!
+//! | item | contents |
+//! |---|---|
+//! | [`Process`] | another process, opened by its number: its user, and its end |
+//! | `Pidfd` | a process by an open file that another process has sent |
+//! | `cgroup` | a cgroup by its open files, and a cgroup that this process makes |
+//! | `timer` | a timer that several processes share |
+//! | `socket` | messages with open files between processes |
+//! | [`clock`] | the time since boot, and alarms on this clock |
+//! | [`Bell`] | a wait for a point in time, which another thread can end |
+//!
+//! Processes, cgroups, timers and sockets need Linux. Elsewhere, [`Process::open`] returns an error, and only the clock and
+//! the bell work. Waiting for a process, a cgroup or a message needs a tokio runtime; nothing else does.
+
+mod bell;
+#[cfg(target_os = "linux")]
+pub mod cgroup;
+pub mod clock;
+#[cfg(target_os = "linux")]
+mod descriptor;
+#[cfg(target_os = "linux")]
+pub mod pidfd;
+mod process;
+#[cfg(target_os = "linux")]
+pub mod socket;
+#[cfg(target_os = "linux")]
+pub mod timer;
+
+pub use bell::Bell;
+#[cfg(target_os = "linux")]
+pub use pidfd::Pidfd;
+pub use process::Process;
