@@ -16,45 +16,13 @@ use super::lane::Lane;
 use super::pool::Pool;
 use crate::runtime::SharedEnv;
 use eldest_core::error::{Class, RequestError};
+use eldest_guard::{Extent, Proof, Release};
 
 /// How many keys one transaction deletes. Each needs two comparisons beside the proof's two, and etcd allows 128
 /// operations.
 const MOST_AT_ONCE: usize = 64;
 /// How many transactions run at a time: the next leaders of a thousand elections need not wait for each other.
 const MOST_TOGETHER: usize = 8;
-
-/// A key bound to a lease. Only a user that may write the key's namespace can have put it there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Proof {
-    pub(crate) key: String,
-    pub(crate) create_revision: i64,
-    pub(crate) lease: i64,
-}
-
-impl Proof {
-    /// Holds while exactly this key is bound to the lease.
-    fn comparisons(&self) -> [Compare; 2] {
-        is_under(self.key.as_bytes(), self.create_revision, self.lease)
-    }
-}
-
-/// The outcome of the release of a lease's keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// The lease had ended.
-    Gone,
-    /// The proof is no longer bound to the lease: nothing was deleted.
-    Unproven,
-    /// No key of the lease is left in the namespace. `outside` keys lie elsewhere and were not deleted.
-    Released { outside: usize },
-}
-
-/// The extent of a release: with or without the proof.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
-    AllButProof,
-    All,
-}
 
 impl Pool {
     /// Puts an empty key under the lease, unless the key exists: `None` then.
@@ -181,21 +149,12 @@ impl Pool {
                 )
             });
         let txn = &Txn::new()
-            .when(proof.comparisons())
+            .when(stands(proof))
             .and_then(deletes.collect::<Vec<_>>());
         self.call(Lane::Lease, |client| async move {
             Ok(kv(&client).txn(txn.clone()).await?.succeeded())
         })
         .await
-    }
-
-    /// Checks that etcd answers over the connection that deletes keys, and keeps that connection open. A user without
-    /// permission for the key gets an answer as well.
-    pub(crate) async fn answers(&self, key: &[u8]) -> Result<(), RequestError> {
-        match self.read(Lane::Lease, key).await {
-            Err(failure) if failure.class == Class::Denied => Ok(()),
-            other => other.map(|_| ()),
-        }
     }
 
     /// Returns what another process needs in order to use the same endpoints, including the password.
@@ -233,6 +192,11 @@ fn outcome(stands: bool, outside: usize) -> Release {
     } else {
         Release::Unproven
     }
+}
+
+/// Holds while exactly the proof's key is bound to the lease.
+fn stands(proof: &Proof) -> [Compare; 2] {
+    is_under(proof.key.as_bytes(), proof.create_revision, proof.lease)
 }
 
 /// Holds while the key with that create revision is bound to the lease.

@@ -44,8 +44,6 @@ pub use access::Credentials;
 pub use access::TlsOptions;
 pub use endpoint::Endpoint;
 pub use endpoint_status::EndpointStatus;
-#[cfg(target_os = "linux")]
-pub(crate) use guard::{Extent, Proof, Release};
 pub(crate) use join::Registered;
 pub(crate) use lane::Lane;
 pub(crate) use lease::KeepAlive;

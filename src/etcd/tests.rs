@@ -264,7 +264,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.revoke(1));
     sendable(pool.lease_keys(1, b""));
     if let Ok(Some(proof)) = pool.put_proof(String::new(), 1).await {
-        sendable(pool.release_proven(&proof, "", guard::Extent::All));
+        sendable(pool.release_proven(&proof, "", eldest_guard::Extent::All));
     }
     if let Ok(mut keepalive) = pool.keepalive(1).await {
         sendable(keepalive.renew());

@@ -8,16 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use eldest_guard::links::MOST_FORMER;
+use eldest_guard::spawned::{self, Spawned};
+use eldest_guard::wire::{Hello, Reply, Request, VERSION, hex};
+use eldest_guard::{Proof, proof};
 use eldest_process::pidfd;
 use eldest_process::socket::{Received, Socket};
 use tokio::sync::watch;
 
-use super::links::MOST_FORMER;
-use super::proof;
-use super::spawned::{self, Spawned};
-use super::wire::{Hello, Reply, Request, VERSION, hex};
 use super::{Guard, GuardState, Kind, Wiring};
-use crate::etcd::Proof;
 use crate::metrics;
 use crate::runtime::timeout;
 use crate::state::SessionState;
@@ -213,7 +212,7 @@ impl Client {
             }
             Kind::Spawned => {
                 self.end_spawned();
-                let (spawned, socket) = spawned::start(&self.wiring.pool).await?;
+                let (spawned, socket) = spawned::start(&self.wiring.pool.passed()?).await?;
                 self.spawned = Some(spawned);
                 Ok(socket)
             }

@@ -15,38 +15,14 @@
 //! etcd: then the keys of a crashed process stay until their lease expires, as they do without a guard.
 
 #[cfg(target_os = "linux")]
-pub(crate) mod agent;
-#[cfg(target_os = "linux")]
-mod attending;
-#[cfg(target_os = "linux")]
 mod client;
-#[cfg(all(test, target_os = "linux"))]
-mod hostile;
 #[cfg(target_os = "linux")]
-pub(crate) mod life;
-#[cfg(target_os = "linux")]
-mod limits;
-#[cfg(target_os = "linux")]
-mod links;
-#[cfg(target_os = "linux")]
-mod lives;
-#[cfg(target_os = "linux")]
-mod proof;
-#[cfg(target_os = "linux")]
-mod release;
-#[cfg(target_os = "linux")]
-pub(crate) mod serving;
-#[cfg(target_os = "linux")]
-mod spawned;
-#[cfg(target_os = "linux")]
-mod timer;
+pub(crate) mod surroundings;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
-#[cfg(target_os = "linux")]
-mod wire;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,17 +33,15 @@ use crate::runtime::SharedEnv;
 use crate::state::SessionState;
 #[cfg(target_os = "linux")]
 pub(crate) use client::Client;
+pub(crate) use eldest_guard::check_path;
 #[cfg(target_os = "linux")]
-pub(crate) use links::Links;
+pub(crate) use eldest_guard::links::Links;
+use eldest_guard::{check_agent_path, check_linger};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{Client, Links};
 
 /// The socket at which the agent listens by default.
 pub(crate) const AGENT_SOCKET: &str = "/run/eldest/agent.sock";
-/// The longest time that a guard may linger. After a longer time the lease has expired anyway.
-const LONGEST_LINGER: Duration = Duration::from_secs(300);
-/// The longest path of a socket, in bytes: the capacity of `sockaddr_un` without its final zero.
-const LONGEST_PATH: usize = 107;
 
 /// The process that guards a session; for [`SessionOptions::guard`](crate::SessionOptions::guard).
 ///
@@ -153,7 +127,7 @@ impl Guard {
         }
         #[cfg(target_os = "linux")]
         if self.kind == Kind::Spawned {
-            spawned::check()?;
+            eldest_guard::spawned::check()?;
         }
         #[cfg(not(target_os = "linux"))]
         if !self.optional {
@@ -171,32 +145,6 @@ impl fmt::Display for Guard {
             Kind::Spawned => f.write_str("spawned process"),
         }
     }
-}
-
-/// Refuses a linger time that no guard may have.
-fn check_linger(linger: Duration) -> Result<(), String> {
-    if linger <= LONGEST_LINGER {
-        return Ok(());
-    }
-    Err(format!(
-        "the guard's linger is {linger:?}; at most {LONGEST_LINGER:?} are allowed"
-    ))
-}
-
-/// Refuses a path at which no agent can listen.
-fn check_agent_path(path: &Path) -> Result<(), String> {
-    check_path(path).map_err(|rule| format!("the agent's socket {}: {rule}", path.display()))
-}
-
-/// Refuses a path that cannot be the address of a socket.
-pub(crate) fn check_path(path: &Path) -> Result<(), String> {
-    let length = path.as_os_str().len();
-    if (1..=LONGEST_PATH).contains(&length) {
-        return Ok(());
-    }
-    Err(format!(
-        "it has {length} bytes; a socket's path has 1 to {LONGEST_PATH}"
-    ))
 }
 
 /// The parts of a session that are needed to register it with its guard.
@@ -273,7 +221,12 @@ impl fmt::Display for GuardState {
 /// ```
 pub fn init() {
     #[cfg(target_os = "linux")]
-    spawned::init();
+    eldest_guard::spawned::init(|access| {
+        let env = crate::runtime::System::new().map_err(|error| error.to_string())?;
+        let env: SharedEnv = Arc::new(env);
+        let pool = Pool::from_passed(Arc::clone(&env), access)?;
+        Ok(surroundings::of(env, pool))
+    });
 }
 
 #[cfg(test)]

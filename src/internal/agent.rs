@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
-use crate::guard;
-pub use crate::guard::agent::status;
-pub use crate::guard::serving::Serving as Agent;
+use crate::guard::{self, surroundings};
 use crate::runtime::{SharedEnv, System};
 use crate::session::SessionOptions;
+pub use eldest_guard::agent::status;
+pub use eldest_guard::serving::Serving as Agent;
 pub use eldest_process::socket::SocketFile;
 
 /// The socket at which the agent listens by default.
@@ -37,5 +37,6 @@ pub fn listen(
     );
     let pool = pool.map_err(invalid)?;
     let pool = pool.following_members(settings.follow_members);
-    Agent::listen(&env, pool, &socket.into())
+    let (machine, etcd) = surroundings::of(env, pool);
+    Agent::listen(&machine, etcd, &socket.into()).map_err(invalid)
 }

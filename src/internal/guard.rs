@@ -2,8 +2,8 @@
 //! the session's keys.
 
 use crate::error::Result;
-pub use crate::guard::life::Life;
 use crate::session::Session;
+pub use eldest_guard::Life;
 
 /// Adds a life to a session, and returns when the message to its guard has been sent. The life must not begin to act
 /// before that. Without a connection to the guard, the session sends it before it registers a lease; without a guard,

@@ -126,7 +126,7 @@ fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
 impl SessionShared {
     /// Adds a life that must have ended before the guard, if there is one, deletes the session's keys.
     #[cfg(target_os = "linux")]
-    pub(crate) fn also(&self, life: crate::guard::life::Life) -> Result<()> {
+    pub(crate) fn also(&self, life: eldest_guard::Life) -> Result<()> {
         self.notify_guard(|links| links.add(life))
     }
 

@@ -4,7 +4,7 @@ use etcd_client::{GetOptions, PutOptions};
 
 use super::access::{guarded, pool_of_user};
 use super::*;
-use crate::etcd::guard::{Extent, Proof, Release};
+use eldest_guard::{Extent, Proof, Release};
 
 const KEY: &str = "ns/~guard/1";
 

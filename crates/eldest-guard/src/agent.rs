@@ -15,12 +15,11 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{CONNECTION, Limits, Share};
-use super::timer::{self, Timer};
-use super::wire::hex;
-use crate::etcd::Pool;
-use crate::metrics;
-use crate::runtime::SharedEnv;
+use crate::limits::{CONNECTION, Limits, Share};
+use crate::timer::{self, Timer};
+use crate::wire::hex;
+use crate::{Claim, Etcd, Machine, Report, Unproven};
+use eldest_core::error::Class;
 use eldest_core::time::Time;
 
 /// How often the guard checks that etcd answers. The check also keeps the connection open over which the guard deletes
@@ -33,9 +32,9 @@ const LONGEST_IDENTITY: usize = 1024;
 const LONGEST_NAMESPACE: usize = 1024;
 
 /// A guard for the sessions of many processes.
-pub(super) struct Agent {
-    pub(super) env: SharedEnv,
-    pub(super) pool: Arc<Pool>,
+pub(crate) struct Agent {
+    pub(crate) machine: Arc<dyn Machine>,
+    pub(crate) etcd: Arc<dyn Etcd>,
     /// Why etcd did not answer the last check.
     problem: Mutex<Option<String>>,
     /// True once the first check has ended.
@@ -45,30 +44,30 @@ pub(super) struct Agent {
     released: AtomicU64,
     limits: Arc<Limits>,
     /// How long the guard tries to delete the keys of a dead process; `None`: as long as the TTL of their lease.
-    pub(super) patience: Option<Duration>,
+    pub(crate) patience: Option<Duration>,
     /// Cancelled when this process must end: the guard then deletes the last keys of a dead process at once, instead of
     /// after a request timeout.
-    pub(super) hurry: CancellationToken,
+    pub(crate) hurry: CancellationToken,
     /// The last time that a refusal, and that a failure to accept, was logged.
     logged: [Mutex<Option<Time>>; 2],
 }
 
 /// A guard's report of one session.
 #[derive(Debug, Clone)]
-pub(super) struct Guarded {
-    pub(super) identity: String,
-    pub(super) namespace: String,
+pub(crate) struct Guarded {
+    pub(crate) identity: String,
+    pub(crate) namespace: String,
     /// The session's own process.
-    pub(super) process: Arc<Pidfd>,
-    pub(super) uid: u32,
-    pub(super) since: Duration,
-    pub(super) linger: Duration,
-    pub(super) leases: Vec<i64>,
-    pub(super) connected: bool,
+    pub(crate) process: Arc<Pidfd>,
+    pub(crate) uid: u32,
+    pub(crate) since: Duration,
+    pub(crate) linger: Duration,
+    pub(crate) leases: Vec<i64>,
+    pub(crate) connected: bool,
     /// The processes, cgroups and timers that must have ended before the keys are deleted.
-    pub(super) processes: usize,
-    pub(super) cgroups: usize,
-    pub(super) timers: Vec<Arc<Timer>>,
+    pub(crate) processes: usize,
+    pub(crate) cgroups: usize,
+    pub(crate) timers: Vec<Arc<Timer>>,
 }
 
 impl Guarded {
@@ -85,16 +84,16 @@ impl Guarded {
 }
 
 impl Agent {
-    /// Makes a guard that deletes keys through that pool, and starts to check etcd.
-    pub(super) fn start(
-        env: &SharedEnv,
-        pool: Pool,
+    /// Makes a guard that deletes keys through that etcd, and starts to check it.
+    pub(crate) fn start(
+        machine: &Arc<dyn Machine>,
+        etcd: Arc<dyn Etcd>,
         limits: Arc<Limits>,
         patience: Option<Duration>,
     ) -> Arc<Self> {
         let agent = Arc::new(Self {
-            env: Arc::clone(env),
-            pool: Arc::new(pool),
+            machine: Arc::clone(machine),
+            etcd,
             problem: Mutex::new(None),
             looked: AtomicBool::new(false),
             sessions: Mutex::new(BTreeMap::new()),
@@ -105,20 +104,15 @@ impl Agent {
             hurry: CancellationToken::new(),
             logged: Default::default(),
         });
-        metrics::agent_started();
-        if agent.pool.is_followed() {
-            // The pool's user need not have permission to read the key.
-            let key = Arc::from(*b"~");
-            agent.pool.keep_near(key, tracing::Span::current());
-        }
+        machine.measure(Report::Started);
         let looking = Arc::downgrade(&agent);
-        env.spawn(
+        machine.spawn(
             async move {
                 while let Some(agent) = looking.upgrade() {
-                    let env = Arc::clone(&agent.env);
+                    let machine = Arc::clone(&agent.machine);
                     agent.check_etcd().await;
                     drop(agent);
-                    env.sleep(LOOK_EVERY).await;
+                    machine.sleep(LOOK_EVERY).await;
                 }
             }
             .boxed(),
@@ -127,23 +121,23 @@ impl Agent {
     }
 
     /// Reserves what a connection needs, out of its user's limits.
-    pub(super) fn share(&self, socket: &Socket) -> Result<Share, String> {
+    pub(crate) fn share(&self, socket: &Socket) -> Result<Share, String> {
         let peer = socket.peer();
         let peer = peer.map_err(|error| format!("the peer is unknown: {error}"))?;
         self.limits.take(peer.uid, CONNECTION)
     }
 
     /// Counts a session or a lease that is not guarded, and logs why.
-    pub(super) fn refused(&self, identity: Option<&str>, reason: &str) {
-        metrics::agent_refused();
+    pub(crate) fn refused(&self, identity: Option<&str>, reason: &str) {
+        self.machine.measure(Report::Refused);
         if self.may_log(0) {
             tracing::warn!(target: "eldest::guard", identity, reason, "the guard refused a session");
         }
     }
 
     /// Returns `true` if a line about a session of that user may be logged. Logs first how many lines were left out.
-    pub(super) fn may_log_of(&self, share: &Share) -> bool {
-        let left_out = share.line(self.env.now());
+    pub(crate) fn may_log_of(&self, share: &Share) -> bool {
+        let left_out = share.line(self.machine.now());
         if let Some(lines @ 1..) = left_out {
             tracing::warn!(
                 target: "eldest::guard", lines, uid = share.uid(),
@@ -153,8 +147,8 @@ impl Agent {
         left_out.is_some()
     }
 
-    pub(super) fn may_log(&self, which: usize) -> bool {
-        let now = self.env.now();
+    pub(crate) fn may_log(&self, which: usize) -> bool {
+        let now = self.machine.now();
         let mut logged = lock(&self.logged[which]);
         if logged.is_some_and(|logged| now.since(logged) < LOG_EVERY) {
             return false;
@@ -164,8 +158,15 @@ impl Agent {
     }
 
     async fn check_etcd(&self) {
-        let found = self.pool.answers(b"~guard").await;
-        let problem = found.err().map(|failure| failure.to_string());
+        // No lease has this key. The answer shows that etcd can be reached over the connection that deletes keys, and keeps
+        // that connection open.
+        let problem = match self.etcd.prove(Claim::of("~guard", 0)).await {
+            // A user without permission for the key gets an answer as well.
+            Err(Unproven::Unknown { failure, .. }) if failure.class != Class::Denied => {
+                Some(failure.to_string())
+            }
+            _ => None,
+        };
         let mut known = lock(&self.problem);
         if problem.is_some() && known.is_none() {
             let problem = problem.as_deref().unwrap_or_default();
@@ -178,12 +179,12 @@ impl Agent {
     }
 
     /// Returns why the guard does not reach etcd at present.
-    pub(super) fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.problem).clone()
     }
 
     /// Describes the same problem for people, and also says if etcd was not checked yet.
-    pub(super) fn describe_problem(&self) -> Option<String> {
+    pub(crate) fn describe_problem(&self) -> Option<String> {
         if self.looked.load(Ordering::Acquire) {
             return self.problem();
         }
@@ -191,7 +192,7 @@ impl Agent {
     }
 
     /// Adds a session to the list, and returns its number.
-    pub(super) fn enlist(&self, session: Guarded) -> Result<u64, String> {
+    pub(crate) fn enlist(&self, session: Guarded) -> Result<u64, String> {
         for (what, text, longest) in [
             ("identity", &session.identity, LONGEST_IDENTITY),
             ("namespace", &session.namespace, LONGEST_NAMESPACE),
@@ -206,30 +207,30 @@ impl Agent {
         let mut sessions = lock(&self.sessions);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         sessions.insert(number, session);
-        metrics::agent_sessions(sessions.len());
+        self.machine.measure(Report::Sessions(sessions.len()));
         Ok(number)
     }
 
-    pub(super) fn change(&self, number: u64, change: impl FnOnce(&mut Guarded)) {
+    pub(crate) fn change(&self, number: u64, change: impl FnOnce(&mut Guarded)) {
         if let Some(session) = lock(&self.sessions).get_mut(&number) {
             change(session);
         }
     }
 
-    pub(super) fn strike_off(&self, number: u64) {
+    pub(crate) fn strike_off(&self, number: u64) {
         let mut sessions = lock(&self.sessions);
         sessions.remove(&number);
-        metrics::agent_sessions(sessions.len());
+        self.machine.measure(Report::Sessions(sessions.len()));
     }
 
-    pub(super) fn count_released(&self) {
+    pub(crate) fn count_released(&self) {
         self.released.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Describes the first session after that number which this user may see. root and the guard's own user see the
     /// sessions of all users. Sessions are described one at a time, so that a reader costs the memory of one
     /// description.
-    pub(super) fn describe_after(&self, number: Option<u64>, viewer: u32) -> Option<(u64, Value)> {
+    pub(crate) fn describe_after(&self, number: Option<u64>, viewer: u32) -> Option<(u64, Value)> {
         let all = viewer == 0 || viewer == rustix::process::geteuid().as_raw();
         let listed = lock(&self.sessions);
         let after = (number.map_or(Unbounded, Excluded), Unbounded);
@@ -240,7 +241,7 @@ impl Agent {
     }
 
     /// Describes the guard itself.
-    pub(super) fn describe(&self) -> Value {
+    pub(crate) fn describe(&self) -> Value {
         json!({
             "pid": std::process::id(), "sessions": lock(&self.sessions).len(),
             "released": self.released.load(Ordering::Relaxed), "problem": self.describe_problem(),
@@ -248,7 +249,7 @@ impl Agent {
     }
 
     /// Returns how long the guard lingers if it has sessions and all of their processes have ended.
-    pub(super) fn bereaved(&self) -> Option<Duration> {
+    pub(crate) fn bereaved(&self) -> Option<Duration> {
         let listed = lock(&self.sessions);
         let lingers = listed.values().map(|one| one.linger);
         let dead = listed.values().all(|one| one.process.has_ended());
@@ -262,7 +263,7 @@ impl Agent {
 ///
 /// No agent answered at the path.
 pub async fn status(path: &Path) -> io::Result<(Vec<Value>, Value)> {
-    use super::wire::{Reply, Request};
+    use crate::wire::{Reply, Request};
     let socket = Socket::connect(path)?;
     socket.send(&Request::Status.encode(), &[]).await?;
     let mut sessions = Vec::new();

@@ -1,37 +1,13 @@
 //! Tests a session's last steps on a machine with a clock of its own, and without etcd.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use futures::FutureExt;
-
 use super::*;
+use crate::Machine;
 use crate::capture::Logs;
-use crate::etcd::Pool;
-use crate::guard::limits::Limits;
-use crate::runtime::{Scripted, SharedEnv};
-use eldest_core::time::Time;
+use crate::limits::Limits;
+use crate::staged::{Deaf, Scripted};
 
 /// How long the guard of the test tries.
 const PATIENCE: Duration = Duration::from_secs(900);
-
-/// A machine without a network, on which each wait takes only the time of its clock.
-fn machine() -> SharedEnv {
-    let clock = Arc::new(AtomicU64::new(0));
-    let (now, sleep) = (Arc::clone(&clock), clock);
-    let sleep = move |duration: Duration| {
-        let clock = Arc::clone(&sleep);
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        async move {
-            clock.fetch_add(nanos, Ordering::Relaxed);
-        }
-        .boxed()
-    };
-    Arc::new(Scripted {
-        now: Box::new(move || Time::from_nanos(now.load(Ordering::Relaxed))),
-        sleep: Box::new(sleep),
-        ..Scripted::still()
-    })
-}
 
 fn proof(lease: i64) -> Proof {
     Proof {
@@ -44,14 +20,11 @@ fn proof(lease: i64) -> Proof {
 #[tokio::test]
 async fn without_etcd_the_guard_abandons_keys_of_a_dead_process_in_time() {
     let (logs, _guard) = Logs::capture();
-    let env = machine();
-    let endpoints = ["http://127.0.0.1:1".to_owned()];
-    let access = etcd_client::ConnectOptions::new();
+    let machine: Arc<dyn Machine> = Arc::new(Scripted::default());
     let second = Duration::from_secs(1);
-    let pool = Pool::new(Arc::clone(&env), &endpoints, access, second).unwrap();
     let limits = Limits::alone();
     let share = limits.take(0, CONNECTION).unwrap();
-    let agent = Agent::start(&env, pool, limits, None);
+    let agent = Agent::start(&machine, Arc::new(Deaf), limits, None);
     let session = Session {
         agent: Arc::clone(&agent),
         number: 0,
@@ -67,9 +40,9 @@ async fn without_etcd_the_guard_abandons_keys_of_a_dead_process_in_time() {
         own: CONNECTION,
         share,
     };
-    let begun = env.now();
+    let begun = machine.now();
     session.finish().await;
-    let took = env.now().since(begun);
+    let took = machine.now().since(begun);
     assert!(
         took >= PATIENCE && took < PATIENCE + 10 * second,
         "{took:?}"

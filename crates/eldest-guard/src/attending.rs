@@ -17,16 +17,15 @@ use std::time::Duration;
 use eldest_process::Pidfd;
 use eldest_process::socket::{Received, Socket};
 
-use super::agent::{Agent, Guarded};
-use super::check_linger;
-use super::limits::{CONNECTION, Need, Share};
-use super::lives::Lives;
-use super::proof;
-use super::release::Dead;
-use super::timer;
-use super::wire::{Hello, Reply, Request, VERSION, hex};
-use crate::etcd::Proof;
-use crate::runtime::timeout;
+use crate::agent::{Agent, Guarded};
+use crate::limits::{CONNECTION, Need, Share};
+use crate::lives::Lives;
+use crate::machine::timeout;
+use crate::proof;
+use crate::release::Dead;
+use crate::timer;
+use crate::wire::{Hello, Reply, Request, VERSION, hex};
+use crate::{Claim, Proof, Unproven, check_linger};
 
 /// How long a new connection may wait before it introduces itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -37,8 +36,8 @@ const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// The number of leases: the one that a session has, and the one that it had before.
 const MOST_LEASES: usize = 2;
 /// Serves the process behind a new connection, for as long as it has something to guard.
-pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
-    let first = timeout(&*agent.env, HELLO_WITHIN, socket.receive()).await;
+pub(crate) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
+    let first = timeout(&*agent.machine, HELLO_WITHIN, socket.receive()).await;
     let Received { message, files } = match first {
         Some(Ok(Some(first))) => first,
         Some(Err(error)) => return refuse(&agent, &socket, unreadable(&error)),
@@ -50,7 +49,7 @@ pub(super) async fn attend(agent: Arc<Agent>, socket: Socket, share: Share) {
         Some(Request::Status) => {
             // The other end may have stopped reading.
             let _ = timeout(
-                &*agent.env,
+                &*agent.machine,
                 STATUS_WITHIN,
                 send_status(&agent, &socket, &share),
             )
@@ -164,7 +163,7 @@ impl Session {
             namespace: namespace.clone(),
             process: Arc::clone(&process),
             uid: peer.uid,
-            since: agent.env.unix_time(),
+            since: agent.machine.unix_time(),
             linger,
             leases: Vec::new(),
             connected: true,
@@ -229,7 +228,7 @@ impl Session {
                         return self.finish().await;
                     }
                 }
-                () = self.agent.env.sleep(FORGET_EVERY), if socket.is_none() => {
+                () = self.agent.machine.sleep(FORGET_EVERY), if socket.is_none() => {
                     if self.forget().await {
                         return;
                     }
@@ -264,7 +263,7 @@ impl Session {
 
     /// Waits for the remaining lives of the session to end, and then deletes its keys.
     async fn finish(mut self) {
-        let env = Arc::clone(&self.agent.env);
+        let machine = Arc::clone(&self.agent.machine);
         let identity = &self.identity;
         if let Some(left) = timer::longest(&self.lives.timers())
             && self.may_log()
@@ -277,21 +276,21 @@ impl Session {
         loop {
             tokio::select! {
                 biased;
-                () = self.lives.end(&env, &self.identity, || self.may_log()) => break,
-                () = env.sleep(FORGET_EVERY) => {
+                () = self.lives.end(&*machine, &self.identity, || self.may_log()) => break,
+                () = machine.sleep(FORGET_EVERY) => {
                     if self.forget().await {
                         return;
                     }
                 }
             }
         }
-        let seen = env.now();
+        let seen = machine.now();
         // The session may have put the key and died before it could report it. No other process knew the key.
         if let Some((lease, _)) = self.proving {
             let _ = self.prove(lease).await;
         }
         if !self.linger.is_zero() {
-            env.wake_at(seen.after(self.linger)).await;
+            machine.wake_at(seen.after(self.linger)).await;
         }
         let dead = Dead {
             agent: &self.agent,
@@ -342,7 +341,7 @@ impl Session {
                 self.added(added)
             }
             Some(Request::Guard { lease }) => {
-                let key = proof::draw(&*self.agent.env, &self.namespace);
+                let key = proof::draw(&*self.agent.machine, &self.namespace);
                 self.proving = Some((lease, key.clone()));
                 Next::Answer(Reply::Prove { key })
             }
@@ -392,33 +391,15 @@ impl Session {
         };
         let agent = &self.agent;
         let _asking = self.share.question().await;
-        let proof = match agent.pool.proof(&key, lease).await {
-            Ok(Some(proof)) => proof,
-            Ok(None) => {
-                return Err(format!(
-                    "the key {key:?} does not stand under lease {}",
-                    hex(lease)
-                ));
-            }
-            Err(failure) => return Err(format!("the guard cannot read {key:?}: {failure}")),
+        let claim = Claim {
+            namespace: Some(&self.namespace),
+            with_ttl: agent.patience.is_none(),
+            ..Claim::of(&key, lease)
         };
-        let allowed = agent.pool.permissions(self.namespace.as_bytes()).await;
-        let allowed =
-            allowed.map_err(|failure| format!("the guard's permissions are unknown: {failure}"))?;
-        if !allowed.write {
-            return Err(format!(
-                "the guard's user may not delete the keys below {:?}: grant it `readwrite`",
-                self.namespace
-            ));
-        }
-        self.patience = match agent.patience {
-            Some(patience) => patience,
-            None => match agent.pool.lease_term(lease).await {
-                Ok(Some(term)) => term.granted,
-                Ok(None) => return Err(format!("lease {} is gone", hex(lease))),
-                Err(failure) => return Err(format!("the lease's TTL is unknown: {failure}")),
-            },
-        };
+        let proven = agent.etcd.prove(claim).await;
+        let proven = proven.map_err(|unproven| unproven.to_string())?;
+        self.patience = agent.patience.or(proven.granted).unwrap_or_default();
+        let proof = proven.proof;
         self.proofs.retain(|known| known.lease != lease);
         self.proofs.push_front(proof);
         self.proofs.truncate(MOST_LEASES);
@@ -447,12 +428,16 @@ impl Session {
     async fn forget(&mut self) -> bool {
         let mut left = VecDeque::new();
         for proof in self.proofs.drain(..) {
-            let found = self.agent.pool.proof(&proof.key, proof.lease).await;
-            // Without an answer, the proof may still exist.
-            if found.is_ok_and(|found| found.as_ref() != Some(&proof)) {
-                continue;
+            let claim = Claim::of(&proof.key, proof.lease);
+            let stands = match self.agent.etcd.prove(claim).await {
+                Ok(proven) => proven.proof == proof,
+                Err(Unproven::Refused(_)) => false,
+                // Without an answer, the proof may still exist.
+                Err(Unproven::Unknown { .. }) => true,
+            };
+            if stands {
+                left.push_back(proof);
             }
-            left.push_back(proof);
         }
         self.proofs = left;
         self.list_leases();

@@ -6,11 +6,10 @@
 
 use std::time::Duration;
 
-use super::agent::Agent;
-use super::limits::Share;
-use super::wire::hex;
-use crate::etcd::{Extent, Proof, Release};
-use crate::metrics;
+use crate::agent::Agent;
+use crate::limits::Share;
+use crate::wire::hex;
+use crate::{Extent, Proof, Release, Report};
 use eldest_core::error::RequestError;
 use eldest_core::pause::pause;
 use eldest_core::time::Time;
@@ -18,23 +17,23 @@ use eldest_core::time::Time;
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A session whose processes have ended.
-pub(super) struct Dead<'a> {
-    pub(super) agent: &'a Agent,
-    pub(super) identity: &'a str,
+pub(crate) struct Dead<'a> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) identity: &'a str,
     /// The prefix of the session's keys.
-    pub(super) namespace: &'a str,
+    pub(crate) namespace: &'a str,
     /// The time at which the guard saw the processes end.
-    pub(super) seen: Time,
-    pub(super) share: &'a Share,
+    pub(crate) seen: Time,
+    pub(crate) share: &'a Share,
     /// How long the guard tries.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 impl Dead<'_> {
     /// Deletes the session's keys under the leases of these proofs.
-    pub(super) async fn release(&self, proofs: impl IntoIterator<Item = Proof>) {
-        let env = &self.agent.env;
-        let until = env.now().after(self.patience);
+    pub(crate) async fn release(&self, proofs: impl IntoIterator<Item = Proof>) {
+        let machine = &self.agent.machine;
+        let until = machine.now().after(self.patience);
         let mut released = Vec::new();
         for proof in proofs {
             let Some(release) = self.try_until(until, &proof).await else {
@@ -51,7 +50,7 @@ impl Dead<'_> {
         // Requests that the process left in the buffers of its sockets may still put a key, for as long as a request
         // may take.
         tokio::select! {
-            () = env.sleep(self.agent.pool.request_timeout()) => {}
+            () = machine.sleep(self.agent.etcd.request_timeout()) => {}
             () = self.agent.hurry.cancelled() => {}
         }
         for proof in released {
@@ -63,13 +62,13 @@ impl Dead<'_> {
     }
 
     async fn once(&self, proof: &Proof, extent: Extent) -> Result<Release, RequestError> {
-        let pool = &self.agent.pool;
-        pool.release_proven(proof, self.namespace, extent).await
+        let etcd = &self.agent.etcd;
+        etcd.revoke(proof, self.namespace, extent).await
     }
 
     /// Tries until etcd has confirmed the outcome for the keys; `None` if the time is over.
     async fn try_until(&self, until: Time, proof: &Proof) -> Option<Release> {
-        let env = &self.agent.env;
+        let machine = &self.agent.machine;
         let (identity, lease) = (self.identity, hex(proof.lease));
         let mut failures = 0;
         loop {
@@ -78,14 +77,14 @@ impl Dead<'_> {
                 Err(failure) => failure,
             };
             failures += 1;
-            metrics::agent_released("failed");
+            machine.measure(Report::Released("failed"));
             if failures == 1 && self.may_log() {
                 tracing::warn!(
                     target: "eldest::guard", identity, lease, error = %failure,
                     "the keys of a dead process could not be deleted; the guard tries again"
                 );
             }
-            if env.now() >= until {
+            if machine.now() >= until {
                 if self.may_log() {
                     tracing::warn!(
                         target: "eldest::guard", identity, lease, error = %failure,
@@ -94,7 +93,7 @@ impl Dead<'_> {
                 }
                 return None;
             }
-            env.sleep(pause(failures, LONGEST_PAUSE)).await;
+            machine.sleep(pause(failures, LONGEST_PAUSE)).await;
         }
     }
 
@@ -104,15 +103,16 @@ impl Dead<'_> {
 
     /// Counts and logs the outcome for the keys.
     fn report_release(&self, proof: &Proof, release: Release) {
-        let took = self.agent.env.now().since(self.seen);
-        metrics::agent_released(match release {
+        let machine = &self.agent.machine;
+        let took = machine.now().since(self.seen);
+        machine.measure(Report::Released(match release {
             Release::Gone => "gone",
             Release::Unproven => "unproven",
             Release::Released { .. } => "released",
-        });
+        }));
         if matches!(release, Release::Released { .. }) {
             self.agent.count_released();
-            metrics::agent_took(took);
+            machine.measure(Report::Took(took));
         }
         if !self.may_log() {
             return;

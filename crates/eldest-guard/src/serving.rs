@@ -1,4 +1,4 @@
-//! Runs a guard for the sessions that connect to a socket: the library's half of `eldest agent`.
+//! Runs a guard for the sessions that connect to a socket: the greater part of `eldest agent`.
 
 use std::io;
 use std::path::Path;
@@ -8,14 +8,11 @@ use std::time::Duration;
 use eldest_process::socket::{Listener, Socket, SocketFile};
 use futures::FutureExt;
 
-use super::agent::Agent;
-use super::attending;
-use super::check_agent_path;
-use super::limits::Limits;
-use super::wire::Reply;
-use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
-use crate::runtime::SharedEnv;
+use crate::agent::Agent;
+use crate::attending;
+use crate::limits::Limits;
+use crate::wire::Reply;
+use crate::{Etcd, Machine, check_agent_path};
 
 /// How long an agent tries to delete the keys of a dead process: three times the longest TTL of a session. If etcd
 /// works, the leases have expired long before.
@@ -33,17 +30,19 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the path cannot be a socket's, or another program listens there.
-    pub(crate) fn listen(env: &SharedEnv, pool: Pool, file: &SocketFile) -> Result<Self> {
-        let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
-        check_agent_path(file.path()).map_err(invalid)?;
-        let listener =
-            Listener::bind(file).map_err(|error| invalid(explain(file.path(), &error)))?;
-        let agent = Agent::start(env, pool, Limits::shared(), Some(PATIENCE));
+    /// Says why the path cannot be used: it cannot be a socket's, or another program listens there.
+    pub fn listen(
+        machine: &Arc<dyn Machine>,
+        etcd: Arc<dyn Etcd>,
+        file: &SocketFile,
+    ) -> Result<Self, String> {
+        check_agent_path(file.path())?;
+        let listener = Listener::bind(file).map_err(|error| explain(file.path(), &error))?;
+        let agent = Agent::start(machine, etcd, Limits::shared(), Some(PATIENCE));
         Ok(Self::of(agent, listener))
     }
 
-    pub(super) fn of(agent: Arc<Agent>, listener: Listener) -> Self {
+    pub(crate) fn of(agent: Arc<Agent>, listener: Listener) -> Self {
         Self { agent, listener }
     }
 
@@ -57,7 +56,7 @@ impl Serving {
                     if agent.may_log(1) {
                         tracing::warn!(target: "eldest::guard", %error, "the agent could not accept a connection");
                     }
-                    agent.env.sleep(Duration::from_millis(100)).await;
+                    agent.machine.sleep(Duration::from_millis(100)).await;
                 }
             }
         }
@@ -69,7 +68,7 @@ impl Serving {
         match agent.share(&socket) {
             Ok(share) => {
                 let attending = attending::attend(Arc::clone(agent), socket, share);
-                agent.env.spawn(attending.boxed());
+                agent.machine.spawn(attending.boxed());
             }
             Err(reason) => {
                 agent.refused(None, &reason);

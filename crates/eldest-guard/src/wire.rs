@@ -3,16 +3,19 @@
 use serde_json::{Value, json};
 
 /// The version, which both ends must share: a guard that does not know a message could miss a life.
-pub(super) const VERSION: u64 = 2;
+pub const VERSION: u64 = 2;
 
 /// A message of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
+pub enum Request {
     /// Introduces a session. A descriptor of its process comes with it.
     Hello(Hello),
-    /// Adds a process that must also have ended before the keys are deleted; its descriptor comes with it. `contained`:
-    /// the process belongs to a cgroup of the session, which the guard may kill while that process lives.
-    Process { contained: bool },
+    /// Adds a process that must also have ended before the keys are deleted; its descriptor comes with it. The guard may
+    /// kill a cgroup while a process that belongs to it lives.
+    Process {
+        /// True if the process belongs to a cgroup of the session.
+        contained: bool,
+    },
     /// Adds a cgroup that must also be empty before the keys are deleted. Descriptors of its `cgroup.events` and, if
     /// the guard may kill it, of its `cgroup.kill` come with it.
     Cgroup,
@@ -20,9 +23,15 @@ pub(super) enum Request {
     /// with it.
     Timer,
     /// Requests a proof key for that lease.
-    Guard { lease: i64 },
+    Guard {
+        /// The lease.
+        lease: i64,
+    },
     /// Says that the proof key is in etcd.
-    Proven { lease: i64 },
+    Proven {
+        /// The lease.
+        lease: i64,
+    },
     /// Asks whether the guard reaches etcd.
     Ping,
     /// Ends the session: its leases are no longer guarded.
@@ -33,31 +42,42 @@ pub(super) enum Request {
 
 /// A session's introduction of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) version: u64,
-    pub(super) identity: String,
+pub struct Hello {
+    /// The version of the messages.
+    pub version: u64,
+    /// The session's identity.
+    pub identity: String,
     /// The prefix of the session's keys, empty or with its final `/`.
-    pub(super) namespace: String,
-    pub(super) linger_ms: u64,
+    pub namespace: String,
+    /// How long the guard waits before it deletes keys, in milliseconds.
+    pub linger_ms: u64,
 }
 
 /// A message of a guard. Each answers one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reply {
+pub enum Reply {
+    /// The guard knows the session.
     Welcome {
+        /// The version of the messages.
         version: u64,
     },
+    /// The guard has added a life.
     Added,
     /// The session must put this key under the lease, and leave it there.
     Prove {
+        /// The key.
         key: String,
     },
+    /// The guard guards the lease.
     Guarded,
-    /// `problem`: why the guard does not reach etcd at present.
+    /// The guard lives.
     Pong {
+        /// Why the guard does not reach etcd at present.
         problem: Option<String>,
     },
+    /// The guard does not do what was asked.
     Refused {
+        /// The reason.
         reason: String,
     },
     /// One session, in the answer to `Status`.
@@ -67,7 +87,8 @@ pub(super) enum Reply {
 }
 
 impl Request {
-    pub(super) fn encode(&self) -> Value {
+    /// Returns the message as JSON.
+    pub fn encode(&self) -> Value {
         match self {
             Request::Hello(hello) => json!({"hello": {
                 "version": hello.version, "identity": hello.identity, "namespace": hello.namespace,
@@ -84,7 +105,8 @@ impl Request {
         }
     }
 
-    pub(super) fn decode(message: &Value) -> Option<Self> {
+    /// Reads a message; `None` if this version does not know it.
+    pub fn decode(message: &Value) -> Option<Self> {
         let (name, fields) = message.as_object()?.iter().next()?;
         let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
         let number = |field: &str| fields.get(field)?.as_u64();
@@ -112,7 +134,8 @@ impl Request {
 }
 
 impl Reply {
-    pub(super) fn encode(&self) -> Value {
+    /// Returns the message as JSON.
+    pub fn encode(&self) -> Value {
         match self {
             Reply::Welcome { version } => json!({"welcome": {"version": version}}),
             Reply::Added => json!({"added": {}}),
@@ -125,7 +148,8 @@ impl Reply {
         }
     }
 
-    pub(super) fn decode(message: &Value) -> Option<Self> {
+    /// Reads a message; `None` if this version does not know it.
+    pub fn decode(message: &Value) -> Option<Self> {
         let (name, fields) = message.as_object()?.iter().next()?;
         let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
         Some(match name.as_str() {
@@ -149,7 +173,7 @@ impl Reply {
 }
 
 /// Writes a lease's id as etcd's tools do.
-pub(super) fn hex(lease: i64) -> String {
+pub fn hex(lease: i64) -> String {
     format!("{lease:x}")
 }
 

@@ -13,15 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use eldest_process::socket::Socket;
-
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::agent::Agent;
-use super::attending;
-use super::limits::Limits;
-use super::wire::Reply;
-use crate::etcd::Pool;
-use crate::runtime::{SharedEnv, System};
+use crate::agent::Agent;
+use crate::attending;
+use crate::limits::Limits;
+use crate::wire::Reply;
+use crate::{Etcd, Machine};
 
 /// The first argument of a program that must become a guard. A person's command never looks like this.
 const GUARD: &str = "__eldest_guard";
@@ -30,18 +29,23 @@ static INITIALISED: AtomicBool = AtomicBool::new(false);
 
 /// The process that a session has started. If this value is dropped before [`Spawned::end`], the async runtime has
 /// ended before the session was closed. Then the guard continues: it deletes the keys when this process has ended.
-pub(super) struct Spawned(Child);
+#[derive(Debug)]
+pub struct Spawned(Child);
 
 impl Spawned {
     /// Ends the guard, which has ended already or is no longer useful. A guard without its session deletes no key.
-    pub(super) fn end(mut self) {
+    pub fn end(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Returns why this process can have no guard of its own.
-pub(super) fn check() -> Result<(), String> {
+/// Checks that this process can have a guard of its own.
+///
+/// # Errors
+///
+/// Says why it cannot, and what to do.
+pub fn check() -> Result<(), String> {
     if !INITIALISED.load(Ordering::Acquire) {
         return Err(
             "Guard::spawned() starts this program once more: call eldest::guard::init() first in main, where that second \
@@ -58,8 +62,12 @@ pub(super) fn check() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the guard, which uses the endpoints and the access of the pool.
-pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
+/// Starts the guard, and sends it what it needs to reach etcd.
+///
+/// # Errors
+///
+/// Says why the guard could not be started.
+pub async fn start(access: &Value) -> Result<(Spawned, Socket), String> {
     let failed = |error: std::io::Error| format!("the guard could not be started: {error}");
     let (socket, theirs) = Socket::pair().map_err(failed)?;
     let child = Command::new("/proc/self/exe")
@@ -70,30 +78,32 @@ pub(super) async fn start(pool: &Pool) -> Result<(Spawned, Socket), String> {
         .stderr(Stdio::null())
         .spawn();
     let spawned = Spawned(child.map_err(failed)?);
-    let sent = match pool.passed() {
-        Ok(access) => socket.send(&access, &[]).await.map_err(failed),
-        Err(error) => Err(error),
-    };
-    match sent {
+    match socket.send(access, &[]).await {
         Ok(()) => Ok((spawned, socket)),
         Err(error) => {
             spawned.end();
-            Err(error)
+            Err(failed(error))
         }
     }
 }
 
-/// Becomes a guard if this process was started as one.
-pub(super) fn init() {
+/// The surroundings of a guard: its machine, and its way to etcd.
+pub type Surroundings = (Arc<dyn Machine>, Arc<dyn Etcd>);
+
+/// Becomes a guard if this process was started as one. `surroundings` makes them, in the guard's own runtime, from what
+/// [`start`] sent.
+pub fn init(surroundings: impl FnOnce(&Value) -> Result<Surroundings, String>) {
     if std::env::args_os().nth(1).is_none_or(|word| word != GUARD) {
         INITIALISED.store(true, Ordering::Release);
         return;
     }
-    std::process::exit(i32::from(be_guard().is_err()));
+    std::process::exit(i32::from(be_guard(surroundings).is_err()));
 }
 
 /// Runs the guard until it ends.
-fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
+fn be_guard(
+    surroundings: impl FnOnce(&Value) -> Result<Surroundings, String>,
+) -> Result<(), Box<dyn std::error::Error>> {
     close_inherited()?;
     // Neither Ctrl-C nor a closed terminal must end the guard together with the program.
     rustix::process::setsid()?;
@@ -107,9 +117,8 @@ fn be_guard() -> Result<(), Box<dyn std::error::Error>> {
         let Some(access) = socket.receive().await? else {
             return Ok(());
         };
-        let env: SharedEnv = Arc::new(System::new()?);
-        let agent = match Pool::from_passed(Arc::clone(&env), &access.message) {
-            Ok(pool) => Agent::start(&env, pool, Limits::alone(), None),
+        let agent = match surroundings(&access.message) {
+            Ok((machine, etcd)) => Agent::start(&machine, etcd, Limits::alone(), None),
             Err(reason) => {
                 socket.send_now(&Reply::Refused { reason }.encode());
                 return Ok(());
@@ -168,7 +177,8 @@ async fn dismissed(agent: &Agent, mut signals: Signals) {
         signals.next().await;
         if let Some(linger) = agent.bereaved() {
             agent.hurry.cancel();
-            agent.env.sleep(linger + agent.pool.request_timeout()).await;
+            let time = linger + agent.etcd.request_timeout();
+            agent.machine.sleep(time).await;
             return;
         }
     }

@@ -13,14 +13,15 @@ use std::time::Duration;
 use eldest_process::cgroup::{self, Cgroup};
 use eldest_process::pidfd::{self, Pidfd};
 
-use super::life::Life;
-use super::limits::{FILE, Need};
-use super::timer::Timer;
-use super::wire::Request;
-use crate::runtime::{SharedEnv, timeout};
+use crate::Machine;
+use crate::life::Life;
+use crate::limits::{FILE, Need};
+use crate::machine::timeout;
+use crate::timer::Timer;
+use crate::wire::Request;
 
 /// How many lives one session may have at a time, beside its own process.
-pub(super) const MOST_LIVES: usize = 64;
+pub(crate) const MOST_LIVES: usize = 64;
 /// The time until the guard first checks again a cgroup that was not empty: the kernel may not report the last change
 /// of a cgroup that is removed at once. The time doubles with each check.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -29,7 +30,7 @@ const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 impl Life {
     /// Returns the message that adds this life, and the files to send with it.
-    pub(super) fn message(&self) -> (Request, Vec<BorrowedFd<'_>>) {
+    pub(crate) fn message(&self) -> (Request, Vec<BorrowedFd<'_>>) {
         match self {
             Life::Process(file) => (Request::Process { contained: false }, vec![file.as_fd()]),
             Life::Program(file) => (Request::Process { contained: true }, vec![file.as_fd()]),
@@ -42,7 +43,7 @@ impl Life {
     }
 
     /// Returns `true` if the life has ended. While that is unknown, it counts as alive.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         match self {
             Life::Process(file) | Life::Program(file) => pidfd::has_ended(file),
             Life::Cgroup { events, .. } => cgroup::is_empty(events),
@@ -54,7 +55,7 @@ impl Life {
 
 /// The lives of one session, as its guard knows them.
 #[derive(Debug)]
-pub(super) struct Lives {
+pub(crate) struct Lives {
     /// The session's own process first. While one of them lives, the guard kills nothing.
     processes: Vec<Arc<Pidfd>>,
     /// Processes that belong to the cgroups.
@@ -64,7 +65,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    pub(super) fn of(own: Arc<Pidfd>) -> Self {
+    pub(crate) fn of(own: Arc<Pidfd>) -> Self {
         Self {
             processes: vec![own],
             contained: Vec::new(),
@@ -74,7 +75,7 @@ impl Lives {
     }
 
     /// Adds the process that the session sent.
-    pub(super) fn add_process(
+    pub(crate) fn add_process(
         &mut self,
         files: Vec<OwnedFd>,
         contained: bool,
@@ -92,7 +93,7 @@ impl Lives {
     }
 
     /// Adds the cgroup that the session sent.
-    pub(super) fn add_cgroup(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
+    pub(crate) fn add_cgroup(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
         let count = files.len();
         let mut files = files.into_iter();
         let (Some(events), kill, None) = (files.next(), files.next(), files.next()) else {
@@ -105,7 +106,7 @@ impl Lives {
     }
 
     /// Adds the timer that the session sent.
-    pub(super) fn add_timer(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
+    pub(crate) fn add_timer(&mut self, files: Vec<OwnedFd>) -> Result<(), String> {
         let timer = Timer::new(only(files, "timer")?)?;
         self.make_room()?;
         self.timers.push(Arc::new(timer));
@@ -130,12 +131,12 @@ impl Lives {
     }
 
     /// Returns the number of the session's own process, if this process sees it.
-    pub(super) fn pid(&self) -> Option<i32> {
+    pub(crate) fn pid(&self) -> Option<i32> {
         self.processes.first().and_then(|own| own.pid())
     }
 
     /// Returns how many processes and how many cgroups there are.
-    pub(super) fn count(&self) -> (usize, usize) {
+    pub(crate) fn count(&self) -> (usize, usize) {
         (
             self.processes.len() + self.contained.len(),
             self.cgroups.len(),
@@ -143,19 +144,19 @@ impl Lives {
     }
 
     /// Returns the timers.
-    pub(super) fn timers(&self) -> Vec<Arc<Timer>> {
+    pub(crate) fn timers(&self) -> Vec<Arc<Timer>> {
         self.timers.clone()
     }
 
     /// Returns the need of the lives beside the session's own process.
-    pub(super) fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> Need {
         let cgroups: usize = self.cgroups.iter().map(Cgroup::files).sum();
         let processes = self.processes.len() - 1 + self.contained.len();
         FILE * (processes + cgroups + self.timers.len())
     }
 
     /// Returns `true` if no process is left that may still end the program in its own way.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.processes.iter().all(|process| process.has_ended())
     }
 
@@ -164,7 +165,7 @@ impl Lives {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn alone(&self) {
+    pub(crate) async fn alone(&self) {
         for process in &self.processes {
             process.ended().await;
         }
@@ -176,7 +177,12 @@ impl Lives {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn end(&self, env: &SharedEnv, identity: &str, may_log: impl Fn() -> bool) {
+    pub(crate) async fn end(
+        &self,
+        machine: &dyn Machine,
+        identity: &str,
+        may_log: impl Fn() -> bool,
+    ) {
         let (mut logged, mut pause) = (false, LOOK_EVERY);
         loop {
             let mut empty = true;
@@ -195,13 +201,13 @@ impl Lives {
                     process.ended().await;
                 }
                 for timer in &self.timers {
-                    timer.ended(&**env).await;
+                    timer.ended(machine).await;
                 }
             };
             if empty {
                 return ended.await;
             }
-            if timeout(&**env, pause, ended).await.is_some() {
+            if timeout(machine, pause, ended).await.is_some() {
                 return;
             }
             pause = (pause * 2).min(LOOK_AT_LEAST_EVERY);

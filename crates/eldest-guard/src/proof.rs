@@ -3,7 +3,7 @@
 //! The guard draws the name and the session puts the key with the session's rights. So the session accepts only a name
 //! of this form below its own namespace: a guard cannot make it write any other key.
 
-use crate::runtime::Env;
+use crate::Machine;
 
 /// The level of a namespace that holds the keys.
 const LEVEL: &str = "~guard/";
@@ -11,16 +11,16 @@ const LEVEL: &str = "~guard/";
 const DIGITS: usize = 32;
 
 /// Draws a random key below that namespace.
-pub(super) fn draw(env: &dyn Env, namespace: &str) -> String {
+pub(crate) fn draw(machine: &dyn Machine, namespace: &str) -> String {
     format!(
         "{namespace}{LEVEL}{:016x}{:016x}",
-        env.random(),
-        env.random()
+        machine.random(),
+        machine.random()
     )
 }
 
 /// Returns `true` if a guard may have drawn this key for a session of that namespace.
-pub(super) fn is_below(namespace: &str, key: &str) -> bool {
+pub fn is_below(namespace: &str, key: &str) -> bool {
     let drawn = key
         .strip_prefix(namespace)
         .and_then(|rest| rest.strip_prefix(LEVEL));
@@ -31,15 +31,15 @@ pub(super) fn is_below(namespace: &str, key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::System;
+    use crate::staged::Real;
 
-    #[tokio::test]
-    async fn only_a_key_that_a_guard_may_draw_is_one() {
-        let env = System::new().unwrap();
+    #[test]
+    fn only_a_key_that_a_guard_may_draw_is_one() {
+        let machine = Real;
         for namespace in ["eldest/", "a/b/", "ns~guard/"] {
-            let key = draw(&env, namespace);
+            let key = draw(&machine, namespace);
             assert!(is_below(namespace, &key), "{key}");
-            assert_ne!(key, draw(&env, namespace));
+            assert_ne!(key, draw(&machine, namespace));
         }
         let digits = "0123456789abcdef0123456789abcdef";
         for (namespace, key) in [

@@ -12,12 +12,12 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The need of a connection: its socket, the descriptor of its process, its task, and answers that are not read.
-pub(super) const CONNECTION: Need = Need {
+pub(crate) const CONNECTION: Need = Need {
     files: 2,
     memory: UNREAD + 16 * KIB,
 };
 /// The need of each file of a further process, cgroup or timer.
-pub(super) const FILE: Need = Need {
+pub(crate) const FILE: Need = Need {
     files: 1,
     memory: KIB,
 };
@@ -41,14 +41,14 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// A number of files, and of bytes of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Need {
-    pub(super) files: usize,
-    pub(super) memory: usize,
+pub(crate) struct Need {
+    pub(crate) files: usize,
+    pub(crate) memory: usize,
 }
 
 impl Need {
     /// Returns the need of texts of the given length in bytes, which are kept twice.
-    pub(super) const fn texts(bytes: usize) -> Self {
+    pub(crate) const fn texts(bytes: usize) -> Self {
         Self {
             files: 0,
             memory: 2 * bytes,
@@ -87,7 +87,7 @@ impl Mul<usize> for Need {
 
 /// The most that all users together, and one user, may take.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     most: Need,
     most_of_one: Need,
     taken: Mutex<Taken>,
@@ -130,7 +130,7 @@ impl Lines {
 
 /// The share that one session has taken. Dropping it returns the share.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     limits: Arc<Limits>,
     uid: u32,
     taken: Need,
@@ -140,7 +140,7 @@ pub(super) struct Share {
 
 impl Limits {
     /// Makes the limits of a guard that serves many users.
-    pub(super) fn shared() -> Arc<Self> {
+    pub(crate) fn shared() -> Arc<Self> {
         let files = open_files();
         let part = |most: Need| Need {
             files: most.files / PARTS,
@@ -154,7 +154,7 @@ impl Limits {
     }
 
     /// Makes the limits of a guard that serves one session.
-    pub(super) fn alone() -> Arc<Self> {
+    pub(crate) fn alone() -> Arc<Self> {
         let most = Need {
             files: open_files(),
             memory: MOST_MEMORY,
@@ -162,7 +162,7 @@ impl Limits {
         Self::new(most, most)
     }
 
-    pub(super) fn new(most: Need, most_of_one: Need) -> Arc<Self> {
+    pub(crate) fn new(most: Need, most_of_one: Need) -> Arc<Self> {
         Arc::new(Self {
             most,
             most_of_one,
@@ -175,7 +175,7 @@ impl Limits {
     /// # Errors
     ///
     /// Says which limit would be exceeded.
-    pub(super) fn take(self: &Arc<Self>, uid: u32, need: Need) -> Result<Share, String> {
+    pub(crate) fn take(self: &Arc<Self>, uid: u32, need: Need) -> Result<Share, String> {
         let mut taken = self.lock();
         let new = || User {
             taken: Need::default(),
@@ -244,7 +244,7 @@ impl Share {
     /// # Errors
     ///
     /// Says which limit would be exceeded.
-    pub(super) fn hold(&mut self, need: Need) -> Result<(), String> {
+    pub(crate) fn hold(&mut self, need: Need) -> Result<(), String> {
         let mut more = self.limits.take(self.uid, need.without(self.taken))?;
         self.limits.give_back(self.uid, self.taken.without(need));
         more.taken = Need::default();
@@ -252,23 +252,23 @@ impl Share {
         Ok(())
     }
 
-    pub(super) fn uid(&self) -> u32 {
+    pub(crate) fn uid(&self) -> u32 {
         self.uid
     }
 
     /// Waits until this user may send another request to etcd.
-    pub(super) async fn question(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn question(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.questions).acquire_owned().await.ok()
     }
 
     /// Waits until no other reader of this user receives the guard's sessions.
-    pub(super) async fn description(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn description(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.descriptions).acquire_owned().await.ok()
     }
 
     /// Returns how many lines were left out since the last one, if a line about this user's sessions may be logged now.
-    pub(super) fn line(&self, now: Time) -> Option<u64> {
+    pub(crate) fn line(&self, now: Time) -> Option<u64> {
         let mut taken = self.limits.lock();
         // A user's lines are remembered only while they count.
         taken.users.retain(|_, user| {
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_unit_leaves_room_for_the_limits_of_sessions() {
-        let unit = include_str!("../../deploy/systemd/eldest-agent.service");
+        let unit = include_str!("../../../deploy/systemd/eldest-agent.service");
         let most = format!("\nMemoryMax={}M\n", 2 * MOST_MEMORY / KIB / KIB);
         assert!(unit.contains(&most), "{most}");
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use eldest_core::time::Time;
 use eldest_process::timer::{self, Shown};
 
-use crate::runtime::Env;
+use crate::Machine;
 
 /// How much later than the promise the timer ends, in case the caller's clock and the kernel's timers differ by a
 /// rounding.
@@ -23,14 +23,14 @@ const MARGIN: Duration = Duration::from_millis(1);
 
 /// The session's end of the timer.
 #[derive(Debug)]
-pub(super) struct Promises {
+pub(crate) struct Promises {
     timer: timer::Timer,
     until: Time,
 }
 
 impl Promises {
     /// Makes a timer without a promise.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             timer: timer::Timer::new()?,
             until: Time::ZERO,
@@ -38,14 +38,14 @@ impl Promises {
     }
 
     /// Returns a descriptor of the same timer.
-    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
         self.timer.share()
     }
 
     /// Moves the end of the timer to `until`, unless it is later already. The clock of the promise shows `now` or a
     /// later time. The timer runs for the rest of the promise from `now`, so it cannot end before the promise, whatever
     /// the origin of that clock is.
-    pub(super) fn last(&mut self, now: Time, until: Time) -> io::Result<()> {
+    pub(crate) fn last(&mut self, now: Time, until: Time) -> io::Result<()> {
         if until <= self.until || until <= now {
             return Ok(());
         }
@@ -60,7 +60,7 @@ const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
 /// The guard's end of a timer that a session has sent.
 #[derive(Debug)]
-pub(super) struct Timer(timer::Timer);
+pub(crate) struct Timer(timer::Timer);
 
 impl Timer {
     /// Takes a descriptor that another process has sent.
@@ -68,7 +68,7 @@ impl Timer {
     /// # Errors
     ///
     /// Says why the descriptor is no timer that ends.
-    pub(super) fn new(file: OwnedFd) -> Result<Self, String> {
+    pub(crate) fn new(file: OwnedFd) -> Result<Self, String> {
         let timer = timer::Timer::of_descriptor(file)?;
         if timer.shown() == Shown::Periodic {
             return Err("the timer has an interval, so it never ends".to_owned());
@@ -77,7 +77,7 @@ impl Timer {
     }
 
     /// Returns how long the timer still runs; `None` when it has ended.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         match self.0.shown() {
             Shown::Ended => None,
             Shown::Runs(left) => Some(left),
@@ -91,13 +91,13 @@ impl Timer {
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub(super) async fn ended(&self, env: &dyn Env) {
+    pub(crate) async fn ended(&self, machine: &dyn Machine) {
         loop {
             match self.0.shown() {
                 Shown::Ended => return,
                 Shown::Runs(left) => {
                     let pause = left.max(LOOK_AT_MOST_EVERY);
-                    env.wake_at(env.now().after(pause)).await;
+                    machine.wake_at(machine.now().after(pause)).await;
                 }
                 Shown::Periodic => std::future::pending().await,
             }
@@ -106,13 +106,13 @@ impl Timer {
 }
 
 /// Returns how long the last of the timers still runs; `None` when all have ended.
-pub(super) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
+pub(crate) fn longest(timers: &[Arc<Timer>]) -> Option<Duration> {
     timers.iter().filter_map(|timer| timer.left()).max()
 }
 
 /// Makes a timer that ends soon, and then again and again.
 #[cfg(test)]
-pub(super) fn periodic() -> OwnedFd {
+pub(crate) fn periodic() -> OwnedFd {
     let promises = Promises::new().expect("a timer");
     make_periodic(&promises);
     promises.share().expect("a descriptor")
@@ -129,7 +129,8 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::runtime::{System, timeout};
+    use crate::machine::timeout;
+    use crate::staged::Real;
 
     const SOON: Duration = Duration::from_millis(60);
     const LATER: Duration = Duration::from_secs(600);
@@ -142,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_timer_without_a_promise_has_ended() {
-        let env = System::new().unwrap();
+        let env = Real;
         let (_promises, timer) = shared();
         assert_eq!(timer.left(), None);
         timer.ended(&env).await;
@@ -150,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn timer_of_another_process_ends_only_after_the_promise() {
-        let env = System::new().unwrap();
+        let env = Real;
         let (mut promises, timer) = shared();
         let now = env.now();
         let until = now.after(SOON);
@@ -164,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_later_promise_counts_while_an_earlier_one_is_awaited() {
-        let env = System::new().unwrap();
+        let env = Real;
         let (mut promises, timer) = shared();
         let now = env.now();
         promises.last(now, now.after(SOON)).unwrap();
@@ -178,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_earlier_promise_does_not_shorten_a_later_one() {
-        let env = System::new().unwrap();
+        let env = Real;
         let (mut promises, timer) = shared();
         let now = env.now();
         promises.last(now, now.after(LATER)).unwrap();
@@ -208,7 +209,7 @@ mod tests {
 
     #[tokio::test]
     async fn timer_given_an_interval_later_never_ends() {
-        let env = System::new().unwrap();
+        let env = Real;
         let (promises, timer) = shared();
         make_periodic(&promises);
         assert_eq!(timer.left(), Some(Duration::MAX));

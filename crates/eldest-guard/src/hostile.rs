@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent::{Agent, Guarded};
-use super::limits::{CONNECTION, FILE, Limits, Need};
-use super::serving::Serving;
-use super::timer;
-use super::wire::{Hello, Reply, Request, VERSION};
+use crate::agent::{Agent, Guarded};
+use crate::limits::{CONNECTION, FILE, Limits, Need};
+use crate::serving::Serving;
+use crate::timer;
+use crate::wire::{Hello, Reply, Request, VERSION};
 use eldest_process::pidfd::{self, Pidfd};
 use eldest_process::socket::{Listener, Socket, SocketFile};
 use serde_json::Value;
 
+use crate::Machine;
 use crate::capture::Logs;
-use crate::etcd::Pool;
-use crate::runtime::{SharedEnv, System};
+use crate::staged::{Deaf, Real};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -37,12 +37,9 @@ impl Stage {
 
     /// Makes a stage on which one user may have `most_of_one`.
     fn with(name: &str, most_of_one: Need) -> Self {
-        let env: SharedEnv = Arc::new(System::new().unwrap());
-        let endpoints = ["http://127.0.0.1:1".to_owned()];
-        let access = etcd_client::ConnectOptions::new();
-        let pool = Pool::new(Arc::clone(&env), &endpoints, access, SOON).unwrap();
+        let machine: Arc<dyn Machine> = Arc::new(Real);
         let limits = Limits::new(FILE * 1_000_000, most_of_one);
-        let agent = Agent::start(&env, pool, limits, None);
+        let agent = Agent::start(&machine, Arc::new(Deaf), limits, None);
         let name = format!("eldest-{name}-{}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let listener = Listener::bind(&SocketFile::from(&*path)).unwrap();
@@ -295,7 +292,7 @@ async fn an_identity_that_no_session_can_have_is_refused() {
         matches!(longest, Some(Reply::Welcome { .. })),
         "{longest:?}"
     );
-    let (listed, _) = soon(super::agent::status(&stage.path)).await.unwrap();
+    let (listed, _) = soon(crate::agent::status(&stage.path)).await.unwrap();
     assert_eq!(listed.len(), 1, "it can be listed");
 }
 

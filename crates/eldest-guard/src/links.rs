@@ -11,21 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use eldest_process::socket::Socket;
 
-use super::life::Life;
-use super::lives::MOST_LIVES;
-use super::timer::Promises;
-use super::wire::Request;
+use crate::life::Life;
+use crate::lives::MOST_LIVES;
+use crate::timer::Promises;
+use crate::wire::Request;
 use eldest_core::time::Time;
 
 /// How many messages with lives a guard may leave unanswered before the session ends that registration. This number
 /// always fits into the buffer of a socket, together with the `goodbye`.
 const MOST_UNANSWERED: usize = 32;
 /// How many connections may have a registration that still counts, beside the present one.
-pub(super) const MOST_FORMER: usize = 2;
+pub const MOST_FORMER: usize = 2;
 
 /// The lives of a session beside its own process, and its connections with the guard.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Mutex<Inner>);
+pub struct Links(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -88,7 +88,7 @@ impl Links {
     /// # Errors
     ///
     /// Says why the guard was not informed.
-    pub(crate) fn add(&self, life: Life) -> Result<(), String> {
+    pub fn add(&self, life: Life) -> Result<(), String> {
         self.lock().add(What::Other, || Ok(life))
     }
 
@@ -98,7 +98,7 @@ impl Links {
     /// # Errors
     ///
     /// Says why the guard was not informed.
-    pub(crate) fn outlive(
+    pub fn outlive(
         &self,
         number: u32,
         file: impl FnOnce() -> io::Result<OwnedFd>,
@@ -113,7 +113,7 @@ impl Links {
     /// # Errors
     ///
     /// Says why the guard was not informed: the promise must not be given.
-    pub(crate) fn promise(&self, now: Time, until: Time) -> Result<(), String> {
+    pub fn promise(&self, now: Time, until: Time) -> Result<(), String> {
         let failed = |error| format!("the timer of the promises failed: {error}");
         let mut inner = self.lock();
         let mut promises = match inner.promises.take() {
@@ -127,7 +127,11 @@ impl Links {
     }
 
     /// Sends all lives over a new connection, and each later life from now on.
-    pub(super) fn join(&self, socket: &Arc<Socket>) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The connection broke, or the guard does not read.
+    pub fn join(&self, socket: &Arc<Socket>) -> io::Result<()> {
         let mut inner = self.lock();
         inner.lives.retain(|known| !known.life.has_ended());
         for known in &inner.lives {
@@ -143,7 +147,7 @@ impl Links {
     }
 
     /// Records that the guard has added a life.
-    pub(super) fn answered(&self, socket: &Arc<Socket>) {
+    pub fn answered(&self, socket: &Arc<Socket>) {
         let mut inner = self.lock();
         let mut links = inner.links.iter_mut();
         if let Some(link) = links.find(|link| Arc::ptr_eq(&link.socket, socket)) {
@@ -152,7 +156,7 @@ impl Links {
     }
 
     /// Ends all registrations except that of this connection, which guards the lease now.
-    pub(super) fn supersede(&self, socket: &Arc<Socket>) {
+    pub fn supersede(&self, socket: &Arc<Socket>) {
         self.lock().links.retain(|link| {
             let present = Arc::ptr_eq(&link.socket, socket);
             if !present {
@@ -163,7 +167,7 @@ impl Links {
     }
 
     /// Treats a connection as broken. Its registration still counts if it has a lease.
-    pub(super) fn retire(&self, socket: &Arc<Socket>, has_lease: bool) {
+    pub fn retire(&self, socket: &Arc<Socket>, has_lease: bool) {
         let mut inner = self.lock();
         if !has_lease {
             inner.links.retain(|link| {
@@ -180,7 +184,7 @@ impl Links {
     }
 
     /// Ends all registrations: the session is closed.
-    pub(super) fn leave(&self) {
+    pub fn leave(&self) {
         self.lock().links.drain(..).for_each(|link| link.leave());
     }
 
