@@ -149,3 +149,68 @@ pub(super) fn take(message: Message, core: &mut Core, now: Time) -> usize {
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use eldest_core::kv::Change;
+    use etcd_client::ConnectOptions;
+
+    use super::*;
+    use crate::etcd::Access;
+    use crate::runtime::System;
+
+    fn pool(endpoint: String) -> (SharedEnv, Arc<Pool>) {
+        let env: SharedEnv = Arc::new(System::new().expect("in a runtime"));
+        let access = Access::from(ConnectOptions::new());
+        let limit = Duration::from_secs(5);
+        let pool = Pool::new(Arc::clone(&env), &[endpoint], access, limit);
+        (env, Arc::new(pool.expect("an endpoint")))
+    }
+
+    fn watch(id: WatchId) -> (WatchId, Vec<u8>, bool) {
+        (id, format!("{id}/").into_bytes(), true)
+    }
+
+    #[tokio::test]
+    async fn stream_that_cannot_be_opened_ends_once() {
+        let (env, pool) = pool("http://127.0.0.1:1".to_owned());
+        let mut watches = Watches::open(&env, &pool, Lane::Data, watch(1));
+        assert!(watches.next().await.is_err());
+        watches.send(WatchRequest::Progress);
+        assert_eq!(watches.next().now_or_never(), None, "for ever");
+    }
+
+    #[tokio::test]
+    async fn stream_yields_the_messages_of_its_own_watches_only() {
+        let etcd = eldest_testing::Etcd::start().await.expect("etcd");
+        let (env, pool) = pool(etcd.endpoint());
+        let before = Watches::open(&env, &pool, Lane::Data, watch(1));
+        drop(before);
+        let mut watches = Watches::open(&env, &pool, Lane::Data, watch(2));
+        let (id, key, prefix) = watch(3);
+        // The stream is not open yet.
+        watches.send(WatchRequest::Create { id, key, prefix });
+        for expected in [2, 3] {
+            let message = watches.next().await;
+            assert!(
+                matches!(message, Ok(WatchMessage::Created { id, .. }) if id == expected),
+                "{message:?}"
+            );
+        }
+        let mut client = etcd.client().await;
+        for key in ["1/a", "2/a", "3/a"] {
+            client.put(key, "", None).await.expect("put");
+        }
+        for expected in [2, 3] {
+            let Ok(WatchMessage::Events { id, changes, .. }) = watches.next().await else {
+                panic!("the change of a watched key follows");
+            };
+            let [Change::Put(entry)] = &changes[..] else {
+                panic!("one change: {changes:?}");
+            };
+            assert_eq!((id, &*entry.key), (expected, format!("{id}/a").as_bytes()));
+        }
+    }
+}
