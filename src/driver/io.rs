@@ -303,8 +303,8 @@ async fn send_write(pool: &Pool, namespace: &[u8], ask: Ask) -> Result<Answer, R
             value,
             keys,
         } => {
-            let guard = (&*member.key, member.create_revision);
-            let (header, taken) = pool.take(guard, &value, member.lease, &keys).await?;
+            let member_key = (&*member.key, member.create_revision);
+            let (header, taken) = pool.take(member_key, &value, member.lease, &keys).await?;
             Answer::Taken { header, taken }
         }
         Ask::Proclaim {

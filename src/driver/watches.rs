@@ -38,7 +38,7 @@ impl Watches {
         let (requests, pending) = mpsc::unbounded_channel();
         let (events, opened) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
-        let guard = stop.clone().drop_guard();
+        let end = stop.clone().drop_guard();
         let sending = send_requests(Arc::clone(pool), lane, first, pending, events);
         let sending = async move {
             tokio::select! {
@@ -52,7 +52,7 @@ impl Watches {
             requests,
             opened,
             receiver: None,
-            _stop: guard,
+            _stop: end,
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::call::{CallError, header, kv};
-use super::kv::guarded_delete;
+use super::kv::delete_unchanged;
 use super::lane::Lane;
 use super::pool::Pool;
 use eldest_core::error::RequestError;
@@ -60,7 +60,7 @@ impl Pool {
     /// Deletes each of the keys that still has its create revision; afterwards none of them exists.
     pub(crate) async fn release(&self, keys: &[(Arc<[u8]>, i64)]) -> Result<Header, RequestError> {
         let delete =
-            |(key, create_revision): &(Arc<[u8]>, i64)| guarded_delete(key, *create_revision);
+            |(key, create_revision): &(Arc<[u8]>, i64)| delete_unchanged(key, *create_revision);
         let txn = &if let [alone] = keys {
             delete(alone)
         } else {

@@ -1,4 +1,4 @@
-//! Reads candidates in pages, and writes and deletes keys by guarded transactions.
+//! Reads candidates in pages, and writes and deletes keys by transactions that compare revisions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -319,7 +319,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// Deletes the key if it is the one with that create revision.
-pub(super) fn guarded_delete(key: &[u8], create_revision: i64) -> Txn {
+pub(super) fn delete_unchanged(key: &[u8], create_revision: i64) -> Txn {
     let same = Compare::create_revision(key, CompareOp::Equal, create_revision);
     Txn::new().when([same]).and_then([TxnOp::delete(key, None)])
 }

@@ -50,7 +50,7 @@ pub(crate) struct KeepAlive {
     pool: SharedPool,
     ticket: Ticket,
     id: i64,
-    keeper: LeaseKeeper,
+    requests: LeaseKeeper,
     answers: LeaseKeepAliveStream,
     /// True from before a request until its answer. If it is already true before a request, an earlier answer may still
     /// arrive: it would be taken for the answer to the next request, and the deadline would be too late.
@@ -150,7 +150,7 @@ impl Pool {
     /// Opens a keepalive stream. Opening renews the lease once, but its answer cannot be read, so it does not count as
     /// a renewal.
     pub(crate) async fn keepalive(self: &SharedPool, id: i64) -> Result<KeepAlive, RequestError> {
-        let ((keeper, answers), ticket) = self
+        let ((requests, answers), ticket) = self
             .call_with_ticket(Lane::Lease, |client| async move {
                 let opened = client.lease_client().keep_alive(id).await?;
                 // tonic may have reconnected since the connection was checked. The stream ends with its connection, so
@@ -163,7 +163,7 @@ impl Pool {
             pool: SharedPool::clone(self),
             ticket,
             id,
-            keeper,
+            requests,
             answers,
             outstanding: false,
         })
@@ -183,11 +183,11 @@ impl KeepAlive {
         }
         self.follow_lane().await;
         self.outstanding = true;
-        let (keeper, answers, id) = (&mut self.keeper, &mut self.answers, self.id);
+        let (requests, answers, id) = (&mut self.requests, &mut self.answers, self.id);
         let ack = self
             .pool
             .follow_up(&self.ticket, async {
-                keeper.keep_alive().await?;
+                requests.keep_alive().await?;
                 let answer = answers.message().await?;
                 let answer = answer.ok_or(CallError::Odd("the keepalive stream ended"))?;
                 if answer.id() != id {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use etcd_client::{Client, Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp};
 
 use super::call::{CallError, header, kv};
-use super::kv::{guarded_delete, prefix_end};
+use super::kv::{delete_unchanged, prefix_end};
 use super::lane::Lane;
 use super::pool::Pool;
 use eldest_core::error::{Class, RequestError};
@@ -70,7 +70,7 @@ impl Pool {
         key: &[u8],
         create_revision: i64,
     ) -> Result<bool, RequestError> {
-        let txn = guarded_delete(key, create_revision);
+        let txn = delete_unchanged(key, create_revision);
         Ok(self.txn(txn).await?.succeeded())
     }
 

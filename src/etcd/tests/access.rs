@@ -9,7 +9,7 @@ use super::*;
 pub(super) const PASSWORD: &str = "canary-7f3a";
 
 /// Starts an etcd on which `me` may read and write below `ns/`, with a client of its root.
-pub(super) async fn guarded() -> (Etcd, Client) {
+pub(super) async fn with_users() -> (Etcd, Client) {
     let etcd = Etcd::start().await;
     let mut client = etcd.client().await;
     client.user_add("root", PASSWORD, None).await.unwrap();
@@ -45,7 +45,7 @@ fn pool_as(etcd: &Etcd, credentials: Credentials) -> Arc<Pool> {
 
 #[tokio::test]
 async fn refused_credentials_are_auth_and_never_quoted() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     for (user, password) in [("me", "canary-wrong"), ("nobody", PASSWORD)] {
         let pool = pool_of(&etcd, user, password);
         let failure = pool.list(b"ns/e/", Reach::Children).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn refused_credentials_are_auth_and_never_quoted() {
 
 #[tokio::test]
 async fn authentication_is_disabled_and_enabled_under_a_user_and_under_none() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let listed = async |pool: &Pool| pool.list(b"ns/e/", Reach::Children).await;
     listed(&pool).await.expect("as the user");
@@ -93,7 +93,7 @@ async fn authentication_is_disabled_and_enabled_under_a_user_and_under_none() {
 
 #[tokio::test]
 async fn operation_without_permission_is_denied() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     pool.list(b"ns/e/", Reach::Children).await.unwrap();
     let failure = pool.list(b"other/", Reach::Children).await.unwrap_err();
@@ -112,7 +112,7 @@ async fn operation_without_permission_is_denied() {
 
 #[tokio::test]
 async fn refusals_name_their_watch() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let (mut sender, mut receiver) = pool
         .watch(Lane::Data, (1, b"ns/e/".to_vec(), true))
@@ -152,7 +152,7 @@ async fn refusals_name_their_watch() {
 
 #[tokio::test]
 async fn a_token_that_etcd_refuses_is_replaced_for_calls_and_streams() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let pool = pool_of(&etcd, "me", PASSWORD);
     let id = fresh_id();
     pool.grant_as(id, 30).await.unwrap();
@@ -182,7 +182,7 @@ async fn a_token_that_etcd_refuses_is_replaced_for_calls_and_streams() {
 
 #[tokio::test]
 async fn refused_token_replaces_those_of_all_lanes_and_blames_no_endpoint() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let [first, second] = etcd.two_endpoints();
     let access = Access::new(Some(Credentials::new("me", PASSWORD)));
     let pool = pool_with(&[&first, &second], access, TIMEOUT);
@@ -201,7 +201,7 @@ async fn refused_token_replaces_those_of_all_lanes_and_blames_no_endpoint() {
 
 #[tokio::test]
 async fn a_password_is_read_again_whenever_a_connection_authenticates() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("password");
     std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();

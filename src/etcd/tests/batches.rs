@@ -17,13 +17,13 @@ async fn free_partitions_are_taken_and_owned_ones_left_alone() {
         .join(b"ns/p/m-1", b"a", lease, b"ns/p/", Admission::default())
         .await
         .unwrap();
-    let guard = (&b"ns/p/m-1"[..], member.header.revision);
+    let member_key = (&b"ns/p/m-1"[..], member.header.revision);
     let first = keys([1]);
-    let (header, taken) = pool.take(guard, b"a", lease, &first).await.unwrap();
+    let (header, taken) = pool.take(member_key, b"a", lease, &first).await.unwrap();
     assert_eq!(taken, Some(vec![true]));
 
     let all = keys(0..127);
-    let (second, taken) = pool.take(guard, b"b", lease, &all).await.unwrap();
+    let (second, taken) = pool.take(member_key, b"b", lease, &all).await.unwrap();
     assert_eq!(second.revision, header.revision + 1);
     let expected: Vec<bool> = (0..127).map(|n| n != 1).collect();
     assert_eq!(taken, Some(expected));

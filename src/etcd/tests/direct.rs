@@ -3,7 +3,7 @@
 use tokio::net::{TcpListener as Listener, TcpStream};
 use tokio::sync::watch;
 
-use super::access::{PASSWORD, guarded};
+use super::access::{PASSWORD, with_users};
 use super::*;
 use eldest_fixtures::grpc_proxy::GrpcProxy;
 
@@ -50,7 +50,7 @@ fn host(endpoint: &str) -> String {
 
 #[tokio::test]
 async fn a_proxy_is_distinguished_from_a_member_under_any_permissions() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     let proxy = GrpcProxy::start(&host(&etcd.endpoint), &["--advertise-client-url="]).unwrap();
     let me = ConnectOptions::new().with_user("me", PASSWORD);
     for options in [me, ConnectOptions::new()] {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::net::{TcpListener as Listener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::access::{PASSWORD, guarded};
+use super::access::{PASSWORD, with_users};
 use super::*;
 use crate::runtime::Service;
 
@@ -283,7 +283,7 @@ async fn a_member_url_replaces_another_name_of_that_member() {
 
 #[tokio::test]
 async fn every_user_may_follow_the_members() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     let other = etcd.two_endpoints()[1].clone();
     let user = ConnectOptions::new().with_user("me", PASSWORD);
     let pool = following(&other, user);
@@ -293,7 +293,7 @@ async fn every_user_may_follow_the_members() {
 
 #[tokio::test]
 async fn client_that_may_not_list_members_keeps_its_endpoints() {
-    let (etcd, _root) = guarded().await;
+    let (etcd, _root) = with_users().await;
     let pool = following(&etcd.two_endpoints()[1], ConnectOptions::new());
     let before = listed(&pool);
     assert!(pool.refresh(KEY).await, "it does not ask again soon");

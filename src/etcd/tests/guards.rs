@@ -2,7 +2,7 @@
 
 use etcd_client::{GetOptions, PutOptions};
 
-use super::access::{guarded, pool_of_user};
+use super::access::{pool_of_user, with_users};
 use super::*;
 use eldest_guard::{Extent, Proof, Release};
 
@@ -119,7 +119,7 @@ async fn keys_outside_of_the_namespace_and_of_other_leases_stay() {
 
 #[tokio::test]
 async fn unreadable_key_hides_no_key_that_the_user_may_delete() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let pool = pool_of_user(&etcd, "me");
     let proof = proven(&pool, 3).await;
     let under = PutOptions::new().with_lease(proof.lease);

@@ -256,7 +256,7 @@ async fn all_pages_show_the_same_revision() {
 }
 
 #[tokio::test]
-async fn a_guarded_delete_never_removes_a_recreated_key() {
+async fn delete_of_an_old_revision_never_removes_a_recreated_key() {
     let etcd = Etcd::start().await;
     let pool = etcd.pool();
     let lease = fresh_id();

@@ -1,11 +1,11 @@
 //! Tests the requests of operators.
 
-use super::access::{guarded, pool_of_user};
+use super::access::{pool_of_user, with_users};
 use super::*;
 
 #[tokio::test]
 async fn permissions_of_a_user_are_checked_without_side_effects() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     root.put("ns/e/1", "kept", None).await.unwrap();
     let before = root.get("ns/e/1", None).await.unwrap();
     let pool = pool_of_user(&etcd, "me");
@@ -46,7 +46,7 @@ async fn only_the_very_key_that_was_seen_is_evicted() {
 
 #[tokio::test]
 async fn any_lease_may_be_read() {
-    let (etcd, mut root) = guarded().await;
+    let (etcd, mut root) = with_users().await;
     let lease = root.lease_grant(100, None).await.unwrap().id();
     let bound = etcd_client::PutOptions::new().with_lease(lease);
     root.put("secret/key", "", Some(bound)).await.unwrap();

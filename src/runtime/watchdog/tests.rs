@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use super::*;
 
-const GUARD: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Records each firing with its time.
 struct Probe {
@@ -57,7 +57,7 @@ fn in_ms(ms: u64) -> Time {
 }
 
 fn assert_fires(seen: &Receiver<Time>, due: Time) {
-    let fired = seen.recv_timeout(GUARD).expect("fires");
+    let fired = seen.recv_timeout(PATIENCE).expect("fires");
     assert!(fired >= due, "fired too early");
 }
 
@@ -82,9 +82,9 @@ fn watchdog_fires_within_50_ms_while_all_workers_are_blocked() {
             probe.set(Some(due));
             watch(weak(&probe));
             // Blocks the only worker until the firing is seen.
-            let _ = finished.send((due, seen.recv_timeout(GUARD)));
+            let _ = finished.send((due, seen.recv_timeout(PATIENCE)));
         });
-        let (due, fired) = result.recv_timeout(GUARD * 2).expect("the worker ends");
+        let (due, fired) = result.recv_timeout(PATIENCE * 2).expect("the worker ends");
         let fired = fired.expect("fires although the worker is blocked");
         assert!(fired >= due, "fired too early");
         fired.since(due)
@@ -165,7 +165,7 @@ fn an_entry_fires_once_for_each_due_time() {
     for dog in Watchdog::both() {
         let (probe, seen) = Probe::new(Some(now()));
         Watchdog::watch(&dog, weak(&probe));
-        seen.recv_timeout(GUARD).expect("fires");
+        seen.recv_timeout(PATIENCE).expect("fires");
         let again = in_ms(60);
         probe.set(Some(again));
         Watchdog::rewatch(&dog);
@@ -180,7 +180,7 @@ fn a_panic_in_one_entry_leaves_the_others_watched() {
         let (bad, bad_seen) = Probe::new(Some(now()));
         bad.panics.store(true, Ordering::SeqCst);
         Watchdog::watch(&dog, weak(&bad));
-        bad_seen.recv_timeout(GUARD).expect("fires and panics");
+        bad_seen.recv_timeout(PATIENCE).expect("fires and panics");
         let due = in_ms(60);
         let (good, seen) = Probe::new(Some(due));
         Watchdog::watch(&dog, weak(&good));
@@ -227,7 +227,7 @@ fn many_registrations_share_one_thread() {
         watch(weak(probe));
     }
     for (_, seen) in &probes {
-        seen.recv_timeout(GUARD).expect("fires");
+        seen.recv_timeout(PATIENCE).expect("fires");
     }
     let named = std::fs::read_dir("/proc/self/task")
         .expect("proc")
@@ -242,7 +242,7 @@ fn due_time_in_the_past_does_not_keep_the_thread_busy() {
     for dog in Watchdog::both() {
         let (stale, stale_seen) = Probe::new(Some(now()));
         Watchdog::watch(&dog, weak(&stale));
-        stale_seen.recv_timeout(GUARD).expect("fires");
+        stale_seen.recv_timeout(PATIENCE).expect("fires");
         let due = in_ms(200);
         let (probe, seen) = Probe::new(Some(due));
         Watchdog::watch(&dog, weak(&probe));
