@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Program")]
     restart: bool,
 
-    /// The command to run with /bin/sh while another node leads; it ends before CMD begins
+    /// The command to run with /bin/sh while this node does not lead; it ends before CMD begins
     #[arg(long, value_name = "COMMAND", help_heading = "Program")]
     follow_cmd: Option<String>,
 

@@ -140,7 +140,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     health: health::Args,
 
-    /// Lead only while the program sends POST /v1/elections/{name}/heartbeat, one within each such time
+    /// Lead only while the program sends POST /v1/elections/{name}/heartbeat (for --own: POST
+    /// /v1/partitions/{name}/heartbeat), one within each such time
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, conflicts_with = "observe",
         help_heading = "Health"
