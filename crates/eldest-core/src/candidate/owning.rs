@@ -34,7 +34,7 @@ impl Seat<'_> {
             lease,
         };
         let stands = matches!(self.me.phase, Phase::Waiting { .. });
-        let trusted = self.lease.trusted().is_some();
+        let may_lead = self.lease.leads_until().is_some();
         let (Role::Member(member), View::Prefix(view)) = (&mut self.me.role, &self.me.view) else {
             return None;
         };
@@ -47,7 +47,7 @@ impl Seat<'_> {
         let over = view.is_synced()
             && seen >= revision
             && own.read(view.roster().get(&own.key)) != Fate::Ours;
-        if stands && trusted && !over {
+        if stands && may_lead && !over {
             Some(Ok(own))
         } else {
             Some(Err(own))

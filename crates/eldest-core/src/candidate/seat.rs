@@ -75,18 +75,22 @@ impl Seat<'_> {
 
     // ---- checks of debug builds
 
-    /// Checks that decisions may rely on the lease: more than the grace period is left.
+    /// Checks that the candidate may join by the lease: more than the grace period is left.
     pub(super) fn check_trust(&self) {
         let deadline = self.lease.trusted();
         debug_assert!(
             deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
-            "nobody joins or begins to lead without a lease that is trusted"
+            "nobody joins without a lease that is trusted"
         );
     }
 
     /// Checks that the candidate may lead by that key.
     pub(super) fn check_lead(&self, own: &Own) {
-        self.check_trust();
+        let deadline = self.lease.leads_until();
+        debug_assert!(
+            deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
+            "nobody begins to lead unless the session may lead"
+        );
         debug_assert_eq!(
             self.lease.id(),
             Some(own.lease),

@@ -19,7 +19,7 @@ impl Seat<'_> {
     /// Reviews the candidate's place, and requests missing reads.
     pub(crate) fn review_place(&mut self) {
         self.give_way();
-        let may_lead = self.lease.trusted().is_some() && self.me.leads();
+        let may_lead = self.lease.leads_until().is_some() && self.me.leads();
         let place = self.me.own().map(|own| self.me.place(own));
         debug_assert!(
             self.me.view.is_current()
@@ -63,7 +63,7 @@ impl Seat<'_> {
             return;
         };
         let cutoff = match end {
-            End::Fading => self.lease.last_deadline(),
+            End::Fading => self.lease.last_trusted(),
             // The cutoff is not after the deadline, because the trust in the lease, and with it every term, ends one
             // grace period before it.
             End::Brief | End::Void => self.now.after(self.config.grace),
@@ -90,7 +90,7 @@ impl Seat<'_> {
         let margin = self.config.trust.margin;
         let release = self.config.trust.release_at(cutoff);
         debug_assert!(
-            cutoff <= self.lease.last_deadline(),
+            cutoff <= self.lease.last_trusted(),
             "no work goes on beyond the deadline of its term"
         );
         debug_assert!(

@@ -167,7 +167,7 @@ impl Seat<'_> {
         let stands = own.is_none_or(|own| !self.me.shows_gone(&own));
         // A candidate that may have to give way first reads the candidates behind it.
         let first = first && stands && !self.is_in_the_way();
-        let may_lead = first && self.lease.trusted().is_some();
+        let may_lead = first && self.lease.leads_until().is_some();
         if may_lead && let Phase::Waiting { own } = self.me.phase.clone() {
             self.lead(own);
         }

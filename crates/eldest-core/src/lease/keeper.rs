@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Trust;
+use super::deadlines::{Deadlines, Extended};
 use super::renewal::{Lease, Next, Outcome};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError, SessionState};
 use crate::ids::{RequestId, SlotId};
@@ -50,10 +51,7 @@ pub(crate) struct LeaseKeeper {
     pace: Pace,
     holding: Holding,
     grant_failures: u32,
-    /// The time until which the lease is trusted; `None` if it is not trusted.
-    trusted: Option<Time>,
-    /// The last time until which the lease was trusted, kept for terms that fade with it.
-    last_deadline: Time,
+    deadlines: Deadlines,
     state: SessionState,
     /// The slot whose key was last read to verify a renewal.
     verified_slot: SlotId,
@@ -78,8 +76,7 @@ impl LeaseKeeper {
                 not_before: Time::ZERO,
             },
             grant_failures: 0,
-            trusted: None,
-            last_deadline: Time::ZERO,
+            deadlines: Deadlines::new(config.grace),
             state: SessionState::Connecting,
             verified_slot: 0,
             probe_key,
@@ -104,17 +101,23 @@ impl LeaseKeeper {
 
     /// Returns the id of a lease that may be trusted.
     pub(crate) fn trusted_id(&self) -> Option<i64> {
-        self.trusted.and(self.id())
+        self.trusted().and(self.id())
     }
 
-    /// Returns the time until which the lease is trusted; `None` if it is not trusted.
+    /// Returns the time until which the lease is trusted, which candidates need to join and to wait; `None` if it is not
+    /// trusted.
     pub(crate) fn trusted(&self) -> Option<Time> {
-        self.trusted
+        self.deadlines.trusted()
     }
 
     /// Returns the last time until which the lease was trusted.
-    pub(crate) fn last_deadline(&self) -> Time {
-        self.last_deadline
+    pub(crate) fn last_trusted(&self) -> Time {
+        self.deadlines.last_trusted()
+    }
+
+    /// Returns the time until which the session may lead; `None` if it may not.
+    pub(crate) fn leads_until(&self) -> Option<Time> {
+        self.deadlines.leads_until()
     }
 
     /// Grants, opens or renews, as is due. `wanted`: a candidate needs a lease. Returns the number of the read that
@@ -214,26 +217,14 @@ impl LeaseKeeper {
 
     /// Trusts the lease until `deadline`, if more than the grace period is left.
     fn trust(&mut self, now: Time, deadline: Time, out: &mut Outbox) {
-        let until = deadline.before(self.config.grace);
-        if now >= until {
+        let Some(Extended { ends, fresh }) = self.deadlines.trust(now, deadline) else {
             return;
-        }
-        debug_assert!(
-            now.after(self.config.grace) < deadline,
-            "a lease is trusted only while more than the grace period is left"
-        );
-        debug_assert!(
-            self.trusted <= Some(deadline),
-            "the deadline of a lease never moves back"
-        );
+        };
         debug_assert!(
             self.keeps_margin(deadline),
             "a deadline leaves the margin and the drift of what etcd granted"
         );
-        let fresh = self.trusted.is_none();
-        self.trusted = Some(deadline);
-        self.last_deadline = deadline;
-        out.set_timer(until, Timer::Trust);
+        out.set_timer(ends, Timer::Trust);
         out.act(Action::Trust { deadline, fresh });
         if let Some(lease) = self.id() {
             self.set_state(SessionState::Live(lease), out);
@@ -268,18 +259,12 @@ impl LeaseKeeper {
 
     /// Returns true if the time of the trust is over, which is one grace period before the deadline.
     pub(crate) fn is_expired(&self, now: Time) -> bool {
-        let deadline = self.trusted;
-        deadline.is_some_and(|deadline| now >= deadline.before(self.config.grace))
+        self.deadlines.is_trust_over(now)
     }
 
     /// Stops trusting the lease; a verified renewal restores the trust.
     pub(crate) fn distrust(&mut self) {
-        debug_assert_eq!(
-            self.trusted,
-            Some(self.last_deadline),
-            "terms fade by the deadline until which the lease was trusted"
-        );
-        self.trusted = None;
+        self.deadlines.distrust();
         if let Holding::Held(lease) = &mut self.holding {
             lease.doubt();
         }
@@ -289,7 +274,7 @@ impl LeaseKeeper {
     /// the remaining ones.
     pub(crate) fn report_distrust(&mut self, out: &mut Outbox) {
         debug_assert!(
-            self.trusted.is_none() && self.lease().is_none_or(Lease::is_doubted),
+            self.trusted().is_none() && self.lease().is_none_or(Lease::is_doubted),
             "a lease that is no longer trusted is doubted until a renewal is verified"
         );
         out.act(Action::Distrust);
@@ -414,7 +399,9 @@ impl LeaseKeeper {
                     ..
                 } = self.config;
                 // A renewal of a lease that is no longer trusted cannot be late: its terms are over.
-                if self.trusted.is_some() && left < grace.saturating_add(request_timeout) {
+                if self.deadlines.trusted().is_some()
+                    && left < grace.saturating_add(request_timeout)
+                {
                     out.note(Note::RenewedLate { left });
                 }
                 out.note(Note::Renewed { took });
@@ -441,7 +428,7 @@ impl LeaseKeeper {
     /// candidates behind them, waiting for ever, so it must be abandoned. Time without an answer of etcd does not
     /// count, because a waiting candidate keeps its seniority through that.
     fn is_hopeless(&self, now: Time) -> bool {
-        if self.trusted.is_none()
+        if self.trusted().is_none()
             && let Some(lease) = self.lease()
             && let Some(since) = lease.refused_since()
         {
@@ -496,14 +483,14 @@ impl LeaseKeeper {
         self.gone = false;
         self.suspicion = None;
         self.sweeps = 0;
-        let trusted = self.trusted.take().is_some();
+        let trusted = self.deadlines.distrust();
         Some((lease, trusted))
     }
 
     /// Records that all dependents of the lease are informed of its loss: another lease may be granted.
     pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
         self.set_state(SessionState::Lost { reason }, out);
-        debug_assert!(self.trusted.is_none(), "a lost lease is not trusted");
+        debug_assert!(self.trusted().is_none(), "a lost lease is not trusted");
         debug_assert!(
             self.lease().is_none(),
             "a session holds one lease at a time"
@@ -530,7 +517,7 @@ impl LeaseKeeper {
             return None;
         };
         out.act(Action::HangUp);
-        self.trusted = None;
+        self.deadlines.distrust();
         Some(lease)
     }
 

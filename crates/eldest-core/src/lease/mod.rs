@@ -2,6 +2,7 @@
 
 mod checks;
 mod clock;
+mod deadlines;
 mod keeper;
 mod renewal;
 

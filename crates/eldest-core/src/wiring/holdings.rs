@@ -59,7 +59,7 @@ impl Holdings<'_> {
         if let Some(member) = self.membership() {
             member.rebalanced(now);
         }
-        if self.rooms.lease.trusted().is_none() {
+        if self.rooms.lease.leads_until().is_none() {
             return;
         }
         let Some(wants) = self.seat(self.slot).and_then(|seat| seat.wants()) else {

@@ -135,6 +135,11 @@ impl Core {
         self.rooms.lease.trusted()
     }
 
+    /// Returns the time until which the session may lead, or `None` if it may not.
+    pub fn leads_until(&self) -> Option<Time> {
+        self.rooms.lease.leads_until()
+    }
+
     /// Returns every candidate with its slot.
     pub fn candidates(&self) -> impl Iterator<Item = (SlotId, &Candidacy)> {
         self.slots.candidates()
