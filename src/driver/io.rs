@@ -282,6 +282,7 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             // Our own key is part of the read: it shows that the key still exists.
             Answer::Listed(pool.older(&prefix, create_revision + 1).await?)
         }
+        Ask::Transact(txn) => Answer::Transacted(pool.transact(&txn).await?),
         write @ (Ask::Release { .. }
         | Ask::Take { .. }
         | Ask::Proclaim { .. }

@@ -324,7 +324,7 @@ pub(super) fn delete_unchanged(key: &[u8], create_revision: i64) -> Txn {
     Txn::new().when([same]).and_then([TxnOp::delete(key, None)])
 }
 
-fn entry(found: KeyValue) -> Entry {
+pub(super) fn entry(found: KeyValue) -> Entry {
     let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
     let lease = found.lease();
     let (key, value) = found.into_key_value();

@@ -34,6 +34,7 @@ mod source;
 mod switches;
 #[cfg(test)]
 mod tests;
+mod transact;
 mod txn;
 mod url;
 mod watch;

@@ -442,6 +442,7 @@ impl Settings {
             homes: self.homes(),
             long_queue: LONG_QUEUE,
             batch: BATCH,
+            challenges: None,
         }
     }
 

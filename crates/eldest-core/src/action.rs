@@ -7,6 +7,7 @@ use crate::kv::{Entry, Header, Reach};
 use crate::queue::{Own, Queue};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
+use crate::txn::{Transacted, Txn};
 
 pub use crate::error::{Class, RequestError};
 pub use crate::ids::{RequestId, SlotId, TermId, WatchId};
@@ -103,6 +104,8 @@ pub enum Ask {
         /// The lease's id.
         lease: i64,
     },
+    /// Applies a transaction. One that only reads is linearizable.
+    Transact(Txn),
 }
 
 /// A request to put a key with the lease if it is absent, and to read the keys below the prefix.
@@ -196,6 +199,8 @@ pub enum Answer {
         /// The keys, in any order.
         keys: Vec<Arc<[u8]>>,
     },
+    /// A transaction was applied.
+    Transacted(Transacted),
     /// The request failed.
     Failed(RequestError),
 }
@@ -230,6 +235,7 @@ impl Answer {
             | Answer::Checked { header, .. }
             | Answer::Joined(Joined { header, .. })
             | Answer::Listed(Listed { header, .. })
+            | Answer::Transacted(Transacted { header, .. })
             | Answer::Deleted { header }
             | Answer::Taken { header, .. } => Some(*header),
             _ => None,
@@ -279,6 +285,16 @@ pub enum Action {
     },
     /// Ends the trust: every term under it must be cancelled.
     Distrust,
+    /// Lets the session lead until `deadline`, but not beyond the trust in its lease. Reported only by a session that
+    /// allows challenges.
+    Lead {
+        /// The deadline.
+        deadline: Time,
+        /// True if the deadline starts again; terms of the former one stay over.
+        fresh: bool,
+    },
+    /// Ends the deadline of [`Action::Lead`]: every term under it must be cancelled.
+    LeadNoLonger,
     /// Reports a change of a candidate.
     Candidate(CandidateAction),
     /// Reports the result of a proclamation: `Ok(false)` if the key is no longer ours.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::challenge::ChallengeConfig;
 use crate::evacuation::Homes;
 use crate::lease::Trust;
 
@@ -27,4 +28,6 @@ pub struct Config {
     /// The number of operations in one transaction, until etcd accepts only fewer: [`BATCH`](crate::BATCH), except in
     /// tests of small batches with few partitions.
     pub batch: usize,
+    /// The settings of a session that allows challenges; `None` if it leads by its lease alone.
+    pub challenges: Option<ChallengeConfig>,
 }

@@ -3,11 +3,11 @@
 //! [`Core`] takes commands, answers and watch events, and returns actions. It reads no clock, sends nothing and never
 //! waits, so every rule can be tested, and whole clusters simulated, without etcd.
 //!
-//! Each of seven modules, called rooms, owns its state and decides one thing: [`lease`], [`queue`], [`candidate`],
-//! [`watch`], [`cleanup`], [`partitions`], [`evacuation`]. A room writes its requests into the outbox. The rules of a
-//! candidate change several rooms, which a `Seat` lends to them. `wiring/` passes inputs to the rooms, and applies
-//! rules that concern several candidates or observers at once. No room imports the wiring, and no two rooms import each
-//! other.
+//! Each of eight modules, called rooms, owns its state and decides one thing: [`lease`], [`queue`], [`candidate`],
+//! [`watch`], [`cleanup`], [`partitions`], [`evacuation`], [`challenge`]. A room writes its requests into the outbox. The
+//! rules of a candidate change several rooms, which a `Seat` lends to them. `wiring/` passes inputs to the rooms, and
+//! applies rules that concern several candidates or observers at once. No room imports the wiring, and no two rooms
+//! import each other.
 //!
 //! The crate also decides the order in which a driver works: [`turns`] decides what the driver handles next, and
 //! [`batcher`] what it sends in one transaction.
@@ -17,6 +17,7 @@
 pub mod action;
 pub mod batcher;
 pub mod candidate;
+pub mod challenge;
 pub mod cleanup;
 mod config;
 pub mod error;
@@ -36,6 +37,7 @@ pub mod status;
 pub mod time;
 mod timers;
 pub mod turns;
+pub mod txn;
 pub mod watch;
 mod wiring;
 

@@ -56,4 +56,9 @@ pub(crate) enum Purpose {
     Release {
         keys: Vec<Arc<[u8]>>,
     },
+    /// Puts the session's anchor.
+    Anchor {
+        anchor: Arc<[u8]>,
+    },
+    CleanRead,
 }

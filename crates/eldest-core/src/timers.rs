@@ -8,8 +8,12 @@ use crate::time::Time;
 /// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The end of the trust in the lease, one grace period before the deadline.
+    /// The end of the trust in the lease, or of the time for which the session may lead, one grace period before the
+    /// deadline.
     Trust,
+    /// Puts the session's anchor.
+    Anchor,
+    CleanRead,
     Grant,
     Renewal,
     Probe,

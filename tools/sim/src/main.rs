@@ -52,6 +52,7 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --mutant NAME    break a rule on purpose
   --mutants        list the rules that can be broken
   --table          for every mutation, how many seeds it takes to notice, as Markdown
+  --challenges     the sessions of these seeds allow challenges
   --brief          of a seed that breaks an invariant, say that and no more
   --lines N        print the last N lines of a trace (default 120)
   --digest         print a digest of all traces: the same before and after a change that changes no story
@@ -69,6 +70,7 @@ struct Options {
     lines: Option<usize>,
     digest: bool,
     undrawn: bool,
+    challenges: bool,
     hunt: Option<Hunt>,
     keep: Option<PathBuf>,
     plan: Option<PathBuf>,
@@ -98,6 +100,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--digest" => options.digest = true,
             "--undrawn" => options.undrawn = true,
+            "--challenges" => options.challenges = true,
             "--only" | "--nodes" | "--beside" => {
                 let hunt = options.hunt.get_or_insert_default();
                 hunt.set(&arg, &args.next().unwrap_or_default())?;
@@ -130,14 +133,20 @@ impl Options {
             None => Plan::of(seed),
         };
         let drawn = !self.undrawn;
-        Plan { drawn, ..plan }
+        let plan = Plan { drawn, ..plan };
+        if self.challenges {
+            plan.challenged()
+        } else {
+            plan
+        }
     }
 
     /// Returns the options that draw the story of that seed again.
     fn again(&self, seed: u64) -> String {
         let undrawn = if self.undrawn { " --undrawn" } else { "" };
+        let challenges = if self.challenges { " --challenges" } else { "" };
         let hunt = self.hunt.as_ref().map_or("", |hunt| &hunt.options);
-        format!("--seed {seed}{undrawn}{hunt}")
+        format!("--seed {seed}{undrawn}{challenges}{hunt}")
     }
 }
 

@@ -182,6 +182,9 @@ pub(crate) struct Plan {
     pub(crate) pages: bool,
     /// True if some tasks share the lock.
     pub(crate) readers: bool,
+    /// How long a clean read lets a session lead; zero if no session allows challenges.
+    #[serde(with = "seconds")]
+    pub(crate) lead: Duration,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -214,6 +217,7 @@ impl Default for Plan {
             together: false,
             pages: false,
             readers: false,
+            lead: Duration::ZERO,
             faults: Vec::new(),
         }
     }
@@ -307,6 +311,14 @@ impl Plan {
                 member.spread = all || rng.u8(..4) > 0;
             }
         }
+    }
+
+    /// Makes the sessions of this plan allow challenges. The choices are drawn from numbers of their own, so that every
+    /// other choice stays as it is.
+    pub(crate) fn challenged(mut self) -> Self {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x6a09_e667_f3bc_c908);
+        self.lead = Duration::from_millis([800, 1000, 1500][rng.usize(..3)]);
+        self
     }
 
     fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {

@@ -161,7 +161,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}",
         plan.members.len(),
         plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
@@ -172,7 +172,8 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.cost,
         plan.together,
         plan.pages,
-        plan.readers
+        plan.readers,
+        plan.lead
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

@@ -75,6 +75,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
     let settings = Settings {
         long_queue: plan.long_queue,
         batch: plan.batch,
+        lead: plan.lead,
         ..SETTINGS
     };
     let mut world = World::with(settings, plan.members.len(), plan.seed);

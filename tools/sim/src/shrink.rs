@@ -118,6 +118,7 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.together = false);
     attempt(&|plan| plan.pages = false);
     attempt(&|plan| plan.readers = false);
+    attempt(&|plan| plan.lead = Duration::ZERO);
     attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);

@@ -46,7 +46,7 @@ impl Seat<'_> {
         let ask = Ask::Proclaim {
             own,
             mod_revision: self.me.announced_at,
-            value: Arc::clone(self.me.value()),
+            value: self.challenges.announce(self.me.value()),
         };
         self.out.ask(Purpose::Proclaim { slot, key, tickets }, ask);
     }

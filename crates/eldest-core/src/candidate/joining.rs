@@ -9,6 +9,7 @@ use super::seat::Seat;
 use crate::action::{
     Admission, Answer, Ask, CandidateAction, Class, Join, Joined, Note, RequestError,
 };
+use crate::challenge::Joins;
 use crate::ids::RequestId;
 use crate::kv::{Entry, Header, is_elected};
 use crate::purpose::Purpose;
@@ -36,7 +37,7 @@ impl Seat<'_> {
         else {
             return false;
         };
-        if self.me.held {
+        if self.me.held || self.challenges.anchor.joins() == Joins::Held {
             return false;
         }
         if self.now < not_before {
@@ -58,7 +59,7 @@ impl Seat<'_> {
         );
         let ask = Ask::Join(Join {
             key,
-            value: Arc::clone(self.me.value()),
+            value: self.challenges.announce(self.me.value()),
             lease,
             prefix: Arc::clone(&self.me.prefix),
             admission: admission(self.me),
@@ -79,6 +80,7 @@ impl Seat<'_> {
             request: Some((request, lease)),
             not_before,
         });
+        self.want_clean_read();
         true
     }
 
@@ -165,7 +167,8 @@ impl Seat<'_> {
         self.check_adopted(own, adopted);
         self.me.announced_at = adopted.map_or(header.revision, |e| e.mod_revision);
         // The announced value may have changed since the join was sent.
-        let same_value = standing.is_none_or(|e| e.value == *self.me.value());
+        let announced = self.challenges.announce(self.me.value());
+        let same_value = standing.is_none_or(|e| e.value == announced);
         self.me.uncertain = false;
         self.me.stood_at = self.now;
         self.me.enter(Phase::Waiting { own: own.clone() });

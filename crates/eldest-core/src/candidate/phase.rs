@@ -91,6 +91,8 @@ pub enum Afterwards {
 pub enum End {
     /// The key exists and may be trusted until the frozen deadline.
     Fading,
+    /// The key exists, and no clean read lets the session lead beyond the deadline of the last one.
+    Lapsed,
     /// The key exists and may be trusted for the grace period, which ends before the frozen deadline.
     Brief,
     /// The key is no longer ours, or the leader reports that its work is done.

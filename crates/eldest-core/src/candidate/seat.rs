@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Candidacy;
 use super::phase::Phase;
 use crate::action::{CandidateAction, Note};
+use crate::challenge::Challenges;
 use crate::cleanup::Removals;
 use crate::config::Config;
 use crate::evacuation::Evacuation;
@@ -36,6 +37,7 @@ pub(crate) struct Seat<'a> {
     /// True once a key of this session was in etcd.
     pub(crate) stood_once: &'a mut bool,
     pub(crate) lease: &'a mut LeaseKeeper,
+    pub(crate) challenges: &'a mut Challenges,
     pub(crate) joins: &'a mut Gate,
     pub(crate) lists: &'a mut Gate,
     pub(crate) watches: &'a mut WatchStream,
@@ -88,7 +90,7 @@ impl Seat<'_> {
     pub(super) fn check_lead(&self, own: &Own) {
         let deadline = self.lease.leads_until();
         debug_assert!(
-            deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
+            deadline.is_some_and(|deadline| self.now < deadline),
             "nobody begins to lead unless the session may lead"
         );
         debug_assert_eq!(

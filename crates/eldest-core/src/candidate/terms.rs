@@ -36,6 +36,7 @@ impl Seat<'_> {
         self.follow_if_long();
         self.watch();
         self.want_read();
+        self.want_clean_read();
         self.report_status();
     }
 
@@ -64,6 +65,7 @@ impl Seat<'_> {
         };
         let cutoff = match end {
             End::Fading => self.lease.last_trusted(),
+            End::Lapsed => self.lease.last_led(),
             // The cutoff is not after the deadline, because the trust in the lease, and with it every term, ends one
             // grace period before it.
             End::Brief | End::Void => self.now.after(self.config.grace),

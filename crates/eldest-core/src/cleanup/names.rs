@@ -1,5 +1,6 @@
 //! Recognises a session's own keys by their names.
 
+use crate::challenge::is_below_sessions;
 use crate::queue::SHARED;
 
 /// Returns the part after the last slash of a key.
@@ -13,8 +14,11 @@ pub(crate) fn is_one_of_many(key: &[u8]) -> bool {
 }
 
 /// Returns true if a session gives such a name to a key under that lease: of a candidate, permit, shared lock, member
-/// or partition.
+/// or partition. Anchors and challenges, which are named after leases too, have owners of their own.
 pub(crate) fn is_named_by_us(key: &[u8], lease: i64) -> bool {
+    if is_below_sessions(key) {
+        return false;
+    }
     let (name, lease) = (name_of(key), format!("{lease:x}"));
     let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let after_lease = name.strip_prefix(lease.as_bytes());
@@ -48,6 +52,8 @@ mod tests {
             (b"ns/p/9/o-x", false),
             (b"services/billing/10.0.0.1:8080", false),
             (b"7f/endpoint", false),
+            (b"ns/~session/7f", false),
+            (b"ns/~session/7e/challenges/7f", false),
         ] {
             let text = String::from_utf8_lossy(key);
             assert_eq!(is_named_by_us(key, 0x7f), ours, "{text}");

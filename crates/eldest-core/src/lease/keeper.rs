@@ -42,6 +42,8 @@ pub(crate) struct LeaseConfig {
     /// How long before the deadline the lease stops being trusted.
     pub(crate) grace: Duration,
     pub(crate) request_timeout: Duration,
+    /// The grace period of clean reads, if the session leads only by them.
+    pub(crate) lead_grace: Option<Duration>,
 }
 
 /// The session's lease, and the state of the session that follows from it.
@@ -76,7 +78,7 @@ impl LeaseKeeper {
                 not_before: Time::ZERO,
             },
             grant_failures: 0,
-            deadlines: Deadlines::new(config.grace),
+            deadlines: Deadlines::new(config.grace, config.lead_grace),
             state: SessionState::Connecting,
             verified_slot: 0,
             probe_key,
@@ -118,6 +120,34 @@ impl LeaseKeeper {
     /// Returns the time until which the session may lead; `None` if it may not.
     pub(crate) fn leads_until(&self) -> Option<Time> {
         self.deadlines.leads_until()
+    }
+
+    /// Returns the last time until which the session could lead.
+    pub(crate) fn last_led(&self) -> Time {
+        self.deadlines.last_led()
+    }
+
+    /// Returns both deadlines.
+    pub(crate) fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    /// Lets the session lead until `deadline`, by a clean read.
+    pub(crate) fn lead(&mut self, now: Time, deadline: Time, out: &mut Outbox) {
+        if let Some(Extended { ends, fresh }) = self.deadlines.lead(now, deadline) {
+            out.set_timer(ends, Timer::Trust);
+            out.act(Action::Lead { deadline, fresh });
+        }
+    }
+
+    /// Returns true if the time for which clean reads let the session lead is over.
+    pub(crate) fn is_lead_over(&self, now: Time) -> bool {
+        self.deadlines.is_lead_over(now)
+    }
+
+    /// Ends the time for which clean reads let the session lead, and returns true if it had not ended.
+    pub(crate) fn lead_no_longer(&mut self) -> bool {
+        self.deadlines.lead_no_longer()
     }
 
     /// Grants, opens or renews, as is due. `wanted`: a candidate needs a lease. Returns the number of the read that

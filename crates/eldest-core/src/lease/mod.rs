@@ -8,5 +8,6 @@ mod renewal;
 
 pub(crate) use checks::KeyChecks;
 pub use clock::{LeaseClock, Step, Trust, Verdict};
+pub use deadlines::Deadlines;
 pub(crate) use keeper::{LeaseConfig, LeaseKeeper};
 pub use renewal::{Lease, Next, Outcome};

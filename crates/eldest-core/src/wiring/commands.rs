@@ -233,11 +233,9 @@ impl Core {
         self.tenure(now).keep_lease();
     }
 
-    /// Stops trusting the lease when its time has come; called before any other input is handled.
+    /// Ends the terms whose time has come; called before any other input is handled.
     pub(super) fn expire(&mut self, now: Time) {
-        if self.rooms.lease.is_expired(now) {
-            self.tenure(now).distrust();
-        }
+        self.tenure(now).expire();
     }
 
     /// Records that the watchdog, or a check past the deadline, stopped trusting the lease first.
@@ -245,6 +243,12 @@ impl Core {
         if self.rooms.lease.trusted().is_some() {
             self.tenure(now).distrust();
         }
+    }
+
+    /// Records that the watchdog, or a check past the deadline, saw the end of the time for which clean reads let the
+    /// session lead.
+    pub fn lead_no_longer(&mut self, now: Time) {
+        self.tenure(now).lead_no_longer();
     }
 
     /// Handles a lease that is gone or abandoned, and the loss of its keys.

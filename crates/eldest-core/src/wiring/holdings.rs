@@ -230,7 +230,7 @@ impl Holdings<'_> {
             return;
         }
         let (own, prefix) = (own.clone(), Arc::clone(candidate.prefix()));
-        let value = Arc::clone(member.tag());
+        let value = self.rooms.challenges.announce(member.tag());
         if self.now < not_before {
             self.rooms
                 .out

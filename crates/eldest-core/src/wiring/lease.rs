@@ -26,7 +26,7 @@ pub(super) struct Tenure<'a> {
 }
 
 impl Tenure<'_> {
-    fn hall(&mut self) -> Hall<'_> {
+    pub(super) fn hall(&mut self) -> Hall<'_> {
         Hall {
             now: self.now,
             slots: self.slots,
@@ -68,6 +68,7 @@ impl Tenure<'_> {
 
     /// Reviews every candidate if the lease has become trusted: they may join and lead again.
     fn review_candidates(&mut self, trusted_before: Option<Time>) {
+        self.hall().put_anchor();
         if trusted_before.is_none() && self.rooms.lease.trusted().is_some() {
             for slot in self.slots.ids() {
                 self.hall().review_candidate(slot);
@@ -169,6 +170,8 @@ impl Tenure<'_> {
         if trusted {
             self.rooms.out.act(Action::Distrust);
         }
+        self.lead_no_longer();
+        self.rooms.challenges.lease_lost();
         let waiting = self
             .rooms
             .removals

@@ -16,6 +16,7 @@
 //! events arrive in the order of the stream, and `now` never goes back.
 
 mod asserted;
+mod challenges;
 mod cleanup;
 mod commands;
 mod evacuation;
@@ -33,7 +34,7 @@ use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::Revocations;
 use crate::config::Config;
-use crate::lease::{KeyChecks, Lease};
+use crate::lease::{Deadlines, KeyChecks, Lease};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::time::Time;
@@ -84,6 +85,8 @@ impl Core {
             match timer {
                 Timer::Trust => {}
                 Timer::Grant | Timer::Renewal => self.tenure(now).keep_lease(),
+                Timer::Anchor => self.hall(now).put_anchor(),
+                Timer::CleanRead => self.hall(now).clean_read_due(),
                 Timer::Probe => self.hall(now).probe(),
                 Timer::Watches => self.hall(now).open_watches(),
                 Timer::Rewatch(slot) => self.hall(now).rewatch(slot),
@@ -130,14 +133,9 @@ impl Core {
         self.rooms.lease.lease()
     }
 
-    /// Returns the time until which the lease is trusted, or `None` if it is not.
-    pub fn trusted(&self) -> Option<Time> {
-        self.rooms.lease.trusted()
-    }
-
-    /// Returns the time until which the session may lead, or `None` if it may not.
-    pub fn leads_until(&self) -> Option<Time> {
-        self.rooms.lease.leads_until()
+    /// Returns until when the lease is trusted, and until when the session may lead.
+    pub fn deadlines(&self) -> &Deadlines {
+        self.rooms.lease.deadlines()
     }
 
     /// Returns every candidate with its slot.
@@ -150,14 +148,10 @@ impl Core {
         self.slots.candidate(slot)?.own()
     }
 
-    /// Returns `true` if the slot is in use.
-    pub fn has_slot(&self, slot: SlotId) -> bool {
-        self.slots.contains_key(&slot)
-    }
-
-    /// Returns every watch with its slot.
-    pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId)> {
-        self.rooms.watches.iter()
+    /// Returns every watch with its slot, and `true` if the slot is in use.
+    pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId, bool)> {
+        let watches = self.rooms.watches.iter();
+        watches.map(|(watch, slot)| (watch, slot, self.slots.contains_key(&slot)))
     }
 
     /// Returns `true` if the session closes, or is closed.
@@ -227,6 +221,10 @@ impl Core {
                     .answered(now, lease, answer, &mut self.rooms.out);
             }
             Purpose::Sweep { lease } => self.hall(now).swept(lease, answer),
+            Purpose::Anchor { anchor } => {
+                self.tenure(now).anchor_answered(request, anchor, answer);
+            }
+            Purpose::CleanRead => self.tenure(now).read_cleanly(request, answer),
         }
         self.close_if_done(now);
         self.tenure(now).check_idle(request);

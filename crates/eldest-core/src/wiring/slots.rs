@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::candidate::{Candidacy, Phase, Seat};
+use crate::challenge::Challenges;
 use crate::cleanup::Removals;
 use crate::config::Config;
 use crate::evacuation::Evacuation;
@@ -202,6 +203,8 @@ pub(super) struct Rooms {
     pub(super) pace: Pace,
     /// The session's lease.
     pub(super) lease: LeaseKeeper,
+    /// The session's anchor and clean reads.
+    pub(super) challenges: Challenges,
     /// The slots that wait to join.
     pub(super) joins: Gate,
     /// The slots that wait to read their queue.
@@ -226,11 +229,16 @@ impl Rooms {
             trust: config.trust,
             grace: config.grace,
             request_timeout: config.request_timeout,
+            lead_grace: config
+                .challenges
+                .as_ref()
+                .map(|challenges| challenges.grace),
         };
         Self {
             out: Outbox::new(config.batch),
             pace,
             lease: LeaseKeeper::new(lease, Arc::clone(&config.probe_key)),
+            challenges: Challenges::new(config.challenges.clone()),
             joins: Gate::new(MOST_JOINS),
             lists: Gate::new(MOST_LISTS),
             watches: WatchStream::new(config.ttl, config.request_timeout),
@@ -258,6 +266,7 @@ impl Rooms {
             closing: self.closing,
             stood_once: &mut self.stood_once,
             lease: &mut self.lease,
+            challenges: &mut self.challenges,
             joins: &mut self.joins,
             lists: &mut self.lists,
             watches: &mut self.watches,

@@ -1,6 +1,7 @@
 //! Tests the core as a whole: sessions against the model of etcd, over a faulty network, in virtual time.
 
 mod asks;
+mod challenges;
 mod driving;
 mod hunting;
 mod keeping;
@@ -39,6 +40,7 @@ const SLOW: Settings = Settings {
     drift_ppm: 1000,
     long_queue: LONG_QUEUE,
     batch: BATCH,
+    lead: Duration::ZERO,
 };
 
 /// The TTL of every world in these tests.

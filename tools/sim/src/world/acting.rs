@@ -39,7 +39,7 @@ impl World {
         // The seed of the next process does not depend on the earlier draws.
         let fresh = fastrand::Rng::with_seed(self.nodes[node].seed).u64(..);
         let seed = self.seed_of(node, fresh);
-        let new = Node::new(self.settings, seed);
+        let new = Node::new(self.nodes[node].settings, seed);
         let old = std::mem::replace(&mut self.nodes[node], new);
         for term in old.terms.iter().filter(|t| !t.joined && !t.over) {
             self.close_term(term.prize);
@@ -177,6 +177,7 @@ impl World {
         let key = self.nodes[node].terms.last().map(|term| &term.key);
         self.happened.shared += u64::from(key.is_some_and(|key| is_shared(key)));
         self.check_election(node, prize, token);
+        self.check_clean(node);
         self.begin_work(node, prize, token);
     }
 

@@ -107,6 +107,7 @@ impl World {
             return;
         }
         self.check_work(node, effect.prize, (&effect.key, effect.token));
+        self.check_clean(node);
         match effect.step {
             Step::Begin => {
                 let step = Step::Read;

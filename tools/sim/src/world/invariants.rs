@@ -38,8 +38,8 @@ impl World {
         self.check_terms();
         let astray = |node: &Node| {
             let mut watches = node.core.watches();
-            let astray = watches.find(|(_, slot)| !node.core.has_slot(*slot));
-            astray.map(|(watch, slot)| {
+            let astray = watches.find(|(.., is_in_use)| !is_in_use);
+            astray.map(|(watch, slot, _)| {
                 format!("watch {watch} is for slot {slot}, which is forgotten")
             })
         };
@@ -253,6 +253,8 @@ impl World {
         for prize in &self.prizes {
             self.eldest_lead(prize, &mut owned)?;
         }
+        let anchors = self.nodes.iter().filter(|n| !n.closed());
+        owned.extend(anchors.filter_map(|n| self.anchor(n)));
         let marks = self.marks();
         if self.store.keys.len() != owned.len() + marks.len() {
             let keys = self.store.keys.keys();

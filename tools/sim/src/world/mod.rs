@@ -5,6 +5,7 @@ mod acting;
 pub(crate) mod agenda;
 pub(crate) mod announcing;
 pub(crate) mod batch;
+mod challenging;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod driver;

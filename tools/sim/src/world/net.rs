@@ -150,6 +150,9 @@ impl World {
             },
             _ => self.perform(node, ask, lease),
         };
+        if alive {
+            self.note_clean(node, ask, sent);
+        }
         let answer = refusal.map_or(answer, |class| failed(class, true));
         let answer = match answer {
             Answer::Renewed { ttl, mut header } if self.nodes[node].link.odd_term => {

@@ -47,6 +47,7 @@ pub(crate) struct Term {
     pub(crate) key: Key,
     pub(crate) token: i64,
     pub(crate) belief: Rc<Belief>,
+    pub(crate) lead: Option<Rc<Belief>>,
     pub(crate) until: Time,
     pub(crate) cutoff: Time,
     pub(crate) reason: Option<LostReason>,
@@ -57,12 +58,19 @@ pub(crate) struct Term {
 
 impl Term {
     pub(crate) fn limit(&self) -> Time {
-        self.until.min(self.belief.deadline.get())
+        self.until.min(self.deadline())
+    }
+
+    /// Returns the deadline of the lease, or that of clean reads if it is earlier.
+    fn deadline(&self) -> Time {
+        let lead = self.lead.as_ref();
+        let lead = lead.map_or(Time::MAX, |lead| lead.deadline.get());
+        self.belief.deadline.get().min(lead)
     }
 
     /// Returns the time by which its work must have ended.
     pub(crate) fn cutoff(&self) -> Time {
-        self.cutoff.min(self.belief.deadline.get())
+        self.cutoff.min(self.deadline())
     }
 }
 
@@ -178,6 +186,10 @@ pub(crate) struct Node {
     pub(crate) messages: u64,
     pub(crate) lost_below: u64,
     pub(crate) belief: Option<Rc<Belief>>,
+    /// The deadline of clean reads, for a session that allows challenges.
+    pub(crate) lead: Option<Rc<Belief>>,
+    /// The last clean read by the store's own state: the session's anchor, and the time of its sending.
+    pub(crate) clean: Option<(Key, Time)>,
     /// All terms; in a world that does not record, only those whose work continues.
     pub(crate) terms: Vec<Term>,
     pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
@@ -207,6 +219,24 @@ pub(crate) struct Node {
     pub(crate) looks: BTreeMap<SlotId, Look>,
     pub(crate) announced: Announced,
     pub(crate) memory: Memory,
+}
+
+/// Moves a deadline later, or begins a fresh one; returns false if it is frozen.
+fn extend(word: &mut Option<Rc<Belief>>, deadline: Time, fresh: bool) -> bool {
+    if fresh {
+        *word = Some(Rc::new(Belief {
+            deadline: Cell::new(deadline),
+            frozen: Cell::new(false),
+        }));
+        return true;
+    }
+    match word {
+        Some(word) if !word.frozen.get() => {
+            word.deadline.set(word.deadline.get().max(deadline));
+            true
+        }
+        _ => false,
+    }
 }
 
 impl Node {
@@ -245,6 +275,8 @@ impl Node {
             messages: 0,
             lost_below: 0,
             belief: None,
+            lead: None,
+            clean: None,
             terms: Vec::new(),
             candidates: BTreeMap::new(),
             stood: BTreeMap::new(),
@@ -321,6 +353,16 @@ impl Node {
         {
             belief.frozen.set(true);
         }
+        if let Some(lead) = &self.lead
+            && local >= lead.deadline.get().before(self.settings.lead_grace())
+        {
+            lead.frozen.set(true);
+        }
+    }
+
+    /// Extends the deadline of clean reads; returns false if it had ended.
+    pub(crate) fn lead(&mut self, deadline: Time, fresh: bool) -> bool {
+        extend(&mut self.lead, deadline, fresh)
     }
 
     /// Extends the trust as the driver does with `Action::Trust`; returns false if the trust had ended.
@@ -329,20 +371,7 @@ impl Node {
             belief.deadline.set(belief.deadline.get().max(deadline));
             return true;
         }
-        if fresh {
-            self.belief = Some(Rc::new(Belief {
-                deadline: Cell::new(deadline),
-                frozen: Cell::new(false),
-            }));
-            return true;
-        }
-        match &self.belief {
-            Some(belief) if !belief.frozen.get() => {
-                belief.deadline.set(belief.deadline.get().max(deadline));
-                true
-            }
-            _ => false,
-        }
+        extend(&mut self.belief, deadline, fresh)
     }
 
     /// Returns the valid term for `prefix`, by this node's clock.
@@ -423,6 +452,10 @@ impl Node {
             return None;
         };
         let belief = Rc::clone(self.belief.as_ref()?);
+        let lead = self.lead.clone();
+        if lead.is_none() && !self.settings.lead.is_zero() {
+            return None;
+        }
         self.terms.push(Term {
             slot: *slot,
             id: *term,
@@ -431,6 +464,7 @@ impl Node {
             key: Arc::clone(key),
             token: *token,
             belief,
+            lead,
             until: Time::MAX,
             cutoff: Time::MAX,
             reason: None,

@@ -11,6 +11,7 @@ impl Node {
     /// Records an action that only reports.
     pub(crate) fn note_action(&mut self, action: Action, now: Time, mutant: Option<Mutant>) {
         let extends = mutant == Some(Mutant::ExtendsCancelled);
+        self.note_lead(&action, now);
         match action {
             Action::HangUp => {
                 self.generation += 1;
@@ -66,6 +67,24 @@ impl Node {
                 }
             }
             Action::Note(note) => self.keep_note(note),
+            _ => {}
+        }
+    }
+
+    /// Moves or ends the deadline of clean reads.
+    fn note_lead(&mut self, action: &Action, now: Time) {
+        match action {
+            Action::Lead { deadline, fresh } => {
+                let stands = self.lead(*deadline, *fresh);
+                if !stands {
+                    self.core.lead_no_longer(now);
+                }
+            }
+            Action::LeadNoLonger => {
+                if let Some(lead) = self.lead.take() {
+                    lead.frozen.set(true);
+                }
+            }
             _ => {}
         }
     }

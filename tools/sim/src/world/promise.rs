@@ -35,6 +35,8 @@ pub(crate) enum Invariant {
     Present,
     /// At rest, no node leads in an evacuated data centre while one elsewhere could.
     Evacuated,
+    /// A session that allows challenges leads only by a recent clean read.
+    Unread,
     /// The core panicked.
     Panic,
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Invariant {
             Invariant::Shown => "observers are shown what was",
             Invariant::Present => "observers are shown what is",
             Invariant::Evacuated => "others lead for an evacuated data centre",
+            Invariant::Unread => "nobody leads without a clean read",
             Invariant::Panic => "no panic",
         })
     }

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) long_queue: usize,
     /// The number of partitions that are taken or released in one transaction.
     pub(crate) batch: usize,
+    /// How long a clean read lets a session lead; zero for sessions that allow no challenges.
+    pub(crate) lead: Duration,
 }
 
 impl Settings {
@@ -32,6 +34,7 @@ impl Settings {
         drift_ppm: 1000,
         long_queue: LONG_QUEUE,
         batch: BATCH,
+        lead: Duration::ZERO,
     };
 
     /// Returns the configuration of a session with these settings.
@@ -48,6 +51,7 @@ impl Settings {
             homes: homes(),
             long_queue: self.long_queue,
             batch: self.batch,
+            challenges: self.challenges(),
         }
     }
 

@@ -9,6 +9,7 @@ use eldest_core::action::{Admission, Answer, Ask, Class, Join, Joined, Listed, R
 use eldest_core::kv::{Change, Entry, Header, Reach, is_elected};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
+use eldest_core::txn::{Op, Transacted, Txn, When};
 
 pub(crate) type Key = Arc<[u8]>;
 
@@ -328,6 +329,7 @@ impl Store {
             Ask::Sweep { lease } => Answer::Swept {
                 keys: self.keys_of(*lease),
             },
+            Ask::Transact(txn) => self.transact(txn),
         }
     }
 
@@ -357,6 +359,47 @@ impl Store {
             created,
             entries: self.children(prefix),
             other,
+        })
+    }
+
+    /// Applies a transaction at one revision.
+    fn transact(&mut self, txn: &Txn) -> Answer {
+        let created = |key: &Key| self.keys.get(key).map_or(0, |e| e.create_revision);
+        let written = |key: &Key| self.keys.get(key).map_or(0, |e| e.mod_revision);
+        let held = txn.when.iter().all(|when| match when {
+            When::Created(key, revision) => created(key) == *revision,
+            When::NotCreated(key, revision) => created(key) != *revision,
+            When::Written(key, revision) => written(key) == *revision,
+        });
+        let ops = if held { &txn.then } else { &txn.otherwise };
+        let (mut writes, mut found) = (Vec::new(), Vec::new());
+        for op in ops {
+            match op {
+                Op::Put { lease, .. } if !self.leases.contains_key(lease) => {
+                    return failed(Class::LeaseGone, false);
+                }
+                Op::Put { key, value, lease } => writes.push(Write::Put {
+                    key: Arc::clone(key),
+                    value: Arc::clone(value),
+                    lease: *lease,
+                }),
+                Op::Read(key) => found.push(self.keys.get(key).cloned().into_iter().collect()),
+                Op::ReadBelow(prefix) => found.push(self.below(prefix, Reach::Everything)),
+                Op::Delete(key) => writes.push(Write::Delete {
+                    key: Arc::clone(key),
+                }),
+                Op::DeleteBelow(prefix) => {
+                    let keys = self.below(prefix, Reach::Everything).into_iter();
+                    writes.extend(keys.map(|entry| Write::Delete { key: entry.key }));
+                }
+            }
+        }
+        self.write(writes);
+        let header = self.header();
+        Answer::Transacted(Transacted {
+            header,
+            held,
+            found,
         })
     }
 

@@ -9,6 +9,7 @@ use eldest_core::action::{
 };
 use eldest_core::kv::{Change, Entry};
 use eldest_core::time::Time;
+use eldest_core::txn::{Op, Transacted, Txn, When};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -60,7 +61,23 @@ pub(super) fn ask(ask: &Ask) -> String {
         }
         Ask::Revoke { lease } => format!("revoke {lease:x}"),
         Ask::Sweep { lease } => format!("sweep {lease:x}"),
+        Ask::Transact(txn) => transaction(txn),
     }
+}
+
+fn transaction(txn: &Txn) -> String {
+    let when = txn.when.iter().map(|when| match when {
+        When::Created(key, revision) => format!("{} created {revision}", text(key)),
+        When::NotCreated(key, revision) => format!("{} not created {revision}", text(key)),
+        When::Written(key, revision) => format!("{} written {revision}", text(key)),
+    });
+    let then = txn.then.iter().map(|op| match op {
+        Op::Put { key, .. } => format!("put {}", text(key)),
+        Op::Read(key) | Op::ReadBelow(key) => format!("read {}", text(key)),
+        Op::Delete(key) | Op::DeleteBelow(key) => format!("delete {}", text(key)),
+    });
+    let (when, then): (Vec<_>, Vec<_>) = (when.collect(), then.collect());
+    format!("if [{}] then {}", when.join(", "), then.join(", "))
 }
 
 fn answer(answer: &Answer) -> String {
@@ -98,6 +115,14 @@ fn answer(answer: &Answer) -> String {
         Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
         Answer::Revoked => "revoked".to_owned(),
         Answer::Swept { keys } => format!("{} keys", keys.len()),
+        Answer::Transacted(Transacted {
+            header,
+            held,
+            found,
+        }) => {
+            let found: Vec<_> = found.iter().map(|found| keys(found)).collect();
+            format!("held: {held}, at {}: {}", header.revision, found.join("; "))
+        }
         Answer::Failed(error) if error.ambiguous => "no answer in time".to_owned(),
         Answer::Failed(error) => format!("refused: {:?}", error.class),
     }
@@ -160,6 +185,12 @@ impl World {
                 format!("trusts its lease {again}until {until}")
             }
             Action::Distrust => "trusts its lease no longer".to_owned(),
+            Action::Lead { deadline, fresh } => {
+                let until = self.instant(node, *deadline);
+                let again = if *fresh { "again " } else { "" };
+                format!("may lead {again}until {until}")
+            }
+            Action::LeadNoLonger => "may lead no longer".to_owned(),
             Action::Candidate(CandidateAction::Elected { term, token, .. }) => {
                 format!("LEADS: term {term}, token {token}")
             }

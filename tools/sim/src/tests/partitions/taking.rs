@@ -139,7 +139,7 @@ fn partition_taken_too_late_to_be_trusted_is_released() {
     let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
     w.the_next(1000, 0, renews, Fate::RequestLost);
     w.run(ms(300));
-    let trusted = w.nodes[0].core.trusted().unwrap();
+    let trusted = w.nodes[0].core.deadlines().trusted().unwrap();
     let end = w.nodes[0].world(trusted.before(GRACE));
     w.run(end.since(w.now).saturating_sub(ms(100)));
     let (_, key) = w.any_of(0, 4);
@@ -148,9 +148,9 @@ fn partition_taken_too_late_to_be_trusted_is_released() {
     w.delete(&key);
     w.run(ms(90));
     assert_eq!(w.count(0, takes), before + 1);
-    assert!(w.store.keys.contains_key(&key) && w.nodes[0].core.trusted().is_some());
+    assert!(w.store.keys.contains_key(&key) && w.nodes[0].core.deadlines().trusted().is_some());
     w.run(ms(210));
-    assert!(w.nodes[0].core.trusted().is_none());
+    assert!(w.nodes[0].core.deadlines().trusted().is_none());
     assert!(!w.store.keys.contains_key(&key) && w.nodes[0].lease().is_some());
 }
 

@@ -402,7 +402,7 @@ fn closing_session_does_not_read_the_orders_again() {
     w.run(ms(50));
     w.announce(0, E);
     w.run(ms(50));
-    assert!(w.nodes[0].core.watches().all(|(_, slot)| slot != MARKED));
+    assert!(w.nodes[0].core.watches().all(|(_, slot, _)| slot != MARKED));
 }
 
 /// Alternating orders move the lead, but do not keep every node from it.

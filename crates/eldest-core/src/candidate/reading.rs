@@ -1,0 +1,46 @@
+//! Decides which candidates need clean reads: those that lead, and those that may lead next.
+
+use super::phase::Phase;
+use super::seat::Seat;
+use super::{Candidacy, Role};
+use crate::queue::Place;
+use crate::timers::Timer;
+
+/// Returns true if the candidate leads, works on after its term, or may be the next to lead.
+pub(crate) fn is_near_lead(me: &Candidacy) -> bool {
+    let may_lead = matches!(
+        me.role,
+        Role::Candidate | Role::Member(_) | Role::Owner { .. }
+    );
+    match &me.phase {
+        _ if !may_lead => false,
+        // Its work may go on until the cutoff, but not longer than clean reads allow.
+        Phase::Ending { own, .. } => own.is_some(),
+        Phase::Waiting { own } if me.leads() => match me.place(own) {
+            Place::First => true,
+            Place::Behind(ahead) => ahead <= me.capacity(),
+            Place::Unknown | Place::Lost(_) => false,
+        },
+        Phase::Leading { .. } | Phase::Waiting { .. } => true,
+        // The read is answered together with the join.
+        Phase::Joining { request, .. } => request.is_some(),
+        Phase::Leaving { .. } => false,
+    }
+}
+
+impl Seat<'_> {
+    /// Makes a clean read due if the candidate needs one: at once if the session could not lead now.
+    pub(super) fn want_clean_read(&mut self) {
+        let Some(config) = self.challenges.config() else {
+            return;
+        };
+        if !is_near_lead(self.me) {
+            return;
+        }
+        let interval = config.interval;
+        let at_once = self.lease.leads_until().is_none() && self.challenges.reads.is_idle();
+        if let Some(at) = self.challenges.reads.want(self.now, interval, at_once) {
+            self.out.set_timer(at, Timer::CleanRead);
+        }
+    }
+}

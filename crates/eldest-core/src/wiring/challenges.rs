@@ -1,0 +1,200 @@
+//! Puts the session's anchor, and reads cleanly while the session leads or may lead next.
+
+use std::sync::Arc;
+
+use super::hall::Hall;
+use super::lease::Tenure;
+use super::slots::{Rooms, Slot};
+use crate::action::{Action, Answer, Class, RequestError, RequestId};
+use crate::candidate::{End, is_near_lead};
+use crate::challenge::{clean_read, put_anchor};
+use crate::purpose::Purpose;
+use crate::reason::LostReason;
+use crate::time::Time;
+use crate::timers::Timer;
+use crate::txn::Transacted;
+
+impl Tenure<'_> {
+    /// Ends every term whose time is over: all of them if the lease is no longer trusted, or if no clean read lets the
+    /// session lead any more.
+    pub(super) fn expire(&mut self) {
+        if self.rooms.lease.is_expired(self.now) {
+            self.distrust();
+        }
+        if self.rooms.lease.is_lead_over(self.now) {
+            self.lead_no_longer();
+        }
+    }
+
+    /// Ends all terms, because no clean read lets the session lead any more. Its keys and its lease stay.
+    pub(super) fn lead_no_longer(&mut self) {
+        if !self.rooms.lease.lead_no_longer() {
+            return;
+        }
+        for slot in self.slots.ids() {
+            if let Some(mut seat) = self.hall().seat(slot) {
+                seat.end_term(LostReason::LeaseExpiring, End::Lapsed);
+            }
+        }
+        self.rooms.out.act(Action::LeadNoLonger);
+    }
+
+    /// Applies the answer to the put of the anchor.
+    pub(super) fn anchor_answered(
+        &mut self,
+        request: RequestId,
+        anchor: Arc<[u8]>,
+        answer: Answer,
+    ) {
+        if !self.rooms.challenges.anchor.awaits(request) {
+            return;
+        }
+        match answer {
+            Answer::Transacted(result) => {
+                let lease = self.rooms.lease.id();
+                let found = result.entry(0);
+                let created = match found {
+                    None if result.held => result.header.revision,
+                    Some(entry) if Some(entry.lease) == lease => entry.create_revision,
+                    // Another program has put the key: only another lease has a free path.
+                    _ => {
+                        self.lose_lease(LostReason::LeaseLost);
+                        return;
+                    }
+                };
+                self.rooms.challenges.anchor.put(anchor, created);
+                for slot in self.slots.ids() {
+                    self.hall().review_candidate(slot);
+                }
+            }
+            Answer::Failed(error) => self.anchor_failed(&anchor, &error),
+            _ => {}
+        }
+    }
+
+    fn anchor_failed(&mut self, anchor: &[u8], error: &RequestError) {
+        if error.class == Class::LeaseGone {
+            self.lose_lease(LostReason::LeaseLost);
+            return;
+        }
+        let Rooms {
+            challenges,
+            pace,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let pause = pace.pause(challenges.anchor.failed(), error.class);
+        let not_before = self.now.after(pause);
+        challenges.anchor.again(not_before);
+        out.set_timer(not_before, Timer::Anchor);
+        out.note_failure("put anchor", anchor, error.clone());
+        for slot in self.slots.ids() {
+            if let Some(mut seat) = self.hall().seat(slot) {
+                seat.refuse_if_new(error);
+                self.hall().finish(slot);
+            }
+        }
+    }
+
+    /// Applies the answer to a clean read.
+    pub(super) fn read_cleanly(&mut self, request: RequestId, answer: Answer) {
+        let Some(sent) = self.rooms.challenges.reads.answered(request) else {
+            return;
+        };
+        match answer {
+            Answer::Transacted(result) => self.judge_read(sent, &result),
+            Answer::Failed(error) => {
+                let anchor = self.rooms.challenges.anchor.known();
+                let anchor = anchor.map(|own| Arc::clone(&own.anchor));
+                let out = &mut self.rooms.out;
+                out.note_failure("read anchor", &anchor.unwrap_or_default(), error);
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets the session lead by a read that shows its anchor and no challenge. A session whose anchor is gone gives up
+    /// its lease.
+    fn judge_read(&mut self, sent: Time, result: &Transacted) {
+        let Some(own) = self.rooms.challenges.anchor.known() else {
+            return;
+        };
+        let anchor = result.entry(0);
+        if anchor.is_none_or(|entry| entry.create_revision != own.create_revision) {
+            self.lose_lease(LostReason::LeaseLost);
+            return;
+        }
+        if result.found.get(1).is_some_and(Vec::is_empty) {
+            self.lead_since(sent);
+        }
+    }
+
+    /// Lets the session lead by a clean read that was sent then.
+    fn lead_since(&mut self, sent: Time) {
+        let Rooms {
+            challenges,
+            lease,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let Some(config) = challenges.config() else {
+            return;
+        };
+        let before = lease.leads_until();
+        let deadline = config.trust.deadline(sent, config.lead);
+        lease.lead(self.now, deadline, out);
+        if before.is_none() && lease.leads_until().is_some() {
+            for slot in self.slots.ids() {
+                self.hall().review_candidate(slot);
+            }
+        }
+    }
+}
+
+impl Hall<'_> {
+    /// Puts the anchor of a lease that is trusted, if the session allows challenges.
+    pub(super) fn put_anchor(&mut self) {
+        let Rooms {
+            challenges,
+            lease,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let (Some(config), Some(lease)) = (challenges.config(), lease.trusted_id()) else {
+            return;
+        };
+        match challenges.anchor.not_before() {
+            Some(not_before) if self.now < not_before => {
+                out.set_timer(not_before, Timer::Anchor);
+            }
+            Some(_) => {
+                let at = (&*config.sessions, lease);
+                let (anchor, ask) = put_anchor(at, config.lead, &config.address);
+                let request = out.ask(Purpose::Anchor { anchor }, ask);
+                challenges.anchor.sent(request);
+            }
+            None => {}
+        }
+    }
+
+    /// Sends the clean read that is due, if a candidate leads or may lead next; the following one is due an interval
+    /// later.
+    pub(super) fn clean_read_due(&mut self) {
+        let near = |slot: &Slot| slot.candidate().is_some_and(is_near_lead);
+        let Rooms {
+            challenges, out, ..
+        } = &mut *self.rooms;
+        if !challenges.reads.take_due(self.now) || !self.slots.values().any(near) {
+            return;
+        }
+        let (Some(config), Some(own)) = (challenges.config(), challenges.anchor.known()) else {
+            return;
+        };
+        let interval = config.interval;
+        let request = out.ask(Purpose::CleanRead, clean_read(own));
+        challenges.reads.sent(self.now, request);
+        if let Some(at) = challenges.reads.want(self.now, interval, false) {
+            out.set_timer(at, Timer::CleanRead);
+        }
+    }
+}
