@@ -43,4 +43,4 @@ mod wiring;
 
 pub use config::Config;
 pub use outbox::BATCH;
-pub use wiring::Core;
+pub use wiring::{Challenging, Core};

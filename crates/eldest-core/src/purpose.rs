@@ -56,9 +56,29 @@ pub(crate) enum Purpose {
     Release {
         keys: Vec<Arc<[u8]>>,
     },
+    /// Concerns the session's challenges, or those of others.
+    Challenges(Concern),
+}
+
+/// The purpose of a request about challenges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Concern {
     /// Puts the session's anchor.
     Anchor {
         anchor: Arc<[u8]>,
     },
     CleanRead,
+    /// Deletes all challenges of the session.
+    Answer,
+    /// Challenges or condemns a suspect.
+    Suspect {
+        suspect: i64,
+    },
+    /// Deletes a key of a session whose anchor is gone.
+    Absence {
+        suspect: i64,
+        key: Arc<[u8]>,
+    },
+    /// Revokes the lease of a session that was condemned, as a courtesy.
+    Revoke,
 }

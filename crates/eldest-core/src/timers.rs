@@ -14,6 +14,8 @@ pub(crate) enum Timer {
     /// Puts the session's anchor.
     Anchor,
     CleanRead,
+    /// Challenges or condemns the suspect of that lease.
+    Suspect(i64),
     Grant,
     Renewal,
     Probe,

@@ -1,5 +1,6 @@
 //! Carries out the faults of a plan, and the actions of its users and operators.
 
+mod challenges;
 mod guarded;
 mod requests;
 
@@ -61,6 +62,7 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
         on_processes,
         on_candidates,
         on_holders,
+        challenges::on_challenges,
     ];
     let happened = families.into_iter().any(|family| family(w, fault));
     assert!(happened, "{kind:?} belongs to no family");

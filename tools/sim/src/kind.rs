@@ -96,6 +96,22 @@ pub(crate) enum Kind {
     Evacuate,
     /// etcd refuses a node the read of the marks of evacuated data centres.
     MarksDenied,
+    /// The node suspects the leader, or another session, although it answers.
+    Suspicion,
+    /// All nodes suspect the same session, although it answers.
+    SuspectedByAll,
+    /// The node is stopped right after it has sent the next request of one kind about challenges.
+    StopAtStep,
+    /// The node's next request of one kind about challenges arrives late, long after it timed out here.
+    StepLate,
+    /// The answer to the node's next request of one kind about challenges is lost.
+    StepUnheard,
+    /// The answer to the node's next request of one kind about challenges is slow.
+    StepSlow,
+    /// etcd has no space: nothing is put or granted.
+    NoSpace,
+    /// The node's session no longer allows challenges.
+    Withdraw,
 }
 
 impl Kind {
@@ -166,6 +182,18 @@ impl Kind {
 
     /// Kinds that are drawn after [`Kind::EVACUATIONS`], for the same reason.
     pub(crate) const BLIND: [Kind; 1] = [Kind::MarksDenied];
+
+    /// Kinds that are drawn only for sessions that allow challenges.
+    pub(crate) const CHALLENGES: [Kind; 8] = [
+        Kind::Suspicion,
+        Kind::SuspectedByAll,
+        Kind::StopAtStep,
+        Kind::StepLate,
+        Kind::StepUnheard,
+        Kind::StepSlow,
+        Kind::NoSpace,
+        Kind::Withdraw,
+    ];
 
     /// Kinds that meet one request. Their fault may name the request's kind. Seeds draw only [`Kind::AnswerLostOnce`] of them.
     pub(crate) const ONCE: [Kind; 3] =

@@ -318,6 +318,17 @@ impl Plan {
     pub(crate) fn challenged(mut self) -> Self {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x6a09_e667_f3bc_c908);
         self.lead = Duration::from_millis([800, 1000, 1500][rng.usize(..3)]);
+        let nodes = self.members.len();
+        // Fewer other faults leave more sessions that only seem to be silent.
+        if rng.bool() {
+            self.faults.retain(|_| rng.u8(..4) == 0);
+        }
+        for _ in 0..rng.usize(1..=8) {
+            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES[..6]);
+        }
+        if rng.u8(..3) == 0 {
+            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES[6..]);
+        }
         self
     }
 

@@ -48,7 +48,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
 }
 
 /// Returns the counts of the nodes' reports and of the world's events, except the faults.
-fn count_lines(sum: &Sum) -> [String; 7] {
+fn count_lines(sum: &Sum) -> [String; 8] {
     let (tally, happened) = (&sum.tally, &sum.happened);
     let ended = tally.ended.iter().map(|(why, n)| format!("{why} {n}"));
     let ended: Vec<_> = ended.collect();
@@ -84,6 +84,14 @@ fn count_lines(sum: &Sum) -> [String; 7] {
             happened.shared
         ),
         format!("terms ended: {}", ended.join(", ")),
+        format!(
+            "challenges {}, answers {}, condemned {}, condemned too late {}, keys deleted by absence {}",
+            happened.challenged.challenges,
+            happened.challenged.answers,
+            happened.challenged.condemned,
+            happened.challenged.refuted,
+            happened.challenged.by_absence
+        ),
         format!(
             "guarded writes admitted {}, stale ones refused {}",
             sum.written, sum.fenced

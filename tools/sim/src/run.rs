@@ -142,6 +142,9 @@ fn carry_out(plan: &Plan, w: &mut World) {
         w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
         rejoin(w, node);
     }
+    if !plan.lead.is_zero() {
+        w.watch_for_silence();
+    }
     for fault in plan.faults.iter().copied() {
         w.after(fault.at, move |w| inflict(w, fault));
     }
@@ -193,6 +196,7 @@ fn works(member: &Member) -> Work {
 fn calm(w: &mut World) {
     w.says(None, || "all faults end".to_owned());
     w.rules.clear();
+    w.stops.clear();
     for node in 0..w.nodes.len() {
         if w.nodes[node].closed() || w.nodes[node].core.is_closing() {
             w.kill(node);

@@ -34,7 +34,7 @@ impl Seat<'_> {
         let Some(config) = self.challenges.config() else {
             return;
         };
-        if !is_near_lead(self.me) {
+        if !self.challenges.are_allowed() || !is_near_lead(self.me) {
             return;
         }
         let interval = config.interval;

@@ -5,27 +5,45 @@
 //! with that create revision, and no challenge of it. The anchor is never put again, so after it was deleted, no read is
 //! clean.
 //!
-//! Each part owns one state: `anchor` the session's own anchor, `reads` the clean reads.
+//! A session that suspects another one puts a *challenge* below its anchor. If the challenge still stands after the
+//! longest time for which an earlier clean read can let the suspect lead, the challenger *condemns* the suspect: it
+//! deletes the anchor together with the suspect's key and the challenge. A session without its announced anchor is
+//! condemned, so any session deletes such keys. The suspect *answers* by deleting all challenges.
+//!
+//! Each part owns one state: `anchor` the session's own anchor, `reads` the clean reads and answers, `suspects` what is
+//! under way against others. `requests` has the transactions.
 //! The deadline that follows from a clean read is the lease's second deadline, beside the trust in the lease.
 
 mod anchor;
 mod config;
 mod reads;
 mod requests;
+mod suspects;
 
 pub(crate) use anchor::{Anchor, Joins};
 pub use config::{Announced, ChallengeConfig};
 pub(crate) use reads::CleanReads;
-pub(crate) use requests::{clean_read, is_below_sessions, put_anchor};
+pub(crate) use requests::{
+    answer, challenge, challenge_key, challenges_of, clean_read, condemn, delete_by_absence,
+    is_below_sessions, is_challenge_by, lead_of, put_anchor,
+};
+pub(crate) use suspects::{Progress, Suspect, Suspects, Target};
 
 use std::sync::Arc;
 
-/// What a session needs to be challenged: its anchor, and its clean reads.
+use crate::ids::{SlotId, WatchId};
+
+/// The slot of the watch of the session's own challenges. No handle has that number.
+pub(crate) const CHALLENGED: SlotId = u64::MAX - 1;
+
+/// The state of a session's challenges: what it needs to be challenged, and the sessions that it suspects.
 #[derive(Debug)]
 pub(crate) struct Challenges {
     config: Option<ChallengeConfig>,
     pub(crate) anchor: Anchor,
     pub(crate) reads: CleanReads,
+    pub(crate) suspects: Suspects,
+    withdrawal: Withdrawal,
 }
 
 impl Challenges {
@@ -33,6 +51,8 @@ impl Challenges {
         Self {
             anchor: Anchor::new(config.is_some()),
             reads: CleanReads::default(),
+            suspects: Suspects::default(),
+            withdrawal: Withdrawal::None,
             config,
         }
     }
@@ -50,9 +70,41 @@ impl Challenges {
         }
     }
 
-    /// Forgets everything that went with the lease.
-    pub(crate) fn lease_lost(&mut self) {
-        self.anchor.lease_lost(self.config.is_some());
-        self.reads.clear();
+    /// Begins to withdraw the anchor. It stays while a key of the session announces it: without the anchor, others
+    /// would delete that key.
+    pub(crate) fn withdraw(&mut self) {
+        if self.config.is_some() && self.withdrawal == Withdrawal::None {
+            self.withdrawal = Withdrawal::Begun;
+        }
     }
+
+    /// Returns true if the session must give up its lease to withdraw its anchor.
+    pub(crate) fn is_withdrawing(&self) -> bool {
+        self.withdrawal == Withdrawal::Begun
+    }
+
+    /// Returns true if the session is challenged and leads by clean reads, under the present lease or the next one.
+    pub(crate) fn are_allowed(&self) -> bool {
+        self.config.is_some() && self.withdrawal != Withdrawal::Done
+    }
+
+    /// Forgets everything that went with the lease. Returns a watch to be closed.
+    pub(crate) fn lease_lost(&mut self) -> Option<WatchId> {
+        if self.is_withdrawing() {
+            self.withdrawal = Withdrawal::Done;
+        }
+        self.anchor.lease_lost(self.are_allowed());
+        self.suspects.lease_lost();
+        self.reads.clear()
+    }
+}
+
+/// The withdrawal of a session that no longer allows challenges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Withdrawal {
+    None,
+    /// The session begins no term, and gives up its lease when its terms are over.
+    Begun,
+    /// The session leads by its lease alone.
+    Done,
 }

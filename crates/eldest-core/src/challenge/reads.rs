@@ -1,15 +1,15 @@
-//! Decides when clean reads are sent, and remembers when each was sent.
+//! Decides when clean reads are sent, remembers when each was sent, and answers challenges.
 //!
 //! A clean read lets the session lead from the time before it was sent. So several may be in flight, and their answers
-//! may arrive in any order.
+//! may arrive in any order. An answer deletes all challenges while the anchor exists, so its success is a clean read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ids::RequestId;
+use crate::ids::{RequestId, WatchId};
 use crate::time::Time;
 
-/// The clean reads of a session.
+/// The clean reads of a session, and its answers to challenges.
 #[derive(Debug, Default)]
 pub(crate) struct CleanReads {
     /// The requests in flight, with the time before each was sent.
@@ -18,6 +18,12 @@ pub(crate) struct CleanReads {
     due: Option<Time>,
     /// The time at which the last read was sent.
     last: Option<Time>,
+    /// The newest revision at which a challenge may stand that no answer has deleted.
+    challenged_at: Option<i64>,
+    /// The last answer to challenges.
+    answer: Option<RequestId>,
+    /// The watch of the session's challenges.
+    watch: Option<WatchId>,
 }
 
 impl CleanReads {
@@ -44,6 +50,18 @@ impl CleanReads {
         self.in_flight.insert(request, now);
     }
 
+    /// Records that an answer to challenges was sent.
+    pub(crate) fn answer_sent(&mut self, now: Time, request: RequestId) {
+        self.answer = Some(request);
+        self.in_flight.insert(request, now);
+    }
+
+    /// Returns true if an answer to challenges was sent less than an interval ago, and is in flight.
+    pub(crate) fn is_answering(&self, now: Time, interval: Duration) -> bool {
+        let answer = self.answer.and_then(|request| self.in_flight.get(&request));
+        answer.is_some_and(|sent| now < sent.after(interval))
+    }
+
     /// Takes the time before the request was sent, if it was sent under the present lease.
     pub(crate) fn answered(&mut self, request: RequestId) -> Option<Time> {
         self.in_flight.remove(&request)
@@ -54,8 +72,33 @@ impl CleanReads {
         self.in_flight.is_empty()
     }
 
-    /// Forgets all requests, because the lease and the anchor are gone.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    /// Records that a challenge may stand at that revision.
+    pub(crate) fn challenged(&mut self, revision: i64) {
+        self.challenged_at = self.challenged_at.max(Some(revision));
+    }
+
+    /// Records that no challenge stands at that revision.
+    pub(crate) fn unchallenged(&mut self, revision: i64) {
+        self.challenged_at.take_if(|at| *at <= revision);
+    }
+
+    /// Returns true if a challenge may stand that no answer has deleted.
+    pub(crate) fn is_challenged(&self) -> bool {
+        self.challenged_at.is_some()
+    }
+
+    /// Returns the watch of the session's challenges.
+    pub(crate) fn watch(&self) -> Option<WatchId> {
+        self.watch
+    }
+
+    /// Records that the watch was opened, or that it is gone.
+    pub(crate) fn set_watch(&mut self, watch: Option<WatchId>) {
+        self.watch = watch;
+    }
+
+    /// Forgets all requests, because the lease and the anchor are gone. Returns the watch, to be closed.
+    pub(super) fn clear(&mut self) -> Option<WatchId> {
+        std::mem::take(self).watch
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Announced;
+use super::suspects::Target;
 use crate::action::Ask;
 use crate::txn::{Op, Txn, When};
 
@@ -17,8 +18,26 @@ pub(crate) fn is_below_sessions(key: &[u8]) -> bool {
 }
 
 /// Returns the prefix of the challenges of an anchor.
-fn challenges_of(anchor: &[u8]) -> Arc<[u8]> {
+pub(crate) fn challenges_of(anchor: &[u8]) -> Arc<[u8]> {
     [anchor, b"/challenges/"].concat().into()
+}
+
+/// Returns the challenge of an anchor by the session of that lease.
+pub(crate) fn challenge_key(anchor: &[u8], lease: i64) -> Arc<[u8]> {
+    let name = format!("{lease:x}");
+    [&*challenges_of(anchor), name.as_bytes()].concat().into()
+}
+
+/// Returns true if the key is a challenge by the session of that lease.
+pub(crate) fn is_challenge_by(key: &[u8], lease: i64) -> bool {
+    is_below_sessions(key) && key.ends_with(format!("/challenges/{lease:x}").as_bytes())
+}
+
+/// Returns how long a clean read lets a session lead, from its anchor's value.
+pub(crate) fn lead_of(anchor: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(anchor).ok()?;
+    let micros = text.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_micros(micros))
 }
 
 /// Puts the anchor, unless it exists: then an earlier put, whose answer was lost, is read. No candidate has announced
@@ -53,4 +72,81 @@ pub(crate) fn clean_read(own: &Announced) -> Ask {
         ],
         otherwise: Vec::new(),
     })
+}
+
+/// Deletes all challenges of the session, if its anchor exists. The success is a clean read: no number of challengers
+/// keeps a session that answers from leading.
+pub(crate) fn answer(own: &Announced) -> Ask {
+    Ask::Transact(Txn {
+        when: vec![exists(own)],
+        then: vec![Op::DeleteBelow(challenges_of(&own.anchor))],
+        otherwise: Vec::new(),
+    })
+}
+
+/// Puts a challenge, unless it stands. Its modification revision and the anchor are read by either branch.
+pub(crate) fn challenge(target: &Target, lease: i64) -> Ask {
+    let challenge = challenge_key(&target.announced.anchor, lease);
+    let anchor = Arc::clone(&target.announced.anchor);
+    let put = Op::Put {
+        key: Arc::clone(&challenge),
+        value: Arc::default(),
+        lease,
+    };
+    Ask::Transact(Txn {
+        when: vec![
+            exists(&target.announced),
+            When::Created(Arc::clone(&target.key), target.create_revision),
+            When::Created(Arc::clone(&challenge), 0),
+        ],
+        then: vec![put, Op::Read(anchor)],
+        otherwise: read_all(target, challenge),
+    })
+}
+
+/// Deletes the anchor, the suspect's key and the challenge, if the challenge was never answered: an answer deletes it,
+/// and a later one is written at another revision.
+pub(crate) fn condemn(target: &Target, lease: i64, written: i64) -> Ask {
+    let challenge = challenge_key(&target.announced.anchor, lease);
+    Ask::Transact(Txn {
+        when: vec![
+            When::Written(Arc::clone(&challenge), written),
+            exists(&target.announced),
+            When::Created(Arc::clone(&target.key), target.create_revision),
+        ],
+        then: vec![
+            Op::Delete(Arc::clone(&target.announced.anchor)),
+            Op::Delete(Arc::clone(&target.key)),
+            Op::Delete(Arc::clone(&challenge)),
+        ],
+        otherwise: read_all(target, challenge),
+    })
+}
+
+/// Deletes a key of a session that was condemned: its anchor is gone, or put again at another revision.
+pub(crate) fn delete_by_absence(target: &Target) -> Ask {
+    let Announced {
+        anchor,
+        create_revision,
+    } = &target.announced;
+    Ask::Transact(Txn {
+        when: vec![
+            When::NotCreated(Arc::clone(anchor), *create_revision),
+            When::Created(Arc::clone(&target.key), target.create_revision),
+        ],
+        then: vec![Op::Delete(Arc::clone(&target.key))],
+        otherwise: vec![Op::Read(Arc::clone(anchor))],
+    })
+}
+
+fn exists(announced: &Announced) -> When {
+    When::Created(Arc::clone(&announced.anchor), announced.create_revision)
+}
+
+fn read_all(target: &Target, challenge: Arc<[u8]>) -> Vec<Op> {
+    vec![
+        Op::Read(challenge),
+        Op::Read(Arc::clone(&target.announced.anchor)),
+        Op::Read(Arc::clone(&target.key)),
+    ]
 }

@@ -30,6 +30,13 @@ impl Trust {
         cutoff.after((self.margin / 2).min(MOST_LATE))
     }
 
+    /// Returns how long another session waits until a deadline of that length has passed, whenever it began before and
+    /// however the clocks drift.
+    pub(crate) fn outlasts(self, length: Duration) -> Duration {
+        let drift = length.mul_f64(f64::from(self.drift_ppm) / 1e6);
+        length.saturating_add(drift).saturating_add(self.margin)
+    }
+
     /// Returns the time until which a lease may be trusted after a renewal sent at `sent`.
     pub fn deadline(self, sent: Time, ttl: Duration) -> Time {
         let drift = ttl.mul_f64(f64::from(self.drift_ppm) / 1e6);

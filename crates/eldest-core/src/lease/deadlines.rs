@@ -140,6 +140,11 @@ impl Deadlines {
         self.lead.as_mut().is_some_and(Deadline::end)
     }
 
+    /// Makes the session lead by its lease alone from now on.
+    pub(super) fn lead_by_lease(&mut self) {
+        self.lead = None;
+    }
+
     /// Trusts the lease until `deadline`, if more than the grace period is left.
     pub(super) fn trust(&mut self, now: Time, deadline: Time) -> Option<Extended> {
         self.lease.extend(now, deadline)

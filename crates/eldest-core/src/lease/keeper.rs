@@ -140,6 +140,11 @@ impl LeaseKeeper {
         }
     }
 
+    /// Makes the session lead by its lease alone from now on.
+    pub(crate) fn lead_by_lease(&mut self) {
+        self.deadlines.lead_by_lease();
+    }
+
     /// Returns true if the time for which clean reads let the session lead is over.
     pub(crate) fn is_lead_over(&self, now: Time) -> bool {
         self.deadlines.is_lead_over(now)

@@ -55,6 +55,8 @@ pub struct PredecessorView {
     discarded: Vec<WatchId>,
     /// Keys that are older than ours and exclude it. Keys of one transaction share a create revision.
     older: BTreeSet<(i64, Arc<[u8]>)>,
+    /// The two youngest of the older keys at the last read.
+    nearest: Vec<Entry>,
     /// The eldest key, if it has no lease.
     blocker: Option<Arc<[u8]>>,
     known_at: i64,
@@ -77,6 +79,7 @@ impl PredecessorView {
             read: None,
             discarded: Vec::new(),
             older: BTreeSet::new(),
+            nearest: Vec::new(),
             blocker: None,
             known_at: 0,
             gone_at: 0,
@@ -169,8 +172,15 @@ impl PredecessorView {
             .filter(|entry| entry.lease == 0)
             .map(|entry| Arc::clone(&entry.key));
         self.older = older
+            .clone()
             .map(|entry| (entry.create_revision, Arc::clone(&entry.key)))
             .collect();
+        let youngest: Vec<_> = self.older.iter().rev().take(2).collect();
+        let is_near = |entry: &&Entry| {
+            let mut youngest = youngest.iter();
+            youngest.any(|(created, key)| (*created, key) == (entry.create_revision, &entry.key))
+        };
+        self.nearest = older.filter(is_near).cloned().collect();
         self.stale = false;
         self.early = false;
         self.follow();
@@ -271,6 +281,15 @@ impl PredecessorView {
         let watcher = self.predecessor.as_ref().and_then(|p| p.watcher);
         let created = watcher.and_then(|watcher| watcher.created);
         self.stale |= created.is_some_and(|created| created > self.known_at);
+    }
+
+    /// Returns the keys right ahead that were there at the last read, and are not known to be gone.
+    pub(super) fn ahead(&self) -> impl Iterator<Item = &Entry> {
+        let nearest = self.nearest.iter();
+        nearest.filter(|entry| {
+            let age = (entry.create_revision, Arc::clone(&entry.key));
+            self.older.contains(&age)
+        })
     }
 
     /// Returns a key without a lease at the head of the queue, at the last read.

@@ -45,6 +45,15 @@ impl View {
         }
     }
 
+    /// Returns the keys of a lease that the view shows; a view of the predecessor shows those right ahead.
+    pub(crate) fn of_lease(&self, lease: i64) -> Vec<&Entry> {
+        let of_lease = |entry: &&Entry| entry.lease == lease;
+        match self {
+            View::Prefix(view) => view.roster().in_order().filter(of_lease).collect(),
+            View::Predecessor(view) => view.ahead().filter(of_lease).collect(),
+        }
+    }
+
     /// Returns every watch of the view.
     pub fn watchers(&self) -> Vec<WatchId> {
         match self {

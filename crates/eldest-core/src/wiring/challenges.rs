@@ -1,4 +1,4 @@
-//! Puts the session's anchor, and reads cleanly while the session leads or may lead next.
+//! Puts the session's anchor, reads cleanly while the session leads or may lead next, and answers challenges.
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use super::hall::Hall;
 use super::lease::Tenure;
 use super::slots::{Rooms, Slot};
 use crate::action::{Action, Answer, Class, RequestError, RequestId};
-use crate::candidate::{End, is_near_lead};
-use crate::challenge::{clean_read, put_anchor};
-use crate::purpose::Purpose;
+use crate::candidate::{Candidacy, End, is_near_lead};
+use crate::challenge::{CHALLENGED, answer, challenges_of, clean_read, put_anchor};
+use crate::kv::Change;
+use crate::purpose::{Concern, Purpose};
 use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
@@ -39,13 +40,27 @@ impl Tenure<'_> {
         self.rooms.out.act(Action::LeadNoLonger);
     }
 
-    /// Applies the answer to the put of the anchor.
-    pub(super) fn anchor_answered(
+    /// Applies the answer to a request about challenges.
+    pub(super) fn challenges_concerned(
         &mut self,
+        concern: Concern,
         request: RequestId,
-        anchor: Arc<[u8]>,
         answer: Answer,
     ) {
+        match concern {
+            Concern::Anchor { anchor } => self.anchor_answered(request, anchor, answer),
+            Concern::CleanRead => self.read_cleanly(request, answer),
+            Concern::Answer => self.challenges_answered(request, answer),
+            Concern::Suspect { suspect } => self.suspect_answered(suspect, request, answer),
+            Concern::Absence { suspect, key } => {
+                self.hall().deleted_by_absence(suspect, &key, answer);
+            }
+            Concern::Revoke => {}
+        }
+    }
+
+    /// Applies the answer to the put of the anchor.
+    fn anchor_answered(&mut self, request: RequestId, anchor: Arc<[u8]>, answer: Answer) {
         if !self.rooms.challenges.anchor.awaits(request) {
             return;
         }
@@ -63,6 +78,7 @@ impl Tenure<'_> {
                     }
                 };
                 self.rooms.challenges.anchor.put(anchor, created);
+                self.hall().watch_challenges();
                 for slot in self.slots.ids() {
                     self.hall().review_candidate(slot);
                 }
@@ -96,8 +112,8 @@ impl Tenure<'_> {
         }
     }
 
-    /// Applies the answer to a clean read.
-    pub(super) fn read_cleanly(&mut self, request: RequestId, answer: Answer) {
+    /// Applies the result of a clean read, or of an answer to challenges.
+    fn read_cleanly(&mut self, request: RequestId, answer: Answer) {
         let Some(sent) = self.rooms.challenges.reads.answered(request) else {
             return;
         };
@@ -108,6 +124,7 @@ impl Tenure<'_> {
                 let anchor = anchor.map(|own| Arc::clone(&own.anchor));
                 let out = &mut self.rooms.out;
                 out.note_failure("read anchor", &anchor.unwrap_or_default(), error);
+                self.hall().read_again();
             }
             _ => {}
         }
@@ -116,7 +133,8 @@ impl Tenure<'_> {
     /// Lets the session lead by a read that shows its anchor and no challenge. A session whose anchor is gone gives up
     /// its lease.
     fn judge_read(&mut self, sent: Time, result: &Transacted) {
-        let Some(own) = self.rooms.challenges.anchor.known() else {
+        let challenges = &mut self.rooms.challenges;
+        let Some(own) = challenges.anchor.known() else {
             return;
         };
         let anchor = result.entry(0);
@@ -124,8 +142,51 @@ impl Tenure<'_> {
             self.lose_lease(LostReason::LeaseLost);
             return;
         }
+        let revision = result.header.revision;
         if result.found.get(1).is_some_and(Vec::is_empty) {
+            challenges.reads.unchallenged(revision);
             self.lead_since(sent);
+        } else {
+            challenges.reads.challenged(revision);
+            self.hall().answer_challenges();
+        }
+    }
+
+    /// Applies the result of an answer to challenges. While the anchor exists, its success is a clean read.
+    fn challenges_answered(&mut self, request: RequestId, answer: Answer) {
+        let Answer::Transacted(result) = answer else {
+            self.read_cleanly(request, answer);
+            return;
+        };
+        let Some(sent) = self.rooms.challenges.reads.answered(request) else {
+            return;
+        };
+        if !result.held {
+            self.lose_lease(LostReason::LeaseLost);
+            return;
+        }
+        let reads = &mut self.rooms.challenges.reads;
+        reads.unchallenged(result.header.revision);
+        if reads.is_challenged() {
+            self.hall().answer_challenges();
+        }
+        self.lead_since(sent);
+    }
+
+    /// Gives up the lease of a session that no longer allows challenges, once none of its terms is left.
+    pub(super) fn withdraw_if_done(&mut self) {
+        if !self.rooms.challenges.is_withdrawing() {
+            return;
+        }
+        let acts = |c: &Candidacy| c.is_leading() || c.ending().is_some_and(|(_, stands)| stands);
+        if self.slots.candidates().any(|(_, c)| acts(c)) {
+            return;
+        }
+        self.rooms.lease.lead_by_lease();
+        if self.rooms.lease.lease().is_some() {
+            self.lose_lease(LostReason::LeaseLost);
+        } else {
+            self.rooms.challenges.lease_lost();
         }
     }
 
@@ -137,7 +198,7 @@ impl Tenure<'_> {
             out,
             ..
         } = &mut *self.rooms;
-        let Some(config) = challenges.config() else {
+        let Some(config) = challenges.config().filter(|_| !challenges.is_withdrawing()) else {
             return;
         };
         let before = lease.leads_until();
@@ -170,31 +231,92 @@ impl Hall<'_> {
             Some(_) => {
                 let at = (&*config.sessions, lease);
                 let (anchor, ask) = put_anchor(at, config.lead, &config.address);
-                let request = out.ask(Purpose::Anchor { anchor }, ask);
+                let request = out.ask(Purpose::Challenges(Concern::Anchor { anchor }), ask);
                 challenges.anchor.sent(request);
             }
             None => {}
         }
     }
 
-    /// Sends the clean read that is due, if a candidate leads or may lead next; the following one is due an interval
-    /// later.
+    /// Sends the clean read that is due, if a candidate leads or may lead next, or if the session may be challenged; the
+    /// following one is due an interval later.
     pub(super) fn clean_read_due(&mut self) {
         let near = |slot: &Slot| slot.candidate().is_some_and(is_near_lead);
         let Rooms {
             challenges, out, ..
         } = &mut *self.rooms;
-        if !challenges.reads.take_due(self.now) || !self.slots.values().any(near) {
+        if !challenges.reads.take_due(self.now)
+            || !(challenges.reads.is_challenged() || self.slots.values().any(near))
+        {
             return;
         }
+        let Some(own) = challenges.anchor.known() else {
+            return;
+        };
+        let request = out.ask(Purpose::Challenges(Concern::CleanRead), clean_read(own));
+        challenges.reads.sent(self.now, request);
+        self.read_again();
+    }
+
+    /// Makes another clean read due, an interval after the last one.
+    fn read_again(&mut self) {
+        let Rooms {
+            challenges, out, ..
+        } = &mut *self.rooms;
+        if let Some(config) = challenges.config() {
+            let interval = config.interval;
+            if let Some(at) = challenges.reads.want(self.now, interval, false) {
+                out.set_timer(at, Timer::CleanRead);
+            }
+        }
+    }
+
+    /// Deletes all challenges of the session, unless such a request was sent a moment ago.
+    fn answer_challenges(&mut self) {
+        let Rooms {
+            challenges, out, ..
+        } = &mut *self.rooms;
         let (Some(config), Some(own)) = (challenges.config(), challenges.anchor.known()) else {
             return;
         };
-        let interval = config.interval;
-        let request = out.ask(Purpose::CleanRead, clean_read(own));
-        challenges.reads.sent(self.now, request);
-        if let Some(at) = challenges.reads.want(self.now, interval, false) {
-            out.set_timer(at, Timer::CleanRead);
+        if !challenges.reads.is_answering(self.now, config.interval) {
+            let request = out.ask(Purpose::Challenges(Concern::Answer), answer(own));
+            challenges.reads.answer_sent(self.now, request);
+        }
+    }
+
+    /// Watches the session's challenges, unless it does already or the stream is down. A session that leads would find
+    /// them by its reads; one that waits reads nothing.
+    pub(super) fn watch_challenges(&mut self) {
+        let Rooms {
+            challenges,
+            watches,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let Some(own) = challenges.anchor.known() else {
+            return;
+        };
+        if challenges.reads.watch().is_none() {
+            let below = challenges_of(&own.anchor);
+            let watch = watches.open(CHALLENGED, below, true, out);
+            challenges.reads.set_watch(watch.map(|watch| watch.id));
+        }
+    }
+
+    /// Records that the watch of the session's challenges exists since `revision`. Earlier challenges are read.
+    pub(super) fn challenges_watched(&mut self, revision: i64) {
+        self.rooms.challenges.reads.challenged(revision);
+        self.read_again();
+    }
+
+    /// Answers the challenges that the watch shows.
+    pub(super) fn challenges_changed(&mut self, changes: &[Change]) {
+        let puts = changes.iter().filter(|c| matches!(c, Change::Put(_)));
+        if let Some(revision) = puts.map(Change::revision).max() {
+            self.rooms.challenges.reads.challenged(revision);
+            self.answer_challenges();
+            self.read_again();
         }
     }
 }

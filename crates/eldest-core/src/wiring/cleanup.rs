@@ -123,7 +123,8 @@ impl Hall<'_> {
         }
         for key in keys {
             // Keys that users bind to the lease have other names.
-            if !is_named_by_us(&key, lease) || owned.contains(&key) {
+            let is_ours = is_named_by_us(&key, lease) || self.is_stray_challenge(&key, lease);
+            if !is_ours || owned.contains(&key) {
                 continue;
             }
             if self.rooms.removals.contains(&key) {

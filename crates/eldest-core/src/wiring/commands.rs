@@ -186,6 +186,7 @@ impl Core {
 
     /// Revokes the lease of a closing session when every term has ended, and then closes the session.
     pub(super) fn close_if_done(&mut self, now: Time) {
+        self.tenure(now).withdraw_if_done();
         if !self.rooms.closing {
             return;
         }
@@ -243,12 +244,6 @@ impl Core {
         if self.rooms.lease.trusted().is_some() {
             self.tenure(now).distrust();
         }
-    }
-
-    /// Records that the watchdog, or a check past the deadline, saw the end of the time for which clean reads let the
-    /// session lead.
-    pub fn lead_no_longer(&mut self, now: Time) {
-        self.tenure(now).lead_no_longer();
     }
 
     /// Handles a lease that is gone or abandoned, and the loss of its keys.

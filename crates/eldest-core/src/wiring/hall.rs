@@ -51,6 +51,7 @@ impl Hall<'_> {
         if let Some(mut seat) = self.seat(slot) {
             seat.review_place();
             self.holdings(slot).rebalance_soon();
+            self.review_suspects(slot);
         }
     }
 

@@ -171,7 +171,9 @@ impl Tenure<'_> {
             self.rooms.out.act(Action::Distrust);
         }
         self.lead_no_longer();
-        self.rooms.challenges.lease_lost();
+        if let Some(watch) = self.rooms.challenges.lease_lost() {
+            self.rooms.watches.close(watch, &mut self.rooms.out);
+        }
         let waiting = self
             .rooms
             .removals
@@ -332,7 +334,7 @@ impl Tenure<'_> {
     }
 
     /// Ends everything that depends on the lease if etcd reports that the lease is gone.
-    fn end_if_gone(&mut self) {
+    pub(super) fn end_if_gone(&mut self) {
         if self.rooms.lease.is_gone() {
             self.lose_lease(LostReason::LeaseLost);
         }

@@ -24,12 +24,14 @@ mod hall;
 mod holdings;
 mod lease;
 mod slots;
+mod suspicions;
 mod view_sync;
 mod watch;
 
 use self::hall::Hall;
 use self::lease::Tenure;
 use self::slots::{Rooms, Slot, Slots};
+pub use self::suspicions::Challenging;
 use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
 use crate::cleanup::Revocations;
@@ -87,6 +89,7 @@ impl Core {
                 Timer::Grant | Timer::Renewal => self.tenure(now).keep_lease(),
                 Timer::Anchor => self.hall(now).put_anchor(),
                 Timer::CleanRead => self.hall(now).clean_read_due(),
+                Timer::Suspect(suspect) => self.hall(now).suspect_due(suspect),
                 Timer::Probe => self.hall(now).probe(),
                 Timer::Watches => self.hall(now).open_watches(),
                 Timer::Rewatch(slot) => self.hall(now).rewatch(slot),
@@ -151,7 +154,11 @@ impl Core {
     /// Returns every watch with its slot, and `true` if the slot is in use.
     pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId, bool)> {
         let watches = self.rooms.watches.iter();
-        watches.map(|(watch, slot)| (watch, slot, self.slots.contains_key(&slot)))
+        let challenged = self.rooms.challenges.reads.watch();
+        watches.map(move |(watch, slot)| {
+            let is_in_use = self.slots.contains_key(&slot) || challenged == Some(watch);
+            (watch, slot, is_in_use)
+        })
     }
 
     /// Returns `true` if the session closes, or is closed.
@@ -162,6 +169,11 @@ impl Core {
     /// Records that etcd answered.
     pub fn connected(&mut self) {
         self.rooms.lease.connected(&mut self.rooms.out);
+    }
+
+    /// Takes an input of challenges.
+    pub fn challenges(&mut self, now: Time) -> Challenging<'_> {
+        Challenging::new(self, now)
     }
 
     // ---- answers
@@ -221,10 +233,10 @@ impl Core {
                     .answered(now, lease, answer, &mut self.rooms.out);
             }
             Purpose::Sweep { lease } => self.hall(now).swept(lease, answer),
-            Purpose::Anchor { anchor } => {
-                self.tenure(now).anchor_answered(request, anchor, answer);
+            Purpose::Challenges(concern) => {
+                self.tenure(now)
+                    .challenges_concerned(concern, request, answer);
             }
-            Purpose::CleanRead => self.tenure(now).read_cleanly(request, answer),
         }
         self.close_if_done(now);
         self.tenure(now).check_idle(request);

@@ -4,6 +4,7 @@ use super::asserted;
 use super::hall::Hall;
 use super::slots::Slot;
 use crate::action::{Action, Answer, Class, Listed, RequestError};
+use crate::challenge::CHALLENGED;
 use crate::evacuation::MARKS;
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Header};
@@ -21,6 +22,7 @@ impl Hall<'_> {
                     seat.watch();
                 }
             }
+            None if slot == CHALLENGED => self.watch_challenges(),
             None => {}
         }
     }
@@ -30,6 +32,7 @@ impl Hall<'_> {
         match self.slots.get_mut(&slot) {
             Some(Slot::Observer(o)) => o.unwatched(self.rooms.watches.as_of(), &mut self.rooms.out),
             Some(Slot::Candidate(c)) => c.view.unwatched(),
+            None if slot == CHALLENGED => self.rooms.challenges.reads.set_watch(None),
             None => {}
         }
     }
@@ -45,6 +48,7 @@ impl Hall<'_> {
                 c.view.created(watch, revision);
                 self.review_candidate(slot);
             }
+            None if slot == CHALLENGED => self.challenges_watched(revision),
             None => {}
         }
     }
@@ -72,6 +76,7 @@ impl Hall<'_> {
                 );
                 self.review_candidate(slot);
             }
+            None if slot == CHALLENGED => self.challenges_changed(&changes),
             None => {}
         }
     }

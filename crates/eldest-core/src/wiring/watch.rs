@@ -3,6 +3,7 @@
 use super::hall::Hall;
 use super::slots::{Rooms, Slot};
 use crate::action::{Action, Answer, Ask, Class, Note, RequestError};
+use crate::challenge::CHALLENGED;
 use crate::evacuation::MARKS;
 use crate::ids::{SlotId, WatchId};
 use crate::kv::{Change, Header};
@@ -45,7 +46,7 @@ impl Hall<'_> {
         self.watch_again_later(slot, watch, class);
         // etcd judges a watch by the token with which the stream was opened, and 3.4 calls an expired token "permission
         // denied". A read with the present token distinguishes the two cases.
-        if class == Class::Denied {
+        if class == Class::Denied && slot != CHALLENGED {
             let ask = Ask::Probe { key: prefix };
             self.rooms.out.ask(Purpose::Permission { slot }, ask);
         }
@@ -83,6 +84,8 @@ impl Hall<'_> {
         for slot in self.slots.ids() {
             self.slot_unwatched(slot);
         }
+        self.slot_unwatched(CHALLENGED);
+        self.restart_suspicions();
     }
 
     /// Opens the watches again, after the pause that followed a broken stream.
@@ -92,6 +95,7 @@ impl Hall<'_> {
                 self.watch_slot(slot);
                 self.want_read(slot);
             }
+            self.watch_slot(CHALLENGED);
         }
     }
 

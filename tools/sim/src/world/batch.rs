@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::store::{Store, Write, failed};
+use super::store::{Store, Write, failed, puts};
 use super::{Ev, Event, Fate, World};
 use eldest_core::action::{Answer, Ask, Class, Join, Joined};
 use eldest_core::batcher::{Asked, Batch};
@@ -27,6 +27,9 @@ impl Store {
     /// Applies all requests at one revision. The conditions are checked before anything is put; without the lease
     /// nothing is put.
     fn perform_together(&mut self, asks: &[Asked]) -> Vec<Answer> {
+        if self.full && asks.iter().any(|(_, ask)| puts(ask)) {
+            return asks.iter().map(|_| failed(Class::Backoff, false)).collect();
+        }
         let mut writes = Vec::new();
         let mut created = Vec::new();
         for (_, ask) in asks {

@@ -112,7 +112,7 @@ impl World {
     /// Checks that a node whose term is valid has sent a clean read not long ago.
     pub(super) fn check_clean(&mut self, node: usize) {
         let n = &self.nodes[node];
-        if n.settings.lead.is_zero() {
+        if n.settings.lead.is_zero() || n.doubts.withdrawn {
             return;
         }
         let lasts = |(_, sent): &(Arc<[u8]>, Time)| {

@@ -251,8 +251,9 @@ impl World {
             format!("etcd: restored to {} + {bump}", backup.revision)
         });
         self.restored = true;
-        let (term, now) = (self.store.term, self.now);
+        let (term, full, now) = (self.store.term, self.store.full, self.now);
         self.store = backup.clone();
+        self.store.full = full;
         self.store.term = term;
         self.store.revision += bump;
         self.store.headless = None;

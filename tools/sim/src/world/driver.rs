@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::batch::Sending;
+use super::suspecting::Challenged;
 use super::{Ev, Event, World, store};
 use crate::world::message::Message;
 use eldest_core::Core;
@@ -67,6 +68,7 @@ pub(crate) struct Happened {
     pub(crate) pages: u64,
     /// Tasks that came to share a lock.
     pub(crate) shared: u64,
+    pub(crate) challenged: Challenged,
 }
 
 impl std::ops::AddAssign for Happened {
@@ -81,6 +83,7 @@ impl std::ops::AddAssign for Happened {
         self.looks_failed += other.looks_failed;
         self.pages += other.pages;
         self.shared += other.shared;
+        self.challenged += other.challenged;
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod partitions;
 pub(crate) mod promise;
 pub(crate) mod settings;
 pub(crate) mod store;
+pub(crate) mod suspecting;
 pub(crate) mod tally;
 mod trace;
 
@@ -70,6 +71,13 @@ pub(crate) struct Rule {
     pub(crate) what: fn(&Ask) -> bool,
     pub(crate) fate: Fate,
     pub(crate) times: usize,
+}
+
+/// A node that is stopped for a while when it has sent its next request of one kind.
+pub(crate) struct Stop {
+    pub(crate) node: usize,
+    pub(crate) what: fn(&Ask) -> bool,
+    pub(crate) lasts: Duration,
 }
 
 /// An event that reaches a node.
@@ -238,6 +246,7 @@ pub(crate) struct World {
     pub(crate) recording: bool,
     pub(crate) asked: Vec<(Time, usize, Ask)>,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) stops: Vec<Stop>,
     /// Prefixes that nodes may not watch.
     pub(crate) forbidden: Vec<Forbidden>,
     pub(crate) elected: Vec<Elected>,
@@ -307,6 +316,7 @@ impl World {
             recording: false,
             asked: Vec::new(),
             rules: Vec::new(),
+            stops: Vec::new(),
             forbidden: Vec::new(),
             elected: Vec::new(),
             touched: BTreeSet::new(),

@@ -434,6 +434,7 @@ impl World {
         if back.is_none() || !in_time {
             self.time_out(node, request, stream, now, true);
         }
+        self.stop_at(node, &ask);
         if let Some(out) = out {
             let back = back.filter(|_| in_time);
             let arrive = Ev::Arrive {

@@ -16,6 +16,7 @@ use super::mutated::Memory;
 use super::observers::Look;
 use super::settings::Settings;
 use super::store::Key;
+use super::suspecting::Doubts;
 use super::tally::Tally;
 use crate::mutant::Mutant;
 use eldest_core::Core;
@@ -190,6 +191,7 @@ pub(crate) struct Node {
     pub(crate) lead: Option<Rc<Belief>>,
     /// The last clean read by the store's own state: the session's anchor, and the time of its sending.
     pub(crate) clean: Option<(Key, Time)>,
+    pub(crate) doubts: Doubts,
     /// All terms; in a world that does not record, only those whose work continues.
     pub(crate) terms: Vec<Term>,
     pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
@@ -277,6 +279,7 @@ impl Node {
             belief: None,
             lead: None,
             clean: None,
+            doubts: Doubts::default(),
             terms: Vec::new(),
             candidates: BTreeMap::new(),
             stood: BTreeMap::new(),
@@ -453,7 +456,8 @@ impl Node {
         };
         let belief = Rc::clone(self.belief.as_ref()?);
         let lead = self.lead.clone();
-        if lead.is_none() && !self.settings.lead.is_zero() {
+        let reads = !self.settings.lead.is_zero() && !self.doubts.withdrawn;
+        if lead.is_none() && reads {
             return None;
         }
         self.terms.push(Term {

@@ -77,7 +77,7 @@ impl Node {
             Action::Lead { deadline, fresh } => {
                 let stands = self.lead(*deadline, *fresh);
                 if !stands {
-                    self.core.lead_no_longer(now);
+                    self.core.challenges(now).lead_no_longer();
                 }
             }
             Action::LeadNoLonger => {

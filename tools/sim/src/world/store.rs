@@ -39,6 +39,8 @@ pub(crate) struct Store {
     pub(crate) headless: Option<Time>,
     /// The maximum number of operations in one transaction.
     pub(crate) most_operations: usize,
+    /// True if etcd has no space: nothing is put or granted.
+    pub(crate) full: bool,
 }
 
 /// The default of etcd's `--max-txn-ops`.
@@ -76,6 +78,15 @@ fn operations(ask: &Ask) -> usize {
     }
 }
 
+/// Returns true if etcd refuses the request for want of space, whichever branch of a transaction it would take.
+pub(super) fn puts(ask: &Ask) -> bool {
+    match ask {
+        Ask::Grant { .. } | Ask::Join(_) | Ask::Take { .. } | Ask::Proclaim { .. } => true,
+        Ask::Transact(txn) => txn.then.iter().any(|op| matches!(op, Op::Put { .. })),
+        _ => false,
+    }
+}
+
 pub(crate) fn exists() -> Answer {
     Answer::Failed(RequestError::new(Class::Retry, EXISTS, "").unsent())
 }
@@ -96,6 +107,7 @@ impl Store {
             history: VecDeque::new(),
             headless: None,
             most_operations: MOST_OPERATIONS,
+            full: false,
         }
     }
 
@@ -278,6 +290,9 @@ impl Store {
     pub(crate) fn perform(&mut self, now: Time, ask: &Ask, lease: Option<i64>) -> Answer {
         if operations(ask) > self.most_operations {
             return failed(Class::Invalid, false);
+        }
+        if self.full && puts(ask) {
+            return failed(Class::Backoff, false);
         }
         match ask {
             Ask::Grant { ttl } => self.grant(now, lease.unwrap_or_default(), *ttl),

@@ -1,5 +1,8 @@
 //! Tests sessions that allow challenges, each rule in one story.
 
+mod absence;
+mod answering;
+mod condemning;
 mod reading;
 
 use std::time::Duration;
@@ -8,28 +11,37 @@ use super::asks::*;
 use super::{E, SLOW, TTL};
 use crate::world::World;
 use crate::world::settings::Settings;
+use crate::world::suspecting::Step;
 use eldest_core::action::Ask;
 use eldest_core::time::Time;
-use eldest_core::txn::{Op, Txn};
 
 /// How long a clean read lets these sessions lead.
 const LEAD: Duration = Duration::from_millis(1500);
 
 const SETTINGS: Settings = Settings { lead: LEAD, ..SLOW };
 
-fn ops(ask: &Ask) -> &[Op] {
-    match ask {
-        Ask::Transact(Txn { then, .. }) => then,
-        _ => &[],
-    }
-}
-
 fn puts_anchor(ask: &Ask) -> bool {
-    matches!(ops(ask), [Op::Put { .. }])
+    Step::of(ask) == Some(Step::Anchor)
 }
 
 fn reads_cleanly(ask: &Ask) -> bool {
-    matches!(ops(ask), [Op::Read(_), Op::ReadBelow(_)])
+    Step::of(ask) == Some(Step::Read)
+}
+
+fn answers(ask: &Ask) -> bool {
+    Step::of(ask) == Some(Step::Answer)
+}
+
+fn challenges(ask: &Ask) -> bool {
+    Step::of(ask) == Some(Step::Challenge)
+}
+
+fn condemns(ask: &Ask) -> bool {
+    Step::of(ask) == Some(Step::Condemn)
+}
+
+fn deletes_by_absence(ask: &Ask) -> bool {
+    Step::of(ask) == Some(Step::Absence)
 }
 
 /// Makes a world in which all nodes have joined in their order, and the first leads.
@@ -54,4 +66,33 @@ fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
     let of_node = w.asked.iter().rev().filter(|(_, n, _)| *n == node);
     let (at, ..) = of_node.into_iter().find(|(.., ask)| what(ask)).unwrap();
     w.nodes[node].local(*at)
+}
+
+/// How long a challenger counts before it condemns a suspect.
+fn wait() -> Duration {
+    LEAD.mul_f64(1.001) + LEAD / 20
+}
+
+fn suspect(w: &mut World, node: usize, of: usize) {
+    let lease = w.nodes[of].lease().unwrap();
+    w.give(node, |m, now| m.challenges(now).suspect(lease));
+}
+
+fn trust_again(w: &mut World, node: usize, of: usize) {
+    let lease = w.nodes[of].lease().unwrap();
+    w.give(node, |m, now| m.challenges(now).trust_again(lease));
+}
+
+/// Returns how many challenges stand.
+fn standing(w: &World) -> usize {
+    let is_challenge = |key: &[u8]| String::from_utf8_lossy(key).contains("/challenges/");
+    w.store.keys.keys().filter(|key| is_challenge(key)).count()
+}
+
+/// Runs until the node has just received a clean read.
+fn until_read(w: &mut World, node: usize) {
+    let before = w.nodes[node].core.deadlines().leads_until();
+    w.until("a clean read", LEAD, |w| {
+        w.nodes[node].core.deadlines().leads_until() > before
+    });
 }

@@ -77,7 +77,8 @@ fn late_answer_to_an_earlier_read_shortens_nothing() {
 fn candidate_that_was_not_reading_reads_before_it_leads() {
     let mut w = seated(3);
     w.run(LEAD * 2);
-    assert_eq!(w.count(2, reads_cleanly), 1, "the read beside its join");
+    let reads = w.count(2, reads_cleanly);
+    assert_eq!(reads, 2, "beside its join, and when it is watched");
     assert!(w.count(1, reads_cleanly) > 5, "the next to lead reads");
     w.the_next(usize::MAX, 2, reads_cleanly, Fate::AnswerLost);
     w.leave(1, E);

@@ -1,0 +1,436 @@
+//! Challenges the sessions that this one suspects, condemns those that do not answer, and deletes the keys of those that
+//! are condemned.
+
+use std::sync::Arc;
+
+use super::Core;
+use super::hall::Hall;
+use super::lease::Tenure;
+use super::slots::Rooms;
+use crate::action::{Answer, Ask, Class, RequestError, RequestId};
+use crate::candidate::Candidacy;
+use crate::challenge::{
+    Announced, Progress, Suspect, Target, challenge, challenge_key, condemn, delete_by_absence,
+    is_challenge_by, lead_of,
+};
+use crate::ids::SlotId;
+use crate::kv::Entry;
+use crate::purpose::{Concern, Purpose};
+use crate::queue::excludes;
+use crate::time::Time;
+use crate::timers::Timer;
+use crate::txn::Transacted;
+
+/// The inputs of challenges, at one time.
+pub struct Challenging<'a> {
+    core: &'a mut Core,
+    now: Time,
+}
+
+impl Challenging<'_> {
+    pub(super) fn new(core: &mut Core, now: Time) -> Challenging<'_> {
+        Challenging { core, now }
+    }
+
+    /// Records that the watchdog, or a check past the deadline, saw the end of the time for which clean reads let the
+    /// session lead.
+    pub fn lead_no_longer(self) {
+        self.core.tenure(self.now).lead_no_longer();
+    }
+
+    /// Suspects the session of that lease to be silent. The suspicion may be wrong.
+    pub fn suspect(self, lease: i64) {
+        self.core.expire(self.now);
+        self.core.hall(self.now).suspect(lease);
+    }
+
+    /// Ends the suspicion of that session, and deletes the challenge.
+    pub fn trust_again(self, lease: i64) {
+        self.core.expire(self.now);
+        self.core.hall(self.now).end_suspicion(lease);
+        self.core.close_if_done(self.now);
+    }
+
+    /// Stops allowing challenges. The session's terms end. It then gives up its lease, because its keys announce the
+    /// anchor, and joins again under a lease by which alone it leads.
+    pub fn withdraw(self) {
+        self.core.expire(self.now);
+        self.core.rooms.challenges.withdraw();
+        if self.core.rooms.challenges.is_withdrawing() {
+            self.core.tenure(self.now).lead_no_longer();
+        }
+        self.core.close_if_done(self.now);
+    }
+}
+
+impl Tenure<'_> {
+    /// Applies the answer to a request about a suspect.
+    pub(super) fn suspect_answered(&mut self, suspect: i64, request: RequestId, answer: Answer) {
+        match answer {
+            Answer::Transacted(result) => self.hall().suspect_shown(suspect, request, &result),
+            Answer::Failed(error) => {
+                if error.class == Class::LeaseGone {
+                    self.rooms.lease.set_gone();
+                    self.end_if_gone();
+                }
+                self.hall().suspect_failed(suspect, request, error);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Hall<'_> {
+    fn of(&mut self, lease: i64) -> Option<&mut Suspect> {
+        self.rooms.challenges.suspects.get(lease)
+    }
+
+    fn suspect(&mut self, lease: i64) {
+        let makes = self.rooms.challenges.config().is_some();
+        if makes && self.rooms.challenges.suspects.add(lease) {
+            self.challenge(lease);
+        }
+    }
+
+    fn end_suspicion(&mut self, lease: i64) {
+        if let Some(mut suspect) = self.rooms.challenges.suspects.remove(lease) {
+            self.clear_challenge(suspect.take_target());
+        }
+    }
+
+    /// Deletes the challenge of a target, which was written at that revision or may have been put unknown.
+    fn clear_challenge(&mut self, target: Option<(Target, Option<i64>)>) {
+        if let Some(((target, written), lease)) = target.zip(self.rooms.lease.id()) {
+            let key = challenge_key(&target.announced.anchor, lease);
+            self.remove(&key, written, None);
+        }
+    }
+
+    /// Returns the key of the suspect for which that candidate of ours waits, if the view shows one that announces an
+    /// anchor of its own lease.
+    fn target_in(&self, slot: SlotId, suspect: i64) -> Option<Target> {
+        // The lease may have been granted to this session after it was suspected.
+        if self.rooms.lease.id() == Some(suspect) {
+            return None;
+        }
+        let announced = self.rooms.challenges.config()?.announced;
+        let candidate = self.slots.candidate(slot)?;
+        let name = format!("/{suspect:x}");
+        waits_for(candidate, suspect).into_iter().find_map(|entry| {
+            let announced = announced(&entry.value)?;
+            // An announcement that another client has copied names the lease of its author.
+            let is_own = announced.anchor.ends_with(name.as_bytes());
+            is_own.then(|| Target {
+                slot,
+                key: Arc::clone(&entry.key),
+                create_revision: entry.create_revision,
+                announced,
+            })
+        })
+    }
+
+    /// Sends the next challenge of that suspect, if it is time and a key of the suspect is known.
+    fn challenge(&mut self, suspect: i64) {
+        let mut known = self.of(suspect).and_then(|s| s.target.clone());
+        if known.is_none() {
+            let mut slots = self.slots.ids().into_iter();
+            known = slots.find_map(|slot| self.target_in(slot, suspect));
+        }
+        let now = self.now;
+        let Rooms {
+            challenges,
+            lease,
+            removals,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let (Some(suspected), Some(own), Some(target)) =
+            (challenges.suspects.get(suspect), lease.trusted_id(), known)
+        else {
+            return;
+        };
+        let Progress::Idle { not_before } = suspected.progress else {
+            return;
+        };
+        // A challenge of an earlier suspicion must be gone: a new one is put again.
+        let is_going = removals.contains(&challenge_key(&target.announced.anchor, own));
+        if now < not_before || is_going {
+            let at = not_before.max(now.after(RETRY));
+            out.set_timer(at, Timer::Suspect(suspect));
+            return;
+        }
+        let request = out.ask(
+            Purpose::Challenges(Concern::Suspect { suspect }),
+            challenge(&target, own),
+        );
+        suspected.target = Some(target);
+        suspected.progress = Progress::Challenging(request);
+    }
+
+    /// Handles a due time of a suspect: to challenge or to condemn it.
+    pub(super) fn suspect_due(&mut self, suspect: i64) {
+        let now = self.now;
+        let Some(suspected) = self.of(suspect) else {
+            return;
+        };
+        match suspected.progress {
+            Progress::Idle { .. } => self.challenge(suspect),
+            Progress::Counting { written, until } if now >= until => {
+                self.condemn(suspect, written);
+            }
+            Progress::Gone => self.delete_all_absent(suspect),
+            _ => {}
+        }
+    }
+
+    /// Condemns the suspect, if our candidate still waits for its key.
+    fn condemn(&mut self, suspect: i64, written: i64) {
+        let target = self.of(suspect).and_then(|s| s.target.clone());
+        let (Some(target), Some(own)) = (target, self.rooms.lease.id()) else {
+            return;
+        };
+        if self.target_in(target.slot, suspect).as_ref() != Some(&target) {
+            self.drop_target(suspect);
+            return;
+        }
+        let ask = condemn(&target, own, written);
+        let request = self
+            .rooms
+            .out
+            .ask(Purpose::Challenges(Concern::Suspect { suspect }), ask);
+        if let Some(suspected) = self.of(suspect) {
+            suspected.progress = Progress::Condemning { request, written };
+        }
+    }
+
+    /// Deletes the challenge of a key that has gone, and looks for another key of the suspect.
+    fn drop_target(&mut self, suspect: i64) {
+        let now = self.now;
+        let Some(suspected) = self.of(suspect) else {
+            return;
+        };
+        let target = suspected.take_target();
+        suspected.start_again(now);
+        self.clear_challenge(target);
+        self.challenge(suspect);
+    }
+
+    /// Applies what a challenge or a condemnation has done or read.
+    fn suspect_shown(&mut self, suspect: i64, request: RequestId, result: &Transacted) {
+        let (now, trust) = (self.now, self.rooms.challenges.config().map(|c| c.trust));
+        let (Some(suspected), Some(trust)) = (self.rooms.challenges.suspects.get(suspect), trust)
+        else {
+            return;
+        };
+        if !suspected.progress.awaits(request) {
+            return;
+        }
+        let was_condemned = matches!(suspected.progress, Progress::Condemning { .. });
+        suspected.failures = 0;
+        let Some(target) = suspected.target.clone() else {
+            return;
+        };
+        if was_condemned && result.held {
+            self.gone(suspect, true);
+            return;
+        }
+        // The challenge was put, or all three keys were read.
+        let anchor = result.entry(usize::from(!result.held));
+        let written = if result.held {
+            Some(result.header.revision)
+        } else {
+            result.entry(0).map(|challenge| challenge.mod_revision)
+        };
+        let stands = |key: Option<&Entry>| {
+            key.is_some_and(|key| key.create_revision == target.create_revision)
+        };
+        let anchor = anchor.filter(|a| a.create_revision == target.announced.create_revision);
+        let Some(anchor) = anchor else {
+            self.gone(suspect, false);
+            return;
+        };
+        let wait = lead_of(&anchor.value).map(|lead| trust.outlasts(lead));
+        let (Some(wait), true) = (wait, result.held || stands(result.entry(2))) else {
+            self.drop_target(suspect);
+            return;
+        };
+        match written {
+            Some(written) if !was_condemned => {
+                let until = now.after(wait);
+                suspected.progress = Progress::Counting { written, until };
+                self.rooms.out.set_timer(until, Timer::Suspect(suspect));
+            }
+            // The suspect has answered.
+            _ => {
+                let at = now.after(suspected.answered(wait));
+                suspected.start_again(at);
+                self.rooms.out.set_timer(at, Timer::Suspect(suspect));
+            }
+        }
+    }
+
+    fn suspect_failed(&mut self, suspect: i64, request: RequestId, error: RequestError) {
+        let (now, pace) = (self.now, self.rooms.pace);
+        let Some(suspected) = self.rooms.challenges.suspects.get(suspect) else {
+            return;
+        };
+        if !suspected.progress.awaits(request) {
+            return;
+        }
+        suspected.failures += 1;
+        let at = now.after(pace.pause(suspected.failures, error.class));
+        suspected.start_again(at);
+        if error.ambiguous {
+            // The challenge may be put later, when nothing waits for it any more.
+            self.rooms.lease.suspect();
+        }
+        let anchor = suspected
+            .target
+            .as_ref()
+            .map(|t| Arc::clone(&t.announced.anchor));
+        let out = &mut self.rooms.out;
+        out.note_failure("challenge", &anchor.unwrap_or_default(), error);
+        out.set_timer(at, Timer::Suspect(suspect));
+    }
+
+    /// Deletes the suspect's keys, because its anchor is gone. If this session has condemned it, its lease is revoked
+    /// too, as a courtesy to those who may not delete its keys.
+    fn gone(&mut self, suspect: i64, is_condemned: bool) {
+        let last = self.of(suspect).and_then(Suspect::has_gone);
+        if is_condemned {
+            let ask = Ask::Revoke { lease: suspect };
+            let purpose = Purpose::Challenges(Concern::Revoke);
+            self.rooms.out.ask(purpose, ask);
+        } else {
+            self.clear_challenge(last);
+        }
+        self.delete_all_absent(suspect);
+    }
+
+    fn delete_all_absent(&mut self, suspect: i64) {
+        for slot in self.slots.ids() {
+            self.delete_absent(slot, suspect);
+        }
+    }
+
+    /// Deletes the keys of a condemned session for which that candidate of ours waits.
+    fn delete_absent(&mut self, slot: SlotId, suspect: i64) {
+        let Rooms {
+            challenges, out, ..
+        } = &mut *self.rooms;
+        let (Some(candidate), Some(suspected)) =
+            (self.slots.candidate(slot), challenges.suspects.get(suspect))
+        else {
+            return;
+        };
+        let Some(announced) = suspected.gone.clone() else {
+            return;
+        };
+        for entry in waits_for(candidate, suspect) {
+            let key = &entry.key;
+            if suspected.begin_deletion(key) {
+                let target = Target {
+                    slot,
+                    key: Arc::clone(key),
+                    create_revision: entry.create_revision,
+                    announced: announced.clone(),
+                };
+                let key = Arc::clone(key);
+                let purpose = Purpose::Challenges(Concern::Absence { suspect, key });
+                out.ask(purpose, delete_by_absence(&target));
+            }
+        }
+    }
+
+    /// Applies the answer to the deletion of a key of a condemned session.
+    pub(super) fn deleted_by_absence(&mut self, suspect: i64, key: &[u8], answer: Answer) {
+        let now = self.now;
+        let Some(suspected) = self.rooms.challenges.suspects.get(suspect) else {
+            return;
+        };
+        suspected.deletion_answered(key);
+        match answer {
+            Answer::Transacted(result) => {
+                let is_back = |announced: &Announced| {
+                    let anchor = result.entry(0);
+                    anchor.is_some_and(|a| a.create_revision == announced.create_revision)
+                };
+                // The store was restored: the suspect is challenged again.
+                if suspected.gone.as_ref().is_some_and(is_back) {
+                    self.rooms.challenges.suspects.remove(suspect);
+                    self.suspect(suspect);
+                }
+            }
+            Answer::Failed(error) => {
+                suspected.failures += 1;
+                let at = now.after(self.rooms.pace.pause(suspected.failures, error.class));
+                let out = &mut self.rooms.out;
+                out.note_failure("delete", key, error);
+                out.set_timer(at, Timer::Suspect(suspect));
+            }
+            _ => {}
+        }
+    }
+
+    /// Reviews the suspects after a change of what that candidate of ours waits for.
+    pub(super) fn review_suspects(&mut self, slot: SlotId) {
+        for suspect in self.rooms.challenges.suspects.leases() {
+            let Some(suspected) = self.rooms.challenges.suspects.get(suspect) else {
+                continue;
+            };
+            match (&suspected.progress, &suspected.target) {
+                (Progress::Gone, _) => self.delete_absent(slot, suspect),
+                // The answer decides: a condemnation deletes the key before it arrives.
+                (Progress::Challenging(_) | Progress::Condemning { .. }, _) => {}
+                (_, Some(target)) if target.slot == slot => {
+                    let target = target.clone();
+                    let candidate = self.slots.candidate(slot);
+                    let is_current = candidate.is_none_or(|c| c.view.is_current());
+                    if is_current && self.target_in(slot, suspect).as_ref() != Some(&target) {
+                        self.drop_target(suspect);
+                    }
+                }
+                (Progress::Idle { .. }, _) => self.challenge(suspect),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns true if the key is a challenge by this session that no suspicion needs.
+    pub(super) fn is_stray_challenge(&self, key: &[u8], own: i64) -> bool {
+        let suspects = &self.rooms.challenges.suspects;
+        let mut needed = suspects.challenged();
+        is_challenge_by(key, own) && !needed.any(|anchor| *challenge_key(anchor, own) == *key)
+    }
+
+    /// Counts again for every challenge: the connection broke, so the store may have been restored since, and then no
+    /// challenge stands for as long as it seems.
+    pub(super) fn restart_suspicions(&mut self) {
+        for suspect in self.rooms.challenges.suspects.leases() {
+            let now = self.now;
+            if let Some(suspected) = self.of(suspect) {
+                suspected.start_again(now);
+                self.rooms.out.set_timer(now, Timer::Suspect(suspect));
+            }
+        }
+    }
+}
+
+/// The pause before the removal of an earlier challenge is checked again.
+const RETRY: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Returns the keys of that session for which the candidate waits: older ones that exclude it, or for a member all.
+fn waits_for(candidate: &Candidacy, lease: i64) -> Vec<&Entry> {
+    let Some(own) = candidate.own() else {
+        return Vec::new();
+    };
+    let mut keys = candidate.view.of_lease(lease);
+    if candidate.leads() {
+        keys.retain(|entry| {
+            entry.create_revision < own.create_revision && excludes(&entry.key, &own.key)
+        });
+    } else if !candidate.is_member() {
+        keys.clear();
+    }
+    keys
+}

@@ -1,0 +1,84 @@
+//! Makes nodes suspect each other falsely, and disturbs single steps of the protocol of challenges.
+
+use std::time::Duration;
+
+use super::requests::befalls;
+use crate::kind::Kind;
+use crate::plan::Fault;
+use crate::world::cluster::ELECTIONS;
+use crate::world::suspecting::Step;
+use crate::world::{Fate, Stop, World};
+use eldest_core::action::Ask;
+
+/// Returns a function that recognizes the requests of one step.
+fn step(dice: u64) -> fn(&Ask) -> bool {
+    match dice % 6 {
+        0 => |ask| Step::of(ask) == Some(Step::Anchor),
+        1 => |ask| Step::of(ask) == Some(Step::Read),
+        2 => |ask| Step::of(ask) == Some(Step::Answer),
+        3 => |ask| Step::of(ask) == Some(Step::Challenge),
+        4 => |ask| Step::of(ask) == Some(Step::Condemn),
+        _ => |ask| Step::of(ask) == Some(Step::Absence),
+    }
+}
+
+/// Disturbs challenges, or makes nodes challenge each other for no reason.
+pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    match fault.kind {
+        Kind::Suspicion => {
+            if let Some(lease) = suspect(w, fault) {
+                w.suspect_falsely(node, lease, lasts);
+            }
+        }
+        Kind::SuspectedByAll => {
+            if let Some(lease) = suspect(w, fault) {
+                for node in 0..w.nodes.len() {
+                    w.suspect_falsely(node, lease, lasts);
+                }
+            }
+        }
+        Kind::StopAtStep => {
+            w.stops.push(Stop {
+                node,
+                what: step(dice),
+                lasts: lasts / 2,
+            });
+            w.after(lasts / 2, move |w| w.stops.retain(|stop| stop.node != node));
+        }
+        Kind::StepLate => once(w, node, step(dice), Fate::Late(lasts / 2), lasts),
+        Kind::StepUnheard => once(w, node, step(dice), Fate::AnswerLost, lasts),
+        Kind::StepSlow => {
+            let most = w.settings.timeout.saturating_sub(w.delay).as_micros() as u64;
+            let slow = Duration::from_micros((dice >> 8) % most.max(1));
+            once(w, node, step(dice), Fate::Slow(slow), lasts);
+        }
+        Kind::NoSpace => {
+            w.store.full = true;
+            w.after(lasts, |w| w.store.full = false);
+        }
+        Kind::Withdraw => w.withdraw(node),
+        _ => return false,
+    }
+    true
+}
+
+/// Returns the lease of the leader, or of another session.
+fn suspect(w: &World, fault: Fault) -> Option<i64> {
+    let leader = w.leader(ELECTIONS[fault.election]);
+    let other = (fault.dice >> 16) as usize % w.nodes.len();
+    let is_led = !fault.dice.is_multiple_of(4);
+    let node = leader.filter(|_| is_led).unwrap_or(other);
+    w.nodes[node].lease()
+}
+
+/// Gives the node's next request of that kind its fate, if it is sent before half of the time is over.
+fn once(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate, lasts: Duration) {
+    befalls(w, node, what, fate);
+    w.after(lasts / 2, move |w| {
+        w.rules
+            .retain(|rule| rule.node != node || rule.fate != fate);
+    });
+}

@@ -1,0 +1,172 @@
+//! Tests that a session which lives is never condemned.
+
+use super::*;
+use crate::world::Fate;
+
+#[test]
+fn living_leader_answers_and_keeps_its_term() {
+    let mut w = seated(2);
+    suspect(&mut w, 1, 0);
+    w.run(LEAD * 10);
+    assert!(w.leads(0) && w.elected.len() == 1);
+    let counts = w.happened.challenged;
+    assert!(counts.answers > 1 && counts.refuted > 1, "{counts:?}");
+    assert_eq!(counts.condemned, 0);
+    assert!(counts.challenges < 5, "the pauses double: {counts:?}");
+}
+
+#[test]
+fn challengers_never_starve_a_leader_that_lives() {
+    let mut w = World::of(SETTINGS, 12, 1);
+    w.delay = ms(20);
+    for node in 0..12 {
+        w.campaign(node);
+        w.run(ms(150));
+    }
+    assert!(w.leads(0));
+    for turn in 0..200 {
+        for node in 1..12 {
+            if (turn + node) % 2 == 0 {
+                suspect(&mut w, node, 0);
+            } else {
+                trust_again(&mut w, node, 0);
+            }
+        }
+        w.run(ms(50));
+    }
+    let counts = w.happened.challenged;
+    assert!(counts.challenges > 500, "{counts:?}");
+    assert!(w.leads(0) && w.elected.len() == 1);
+    for node in 1..12 {
+        trust_again(&mut w, node, 0);
+    }
+    w.run(secs(2));
+    assert_eq!(standing(&w), 0);
+}
+
+/// The candidate reads nothing, because others are before it.
+#[test]
+fn waiting_session_learns_of_a_challenge_by_its_watch() {
+    let mut w = seated(4);
+    w.run(LEAD * 2);
+    assert_eq!(w.nodes[2].core.deadlines().leads_until(), None);
+    suspect(&mut w, 3, 2);
+    w.run(LEAD * 3);
+    assert_eq!(w.happened.challenged.condemned, 0);
+    assert!(w.count(2, answers) > 0);
+}
+
+/// The challenge was put while the watch was broken.
+#[test]
+fn waiting_session_reads_its_challenges_when_it_watches_again() {
+    let mut w = seated(4);
+    w.run(LEAD * 2);
+    w.relink(2, |l| l.opening = ms(200));
+    w.disturb_watches(2, true);
+    suspect(&mut w, 3, 2);
+    w.run(LEAD * 3);
+    assert_eq!(w.happened.challenged.condemned, 0);
+}
+
+#[test]
+fn leader_whose_watch_is_silent_finds_a_challenge_by_its_reads() {
+    let mut w = seated(2);
+    w.relink(0, |l| l.watches_stalled = true);
+    suspect(&mut w, 1, 0);
+    w.run(LEAD * 3);
+    assert!(w.leads(0) && w.elected.len() == 1);
+}
+
+#[test]
+fn answer_that_was_lost_is_sent_again() {
+    let mut w = seated(4);
+    w.run(LEAD * 2);
+    w.next(2, answers, Fate::RequestLost);
+    suspect(&mut w, 3, 2);
+    w.run(LEAD * 3);
+    assert_eq!(w.happened.challenged.condemned, 0);
+    assert!(w.count(2, answers) > 1);
+}
+
+/// A read that shows a challenge does not let the session lead; the answer does.
+#[test]
+fn session_leads_by_its_answers_alone() {
+    let mut w = seated(2);
+    w.relink(1, |l| l.watches_stalled = true);
+    for _ in 0..30 {
+        suspect(&mut w, 1, 0);
+        w.run(ms(100));
+        trust_again(&mut w, 1, 0);
+    }
+    assert!(w.leads(0) && w.elected.len() == 1);
+}
+
+/// Its challenge stands until the leader answers; nothing is put, so etcd needs no space for that.
+#[test]
+fn session_answers_though_etcd_has_no_space() {
+    let mut w = seated(2);
+    suspect(&mut w, 1, 0);
+    w.until("challenged", secs(1), |w| standing(w) == 1);
+    w.store.full = true;
+    w.run(LEAD * 3);
+    assert!(w.leads(0) && w.elected.len() == 1);
+    assert_eq!(standing(&w), 0);
+}
+
+#[test]
+fn session_never_challenges_itself() {
+    let mut w = seated(2);
+    suspect(&mut w, 0, 0);
+    w.run(LEAD * 2);
+    assert_eq!(w.count(0, challenges), 0);
+}
+
+/// A candidate that announces no anchor, or that of another session, is left alone.
+#[test]
+fn candidate_with_a_copied_announcement_is_left_alone() {
+    for is_copied in [false, true] {
+        let mut w = seated(1);
+        let value = w.store.queue(E)[0].value.clone();
+        let value: &[u8] = if is_copied { &value } else { b"a value" };
+        w.drop_leadership(0, E);
+        w.run(ms(100));
+        let lease = 77;
+        let ttl = TTL * 100;
+        w.store.perform(w.now, &Ask::Grant { ttl }, Some(lease));
+        w.store.put(&crate::tests::key("e/foreign"), value, lease);
+        w.publish();
+        w.campaign(0);
+        w.run(ms(100));
+        w.give(0, |m, now| m.challenges(now).suspect(lease));
+        w.run(LEAD * 2);
+        assert_eq!(w.count(0, challenges), 0);
+        assert!(w.store.keys.contains_key(&b"e/foreign"[..]));
+    }
+}
+
+#[test]
+fn session_that_withdraws_leads_by_its_lease_alone() {
+    let mut w = seated(1);
+    let lease = w.nodes[0].lease();
+    w.withdraw(0);
+    w.run(secs(4));
+    assert!(w.leads(0) && w.nodes[0].lease() != lease);
+    assert_eq!(w.store.keys.len(), 1, "no anchor, no challenge");
+    assert!(!w.store.queue(E)[0].value.contains(&b'#'));
+    let reads = w.count(0, reads_cleanly);
+    w.run(LEAD * 3);
+    assert!(w.leads(0) && w.count(0, reads_cleanly) == reads);
+}
+
+/// Its keys announce the anchor, so the anchor stays while one of its terms lasts.
+#[test]
+fn withdrawing_session_keeps_its_anchor_until_its_terms_are_over() {
+    let mut w = seated(2);
+    let anchor = w.nodes[0].clean.clone().unwrap().0;
+    w.nodes[0].work = crate::world::node::Work::Never;
+    let cutoff = w.nodes[0].core.deadlines().leads_until().unwrap();
+    w.withdraw(0);
+    w.until("the cutoff", LEAD, |w| w.nodes[0].local(w.now) >= cutoff);
+    assert!(w.store.keys.contains_key(&anchor) && !w.leads(0));
+    w.until("the next leads", LEAD, |w| w.leads(1));
+}

@@ -1,0 +1,210 @@
+//! Tests how a silent leader is replaced, and that no leader is condemned while it may act.
+
+use super::*;
+use crate::tests::key;
+use crate::world::{Fate, World};
+use eldest_core::candidate::WatchScope;
+
+#[test]
+fn stopped_leader_is_replaced_after_its_last_clean_read() {
+    let mut w = seated(2);
+    until_read(&mut w, 0);
+    let lease = w.nodes[0].lease();
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    let (begun, most) = (w.now, wait() + ms(30));
+    w.until("it is replaced", most, |w| w.leads(1));
+    assert!(w.now.since(begun) >= wait());
+    assert_eq!(w.happened.challenged.condemned, 1);
+    w.run(ms(10));
+    assert!(!w.store.leases.contains_key(&lease.unwrap()), "revoked");
+
+    w.until("it goes on", secs(4), |w| !w.nodes[0].paused);
+    w.run(TTL);
+    assert!(w.leads(1) && w.nodes[0].lease() != lease);
+    w.check_settled();
+}
+
+#[test]
+fn dead_leader_is_replaced_long_before_its_lease_ends() {
+    let mut w = seated(3);
+    let lease = w.nodes[0].lease().unwrap();
+    w.kill(0);
+    let dead = w.now;
+    for node in [1, 2] {
+        w.give(node, |m, now| m.challenges(now).suspect(lease));
+    }
+    w.until("it is replaced", wait() + ms(30), |w| w.leads(1));
+    assert!(w.now.since(dead) < TTL / 2);
+    w.run(LEAD);
+    assert_eq!(standing(&w), 0, "the other challenge is gone, too");
+}
+
+/// A lock's holders follow their predecessors.
+#[test]
+fn dead_holder_of_a_lock_is_replaced() {
+    let mut w = World::of(SETTINGS, 2, 1);
+    for node in 0..2 {
+        w.acquire(node, b"l/", false);
+        w.run(ms(50));
+    }
+    assert!(w.leader(b"l/") == Some(0));
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    let replaced = |w: &World| w.leader(b"l/") == Some(1);
+    w.until("it is replaced", wait() + ms(30), replaced);
+}
+
+/// The challenge arrives shortly after a clean read that was sent later.
+#[test]
+fn challenger_counts_from_the_arrival_of_the_answer() {
+    let mut w = seated(2);
+    until_read(&mut w, 0);
+    w.run(ms(60));
+    w.next(1, challenges, Fate::Delayed(ms(270)));
+    suspect(&mut w, 1, 0);
+    let before = w.now;
+    until_read(&mut w, 0);
+    assert!(w.now.since(before) > ms(230) && standing(&w) == 0);
+    w.pause(0, secs(4));
+    // A term that is valid when its key is deleted breaks the story.
+    w.until("it is replaced", secs(3), |w| w.leads(1));
+}
+
+/// A challenge that was sent early and arrives late stands in place of one that was answered.
+#[test]
+fn condemnation_compares_the_challenge_that_was_counted() {
+    let mut w = seated(2);
+    until_read(&mut w, 0);
+    w.next(1, challenges, Fate::Late(ms(1000)));
+    suspect(&mut w, 1, 0);
+    let answered = |w: &World| w.happened.challenged.answers == 1;
+    w.until("the second one is answered", secs(1), answered);
+    w.run(ms(500));
+    until_read(&mut w, 0);
+    w.pause(0, secs(3));
+    w.until("the first one arrives", ms(300), |w| standing(w) == 1);
+    w.until("it is too late", secs(2), |w| {
+        w.happened.challenged.refuted == 1
+    });
+    assert!(w.leads(0), "its later clean reads let it lead");
+}
+
+#[test]
+fn condemnation_whose_answer_was_lost_is_found_done() {
+    let mut w = seated(2);
+    w.pause(0, secs(4));
+    w.next(1, condemns, Fate::AnswerLost);
+    suspect(&mut w, 1, 0);
+    w.until("it is replaced", wait() + ms(30), |w| w.leads(1));
+    w.run(secs(2));
+    assert_eq!(w.count(1, condemns), 1);
+    assert_eq!(standing(&w), 0);
+}
+
+#[test]
+fn challenge_whose_answer_was_lost_is_counted_from_the_next_answer() {
+    let mut w = seated(2);
+    w.pause(0, secs(4));
+    w.next(1, challenges, Fate::AnswerLost);
+    suspect(&mut w, 1, 0);
+    w.until("it stands", ms(100), |w| standing(w) == 1);
+    w.until("it times out", secs(1), |w| w.count(1, challenges) == 2);
+    let again = w.now;
+    w.until("it is replaced", secs(3), |w| w.leads(1));
+    assert!(w.now.since(again) >= wait());
+}
+
+/// The store may have been restored meanwhile, to a state in which an answered challenge stands.
+#[test]
+fn broken_connection_restarts_the_count() {
+    let mut w = seated(2);
+    w.pause(0, secs(5));
+    suspect(&mut w, 1, 0);
+    w.run(ms(1000));
+    w.disturb_watches(1, true);
+    let broken = w.now;
+    w.until("it is replaced", secs(4), |w| w.leads(1));
+    assert!(w.now.since(broken) >= wait());
+}
+
+#[test]
+fn challenge_is_deleted_when_the_suspicion_ends() {
+    let mut w = seated(2);
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    w.run(ms(500));
+    assert_eq!(standing(&w), 1);
+    trust_again(&mut w, 1, 0);
+    w.run(secs(2));
+    assert_eq!(standing(&w), 0);
+    assert_eq!(w.happened.challenged.condemned, 0);
+}
+
+/// The challenge was sent before the suspicion ended, and arrives when its answer is no longer awaited.
+#[test]
+fn challenge_that_arrives_after_the_suspicion_is_swept() {
+    let mut w = seated(2);
+    w.pause(0, secs(30));
+    w.next(1, challenges, Fate::Late(ms(600)));
+    suspect(&mut w, 1, 0);
+    w.run(ms(100));
+    trust_again(&mut w, 1, 0);
+    w.run(ms(600));
+    assert_eq!(standing(&w), 1);
+    let swept = |w: &World| standing(w) == 0 && w.store.keys.len() > 2;
+    let anchors = w.store.keys.len();
+    w.until("it is swept", TTL, swept);
+    assert_eq!(w.store.keys.len(), anchors - 1, "nothing else is");
+}
+
+#[test]
+fn suspicion_of_a_session_that_has_left_does_nothing() {
+    let mut w = seated(2);
+    suspect(&mut w, 1, 0);
+    w.until("challenged", secs(1), |w| standing(w) == 1);
+    w.drop_leadership(0, E);
+    w.until("the next leads", secs(1), |w| w.leads(1));
+    w.run(LEAD * 2);
+    assert_eq!(standing(&w), 0);
+    assert_eq!(w.happened.challenged.condemned, 0);
+}
+
+#[test]
+fn challenger_without_a_lease_starts_again_under_the_next_one() {
+    let mut w = seated(2);
+    w.pause(0, secs(30));
+    suspect(&mut w, 1, 0);
+    w.run(ms(500));
+    let lease = w.nodes[1].lease().unwrap();
+    w.revoke(lease);
+    w.until("another lease", secs(5), |w| {
+        w.nodes[1].lease().is_some_and(|other| other != lease)
+    });
+    w.until("it is replaced", wait() + secs(1), |w| w.leads(1));
+}
+
+/// Every election of a session ends with its anchor.
+#[test]
+fn session_is_condemned_once_for_all_its_elections() {
+    let mut w = World::of(SETTINGS, 2, 1);
+    for node in 0..2 {
+        for election in ["e/", "f/", "g/"] {
+            w.join(node, election.as_bytes(), WatchScope::Auto, false);
+        }
+        w.run(ms(100));
+    }
+    w.pause(0, secs(4));
+    // The courtesy is of no use here.
+    w.next(1, revokes, Fate::RequestLost);
+    suspect(&mut w, 1, 0);
+    let leads = |w: &World| {
+        ["e/", "f/", "g/"]
+            .iter()
+            .all(|e| w.leader(e.as_bytes()) == Some(1))
+    };
+    w.until("it leads everywhere", wait() + ms(50), leads);
+    assert_eq!(w.happened.challenged.condemned, 1);
+    assert_eq!(w.happened.challenged.by_absence, 2);
+    assert!(!w.store.keys.contains_key(&key("e/")));
+}
