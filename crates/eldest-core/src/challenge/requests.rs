@@ -150,3 +150,102 @@ fn read_all(target: &Target, challenge: Arc<[u8]>) -> Vec<Op> {
         Op::Read(Arc::clone(&target.key)),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Arc<[u8]> {
+        text.as_bytes().into()
+    }
+
+    fn target() -> Target {
+        Target {
+            slot: 1,
+            key: bytes("e/7f"),
+            create_revision: 5,
+            announced: Announced {
+                anchor: bytes("~session/7f"),
+                create_revision: 4,
+            },
+        }
+    }
+
+    fn when(ask: Ask) -> Vec<When> {
+        match ask {
+            Ask::Transact(txn) => txn.when,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn anchor_is_put_only_if_it_is_absent() {
+        let lead = Duration::from_millis(400);
+        let (key, ask) = put_anchor((b"~session/", 0x7f), lead, b"10.0.0.1:7");
+        assert_eq!(key, bytes("~session/7f"));
+        assert_eq!(when(ask), [When::Created(key, 0)]);
+    }
+
+    #[test]
+    fn value_of_an_anchor_says_how_long_its_session_leads() {
+        let lead = Duration::from_millis(400);
+        let (_, ask) = put_anchor((b"~session/", 0x7f), lead, b"10.0.0.1:7");
+        let Ask::Transact(Txn { then, .. }) = ask else {
+            panic!("{ask:?}");
+        };
+        let Op::Put { value, lease, .. } = &then[0] else {
+            panic!("{then:?}");
+        };
+        assert_eq!((lead_of(value), *lease), (Some(lead), 0x7f));
+        assert_eq!(lead_of(b"somebody else's"), None);
+    }
+
+    #[test]
+    fn answer_compares_the_anchor() {
+        let anchor = When::Created(bytes("~session/7f"), 4);
+        assert_eq!(when(answer(&target().announced)), [anchor]);
+    }
+
+    #[test]
+    fn challenge_compares_anchor_and_key_and_is_put_once() {
+        let expected = [
+            When::Created(bytes("~session/7f"), 4),
+            When::Created(bytes("e/7f"), 5),
+            When::Created(bytes("~session/7f/challenges/7e"), 0),
+        ];
+        assert_eq!(when(challenge(&target(), 0x7e)), expected);
+    }
+
+    #[test]
+    fn condemnation_compares_challenge_anchor_and_key() {
+        let expected = [
+            When::Written(bytes("~session/7f/challenges/7e"), 9),
+            When::Created(bytes("~session/7f"), 4),
+            When::Created(bytes("e/7f"), 5),
+        ];
+        assert_eq!(when(condemn(&target(), 0x7e, 9)), expected);
+    }
+
+    #[test]
+    fn deletion_by_absence_compares_another_anchor_and_the_key() {
+        let expected = [
+            When::NotCreated(bytes("~session/7f"), 4),
+            When::Created(bytes("e/7f"), 5),
+        ];
+        assert_eq!(when(delete_by_absence(&target())), expected);
+    }
+
+    #[test]
+    fn challenge_is_recognized_by_its_folder_and_its_author() {
+        for (key, is_ours) in [
+            (&b"~session/7f/challenges/7e"[..], true),
+            (b"ns/~session/7f/challenges/7e", true),
+            (b"~session/7f/challenges/7d", false),
+            (b"~session/7e", false),
+            (b"ns/e/challenges/7e", false),
+        ] {
+            let text = String::from_utf8_lossy(key);
+            assert_eq!(is_challenge_by(key, 0x7e), is_ours, "{text}");
+        }
+    }
+}

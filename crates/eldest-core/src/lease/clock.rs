@@ -160,6 +160,13 @@ mod tests {
     }
 
     #[test]
+    fn another_session_waits_for_longer_than_a_deadline_lasts() {
+        let waits = TRUST.outlasts(TTL);
+        assert_eq!(waits, Duration::from_millis(10_510), "drift and margin");
+        assert!(TRUST.deadline(at(0.0), TTL).after(TRUST.margin * 2) < at(0.0).after(waits));
+    }
+
+    #[test]
     fn an_acknowledgement_alone_extends_nothing() {
         let mut c = clock();
         c.acknowledged(1, at(3.0), TTL, header(3));

@@ -69,6 +69,10 @@ impl Tenure<'_> {
         match answer {
             Answer::Transacted(result) => self.hall().suspect_shown(suspect, request, &result),
             Answer::Failed(error) => {
+                if error.ambiguous {
+                    // The challenge may be put later, when nothing waits for it any more.
+                    self.rooms.lease.suspect();
+                }
                 if error.class == Class::LeaseGone {
                     self.rooms.lease.set_gone();
                     self.end_if_gone();
@@ -280,10 +284,6 @@ impl Hall<'_> {
         suspected.failures += 1;
         let at = now.after(pace.pause(suspected.failures, error.class));
         suspected.start_again(at);
-        if error.ambiguous {
-            // The challenge may be put later, when nothing waits for it any more.
-            self.rooms.lease.suspect();
-        }
         let anchor = suspected
             .target
             .as_ref()

@@ -115,7 +115,9 @@ fn session_answers_though_etcd_has_no_space() {
 
 #[test]
 fn session_never_challenges_itself() {
-    let mut w = seated(2);
+    let mut w = World::of(SETTINGS, 1, 1);
+    w.join_partitions(0, 4);
+    w.run(secs(2));
     suspect(&mut w, 0, 0);
     w.run(LEAD * 2);
     assert_eq!(w.count(0, challenges), 0);

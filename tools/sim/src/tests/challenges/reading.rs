@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::world::Fate;
+use crate::world::node::Work;
 use eldest_core::action::Class;
 use eldest_core::reason::LostReason;
 
@@ -117,6 +118,18 @@ fn anchor_with_another_create_revision_is_not_the_announced_one() {
     w.until("another lease", TTL, |w| {
         w.nodes[0].lease().is_some_and(|other| Some(other) != lease)
     });
+}
+
+/// The work of a leader that shuts down may go on until its lease ends, for as long as reads are clean.
+#[test]
+fn clean_reads_go_on_while_work_winds_up() {
+    let mut w = seated(1);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    w.run(LEAD * 2);
+    assert!(w.leads(0), "its term is valid until the cutoff");
+    w.run(TTL);
+    assert!(!w.leads(0));
 }
 
 /// An announced value must not lose the anchor.
