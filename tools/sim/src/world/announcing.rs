@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::World;
-use super::challenging::plain;
+use super::anchors::plain;
 use super::promise::Invariant;
 use super::store::Key;
 use crate::mutant::Mutant;

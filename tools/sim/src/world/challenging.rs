@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::anchors::{announce, announced};
 use super::promise::Invariant;
 use super::settings::Settings;
 use super::store::Key;
 use super::{Node, World};
 use eldest_core::action::Ask;
-use eldest_core::challenge::{Announced, ChallengeConfig};
+use eldest_core::challenge::ChallengeConfig;
 use eldest_core::lease::Trust;
 use eldest_core::time::Time;
 use eldest_core::txn::Op;
@@ -45,31 +46,6 @@ impl Settings {
     pub(super) fn lead_grace(&self) -> Duration {
         self.lead / 10
     }
-}
-
-/// The sign before the anchor in an announcement.
-const SIGN: u8 = b'#';
-
-/// Returns the value without the anchor that it announces.
-pub(super) fn plain(value: &[u8]) -> &[u8] {
-    let end = value.iter().position(|byte| *byte == SIGN);
-    &value[..end.unwrap_or(value.len())]
-}
-
-fn announce(value: &[u8], own: &Announced) -> Key {
-    let created = format!("@{}", own.create_revision);
-    [value, &[SIGN], &own.anchor, created.as_bytes()]
-        .concat()
-        .into()
-}
-
-fn announced(value: &[u8]) -> Option<Announced> {
-    let rest = value.strip_prefix(plain(value))?.strip_prefix(&[SIGN])?;
-    let (anchor, created) = std::str::from_utf8(rest).ok()?.rsplit_once('@')?;
-    Some(Announced {
-        anchor: anchor.as_bytes().into(),
-        create_revision: created.parse().ok()?,
-    })
 }
 
 /// Returns the anchor of a lease.

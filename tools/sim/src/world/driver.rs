@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::batch::Sending;
-use super::suspecting::Challenged;
+use super::doubts::Challenged;
 use super::{Ev, Event, World, store};
 use crate::world::message::Message;
 use eldest_core::Core;

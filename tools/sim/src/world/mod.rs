@@ -3,11 +3,13 @@
 
 mod acting;
 pub(crate) mod agenda;
+mod anchors;
 pub(crate) mod announcing;
 pub(crate) mod batch;
 mod challenging;
 pub(crate) mod cluster;
 pub(crate) mod counter;
+pub(crate) mod doubts;
 pub(crate) mod driver;
 mod evacuating;
 pub(crate) mod home;

@@ -1,7 +1,7 @@
 //! Decides which sessions a node suspects, counts what comes of it, and checks that no session is condemned while it
 //! leads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,42 +9,10 @@ use super::promise::Invariant;
 use super::store::Key;
 use super::{Node, Stop, World};
 use eldest_core::action::{Answer, Ask};
-use eldest_core::time::Time;
 use eldest_core::txn::{Op, Transacted, Txn, When};
 
 /// How often each node checks whether the other sessions are silent.
 const EVERY: Duration = Duration::from_millis(100);
-
-/// The sessions that a node suspects, by their leases.
-#[derive(Debug, Default)]
-pub(crate) struct Doubts {
-    suspected: BTreeSet<i64>,
-    /// Sessions that are suspected until then, whether they are silent or not.
-    falsely: BTreeMap<i64, Time>,
-    /// True if the session no longer allows challenges.
-    pub(crate) withdrawn: bool,
-}
-
-/// The effects of suspicions.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Challenged {
-    pub(crate) challenges: u64,
-    pub(crate) answers: u64,
-    pub(crate) condemned: u64,
-    /// Condemnations that came too late, because the suspect had answered.
-    pub(crate) refuted: u64,
-    pub(crate) by_absence: u64,
-}
-
-impl std::ops::AddAssign for Challenged {
-    fn add_assign(&mut self, other: Self) {
-        self.challenges += other.challenges;
-        self.answers += other.answers;
-        self.condemned += other.condemned;
-        self.refuted += other.refuted;
-        self.by_absence += other.by_absence;
-    }
-}
 
 /// The step of the protocol that a transaction makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
