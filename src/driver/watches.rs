@@ -159,7 +159,14 @@ mod tests {
 
     use super::*;
     use crate::etcd::Access;
-    use crate::runtime::System;
+    use crate::runtime::{System, timeout};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    async fn next(env: &SharedEnv, watches: &mut Watches) -> Message {
+        let message = timeout(&**env, SOON, watches.next()).await;
+        message.expect("in time")
+    }
 
     fn pool(endpoint: String) -> (SharedEnv, Arc<Pool>) {
         let env: SharedEnv = Arc::new(System::new().expect("in a runtime"));
@@ -177,7 +184,7 @@ mod tests {
     async fn stream_that_cannot_be_opened_ends_once() {
         let (env, pool) = pool("http://127.0.0.1:1".to_owned());
         let mut watches = Watches::open(&env, &pool, Lane::Data, watch(1));
-        assert!(watches.next().await.is_err());
+        assert!(next(&env, &mut watches).await.is_err());
         watches.send(WatchRequest::Progress);
         assert_eq!(watches.next().now_or_never(), None, "for ever");
     }
@@ -193,7 +200,7 @@ mod tests {
         // The stream is not open yet.
         watches.send(WatchRequest::Create { id, key, prefix });
         for expected in [2, 3] {
-            let message = watches.next().await;
+            let message = next(&env, &mut watches).await;
             assert!(
                 matches!(message, Ok(WatchMessage::Created { id, .. }) if id == expected),
                 "{message:?}"
@@ -204,7 +211,8 @@ mod tests {
             client.put(key, "", None).await.expect("put");
         }
         for expected in [2, 3] {
-            let Ok(WatchMessage::Events { id, changes, .. }) = watches.next().await else {
+            let message = next(&env, &mut watches).await;
+            let Ok(WatchMessage::Events { id, changes, .. }) = message else {
                 panic!("the change of a watched key follows");
             };
             let [Change::Put(entry)] = &changes[..] else {
