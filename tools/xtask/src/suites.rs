@@ -51,7 +51,11 @@ const ON_ONE_VERSION: [&str; 16] = [
 ];
 
 /// Unit tests, by program and beginning of their names, that start an etcd or other processes: the stage `tests` runs them.
-const REAL: [(&str, &str); 2] = [("eldest", "etcd::tests::"), ("eldest_testing", "")];
+const REAL: [(&str, &str); 3] = [
+    ("eldest", "driver::watches::tests::"),
+    ("eldest", "etcd::tests::"),
+    ("eldest_testing", ""),
+];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
 const LONG: [&str; 10] = [
