@@ -1,5 +1,5 @@
 //! Guards sessions of [`eldest`](https://docs.rs/eldest), leader election on etcd: a guard deletes a session's keys when
-//! the kernel reports that the session's process has ended. This crate is an internal of `eldest`: semantic versioning
+//! the kernel reports that the session's process has ended. This crate is internal to `eldest`: semantic versioning
 //! does not cover its interface.
 //!
 //! | item | contents |

@@ -1,5 +1,5 @@
 //! Observes the processes of this machine for [`eldest`](https://docs.rs/eldest), leader election on etcd. This crate is
-//! an internal of `eldest`: semantic versioning does not cover its interface.
+//! internal to `eldest`: semantic versioning does not cover its interface.
 //!
 //! | item | contents |
 //! |---|---|
