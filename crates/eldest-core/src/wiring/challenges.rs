@@ -182,11 +182,21 @@ impl Tenure<'_> {
         if self.slots.candidates().any(|(_, c)| acts(c)) {
             return;
         }
-        self.rooms.lease.lead_by_lease();
         if self.rooms.lease.lease().is_some() {
             self.lose_lease(LostReason::LeaseLost);
         } else {
-            self.rooms.challenges.lease_lost();
+            self.challenges_lost();
+        }
+    }
+
+    /// Forgets the anchor, and all challenges, which went with the lease. A session that was withdrawing leads by its
+    /// lease alone from now on, whatever ended the last one.
+    pub(super) fn challenges_lost(&mut self) {
+        if let Some(watch) = self.rooms.challenges.lease_lost() {
+            self.rooms.watches.close(watch, &mut self.rooms.out);
+        }
+        if !self.rooms.challenges.are_allowed() {
+            self.rooms.lease.lead_by_lease();
         }
     }
 

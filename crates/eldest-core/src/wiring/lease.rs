@@ -171,9 +171,7 @@ impl Tenure<'_> {
             self.rooms.out.act(Action::Distrust);
         }
         self.lead_no_longer();
-        if let Some(watch) = self.rooms.challenges.lease_lost() {
-            self.rooms.watches.close(watch, &mut self.rooms.out);
-        }
+        self.challenges_lost();
         let waiting = self
             .rooms
             .removals

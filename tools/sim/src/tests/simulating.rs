@@ -57,6 +57,36 @@ fn every_kind_of_fault_is_drawn() {
     }
 }
 
+/// Other choices than those about challenges stay as they are in the stories without them.
+#[test]
+fn stories_with_challenges_break_nothing_and_have_every_event() {
+    let mut sum = Sum::default();
+    for seed in 1..=150 {
+        let plan = Plan::of(seed).challenged();
+        assert_eq!(plan.members, Plan::of(seed).members);
+        let outcome = run(&plan, None, false);
+        assert!(
+            outcome.broken.is_none(),
+            "seed {seed}: {:?}",
+            outcome.broken
+        );
+        sum += outcome.sum;
+    }
+    let counts = sum.happened.challenged;
+    let all = [
+        counts.challenges,
+        counts.answers,
+        counts.condemned,
+        counts.refuted,
+        counts.by_absence,
+    ];
+    assert!(all.iter().all(|count| *count > 100), "{counts:?}");
+    for kind in Kind::CHALLENGES {
+        let (_, hits) = sum.faults.get(&kind).copied().unwrap_or_default();
+        assert!(hits > 0, "{kind:?}");
+    }
+}
+
 #[test]
 fn deliberate_breaks_are_noticed_and_all_in_the_table() {
     let rows = Mutant::ALL.map(|mutant| {

@@ -172,3 +172,18 @@ fn withdrawing_session_keeps_its_anchor_until_its_terms_are_over() {
     assert!(w.store.keys.contains_key(&anchor) && !w.leads(0));
     w.until("the next leads", LEAD, |w| w.leads(1));
 }
+
+/// Its work winds up when another client revokes the lease.
+#[test]
+fn withdrawing_session_that_loses_its_lease_leads_by_the_next() {
+    let mut w = seated(1);
+    w.nodes[0].work = crate::world::node::Work::Never;
+    w.withdraw(0);
+    let lease = w.nodes[0].lease().unwrap();
+    w.revoke(lease);
+    w.run(TTL);
+    let (slot, term) = w.nodes[0].term_of(E).map(|t| (t.slot, t.id)).unwrap();
+    w.joined(0, slot, term);
+    w.until("it leads again", TTL, |w| w.leads(0));
+    assert!(!w.store.queue(E)[0].value.contains(&b'#'));
+}
