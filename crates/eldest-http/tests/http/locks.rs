@@ -34,9 +34,11 @@ struct Stage {
 impl Stage {
     async fn new() -> Result<Self> {
         let etcd = MemoryEtcd::start();
-        let session = etcd.session(options("a")).await?;
+        // Sessions within the process would have a clock each; those over a socket have the machine's.
+        let endpoint = etcd.listen("127.0.0.1:0").await?;
+        let session = Session::connect([&endpoint], options("a")).await?;
         let server = Server::plain(Node::new().locks(&session)).await?;
-        let other = etcd.session(options("b")).await?;
+        let other = Session::connect([&endpoint], options("b")).await?;
         let lock = other.lock("team/jobs")?;
         Ok(Self {
             etcd,
