@@ -10,6 +10,9 @@
 //! deletes the anchor together with the suspect's key and the challenge. A session without its announced anchor is
 //! condemned, so any session deletes such keys. The suspect *answers* by deleting all challenges.
 //!
+//! At most one session leads as long as the clocks of *all* sessions keep the stated bound: a challenger whose clock runs
+//! too fast condemns too early. Without challenges, only the leader's own clock counts.
+//!
 //! Each part owns one state: `anchor` the session's own anchor, `reads` the clean reads and answers, `suspects` what is
 //! under way against others. `requests` has the transactions.
 //! The deadline that follows from a clean read is the lease's second deadline, beside the trust in the lease.

@@ -54,6 +54,13 @@ fn anchor_of(lease: i64) -> Key {
 }
 
 impl World {
+    /// Returns true if a clock beyond the promised drift may harm that node's terms: its own, or that of any session that
+    /// can condemn it too early.
+    pub(super) fn is_beyond(&self, node: &Node) -> bool {
+        let is_challenged = !node.settings.lead.is_zero();
+        node.beyond() || (is_challenged && self.nodes.iter().any(Node::beyond))
+    }
+
     /// Returns the anchor in etcd of a node's session, if the session allows challenges.
     pub(super) fn anchor(&self, node: &Node) -> Option<Key> {
         let lease = node.lease().filter(|_| !node.settings.lead.is_zero())?;

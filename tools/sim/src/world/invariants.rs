@@ -54,7 +54,7 @@ impl World {
         for (index, node) in self.nodes.iter().enumerate() {
             for term in node.valid_terms(self.now) {
                 let key = Arc::clone(&term.key);
-                valid.push((term.prize, term.token, index, node.beyond(), key));
+                valid.push((term.prize, term.token, index, self.is_beyond(node), key));
             }
         }
         valid.sort_unstable();
@@ -140,7 +140,8 @@ impl World {
         let older = |e: &&Entry| e.create_revision < token && excludes(&e.key, &key);
         let older = queue.iter().filter(older).count();
         let stands = queue.iter().any(|e| e.create_revision == token);
-        let gone = self.was_touched(prize, token) || self.restored || self.nodes[node].beyond();
+        let gone =
+            self.was_touched(prize, token) || self.restored || self.is_beyond(&self.nodes[node]);
         if older >= capacity || !(stands || gone) {
             let what = format!(
                 "node {node} leads with {token}, behind {older} in {}",
@@ -211,7 +212,7 @@ impl World {
     /// Checks that work under a term that its own clock finds valid has its key. So no work continues beyond the cutoff
     /// of a term, whatever stopped the process, its timers or its driver.
     pub(super) fn check_work(&mut self, node: usize, prize: usize, (key, token): (&Key, i64)) {
-        let excused = self.was_touched(prize, token) || self.nodes[node].beyond();
+        let excused = self.was_touched(prize, token) || self.is_beyond(&self.nodes[node]);
         if !excused && !self.store.holds(key, token) {
             let what = format!("node {node} works under {token}, whose key is gone");
             self.broken(Invariant::Cutoff, what);
