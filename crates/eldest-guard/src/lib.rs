@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`Etcd`] | the two calls by which a guard reaches etcd, and what they take and return |
 //! | [`Machine`] | the time, the tasks and the measurements of a guard |
-//! | `serving`, `agent` | the guard of a host's processes, and the status of one |
-//! | `spawned` | the guard of one session, which is the session's program once more |
+//! | `serving`, `agent` | the guard of a host's processes, and a request for its status |
+//! | `spawned` | the guard of one session: the session's own program, started a second time |
 //! | `links`, `Life` | the session's side: what must have ended before its keys are deleted |
 //! | `wire`, `proof` | the messages between both, and the keys that prove a lease |
 //!

@@ -12,7 +12,8 @@
 //! | [`Bell`] | a wait for a point in time, which another thread can end |
 //!
 //! Processes, cgroups, timers and sockets need Linux. Elsewhere, [`Process::open`] returns an error, and only the clock and
-//! the bell work. Waiting for a process, a cgroup or a message needs a tokio runtime; nothing else does.
+//! the bell work. A process, a cgroup by its open files, and a socket need a tokio runtime from the moment they are made;
+//! nothing else needs one.
 
 mod bell;
 #[cfg(target_os = "linux")]
