@@ -95,7 +95,7 @@
 //!   node leads but does no work. The log warns of this after the [grace period](SessionOptions::grace).
 //! * **After a lost term**, stop the work, drop the [`Leadership`], and await [`Candidate::elected`] again. The
 //!   candidate rejoins the queue without a further call.
-//! * **[`Leadership::resign`] and [`Session::close`] may be called after a loss.** They return
+//! * **To leave**, call [`Leadership::resign`] or [`Session::close`], even after a loss. They return
 //!   [`Unavailable`](ErrorKind::Unavailable) if etcd does not confirm in time that no key is left. A program that exits
 //!   may ignore this error: its keys expire with their lease.
 //!
@@ -107,7 +107,7 @@
 //! |---|---|
 //! | connect, and set TTL, timeouts, credentials and TLS | [`Session`], [`SessionOptions`] |
 //! | run work while this node leads | [`Election::run`], [`Election::spawn`] |
-//! | run work while it follows, or end a stuck leader | [`Election::runner`], [`Runner`] |
+//! | run work on followers, or end a stuck leader | [`Election::runner`], [`Runner`] |
 //! | run jobs at fixed times | [`Election::every`] |
 //! | control each step | [`Election::campaign`], [`Candidate`], [`Leadership`] |
 //! | ask whether this node may act | [`Term::is_valid`], [`Term::lost`], [`Election::is_leader`] |

@@ -33,8 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
     process has ended. An agent that ends, hangs or does not reach etcd ends no term: until there is an agent again, a crash \
     costs a TTL, as without an agent. The agent keeps no key and no lease in etcd. Its user in etcd needs `readwrite` on \
     the namespaces that it guards.\n\n\
-    The directory of the socket must exist. Every user who may write the socket may be guarded: by default the agent's \
-    user and the group of --socket-group. The agent stops on SIGTERM or SIGINT and removes its socket.",
+    The directory of the socket must exist. Every user who may write to the socket may be guarded: by default the agent's \
+    user and the group of --socket-group. The agent stops on SIGTERM, SIGINT or SIGHUP and removes its \
+    socket.",
     after_help = "Examples:
   # Guard the sessions of the users in the group eldest
   eldest agent --socket-group eldest --endpoints http://10.0.0.1:2379,http://10.0.0.2:2379
@@ -56,7 +57,7 @@ pub(crate) struct Args {
     )]
     socket: PathBuf,
 
-    /// The permission bits of the socket, octal: every user who may write it may be guarded
+    /// The permission bits of the socket, octal: every user who may write to it may be guarded
     #[arg(
         long, value_name = "MODE", value_parser = crate::socket::mode, default_value = "0660", env = "ELDEST_SOCKET_MODE",
         hide_env_values = true, help_heading = HEADING

@@ -24,8 +24,9 @@ const SESSION: &str = "Session";
 /// The options that reach etcd and set up a session.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Connection {
-    /// The members of etcd, separated by commas, each with the name of its data centre if --data-center is used. dns+URL
-    /// stands for each address of the URL's host, srv://DOMAIN[/NAME] for the domain's SRV records, as etcdctl looks them up
+    /// The members of etcd, separated by commas, each with or without the name of its data centre (see --data-center).
+    /// dns+URL stands for each address of the URL's host, srv://DOMAIN[/NAME] for the domain's SRV records, as etcdctl looks
+    /// them up
     #[arg(
         long, global = true, value_name = "[DATA_CENTER=]URL,...", value_delimiter = ',', value_parser = Listed::parse,
         env = "ELDEST_ENDPOINTS", default_value = "http://127.0.0.1:2379", hide_env_values = true,
@@ -87,7 +88,8 @@ pub(crate) struct Connection {
     )]
     connect_timeout: Duration,
 
-    /// The round trip to the members, if they are far away: it sets --ttl and --request-timeout if these are not given
+    /// The round trip between the members, if they are far apart: it sets --ttl and --request-timeout if these are not
+    /// given
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration, env = "ELDEST_ROUND_TRIP",
         hide_env_values = true, help_heading = SESSION

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// The name of the election or lock
     election: String,
 
-    /// The name of the candidate; refused unless exactly one candidate has that name
+    /// The name of the candidate; without --candidate, refused unless exactly one candidate has that name
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
 

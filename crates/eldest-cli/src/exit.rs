@@ -81,7 +81,7 @@ impl Code {
             Code::Done => "done",
             Code::Failed => "failed for another reason",
             Code::Usage => {
-                "an option, a name or a value is wrong, or differs from the one that others use; the message names both"
+                "an option, a name or a value is wrong, or differs from the one that others use"
             }
             Code::Unavailable => {
                 "etcd or the agent did not answer in time, or etcd has no space: try again"

@@ -17,8 +17,8 @@ use crate::waiting;
 #[command(
     long_about = "Run a program while holding a lock, or one of several permits.\n\n\
     Without -n, one program at a time holds the lock. With -n N, up to N programs run at a time. The program finds its \
-    fencing token in ELDEST_FENCING_TOKEN. It is ended before another program can hold the same lock or permit. All \
-    users of a name must give the same N: another N is refused while anybody holds or awaits a permit. A lock and the \
+    fencing token in ELDEST_FENCING_TOKEN. It is ended before another program can start under the same lock or permit. \
+    All users of a name must give the same N: another N is refused while anybody holds or awaits a permit. A lock and the \
     permits of the same name are independent.\n\n\
     With --shared, any number of programs hold the lock together, as readers. A program without --shared holds it alone, \
     as a writer. The program that has waited longest is first: a reader waits behind a writer that waits.",

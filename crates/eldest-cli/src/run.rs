@@ -28,8 +28,9 @@ use crate::waiting;
 #[command(
     long_about = "Run a program only while this node leads.\n\n\
     The node waits in the election. When it leads, it starts the program, with the term's fencing token in \
-    ELDEST_FENCING_TOKEN. When it loses the leadership, it ends the program before another node can lead, and waits \
-    again. When the program has ended, the node leaves the election and exits with the program's code (see --restart).\n\n\
+    ELDEST_FENCING_TOKEN. When it loses the leadership, it ends the program before another node can start its \
+    own, and waits again. When the program has ended, the node leaves the election and exits with the program's code \
+    (see --restart).\n\n\
     With --partitions, the node runs one program for each partition that it owns, with the partition's number in \
     ELDEST_PARTITION.",
     after_help = "Examples:

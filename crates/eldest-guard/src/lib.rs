@@ -4,7 +4,7 @@
 //!
 //! | item | contents |
 //! |---|---|
-//! | [`Etcd`] | the two calls by which a guard reaches etcd, and what they take and return |
+//! | [`Etcd`] | the two calls by which a guard reaches etcd, what they take and return, and their time limit |
 //! | [`Machine`] | the time, the tasks and the measurements of a guard |
 //! | `serving`, `agent` | the guard of a host's processes, and a request for its status |
 //! | `spawned` | the guard of one session: the session's own program, started a second time |

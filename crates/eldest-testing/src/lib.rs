@@ -41,8 +41,8 @@
 //! | `docker` | the module [`docker`] |
 //! | `etcd-client` | functions that take or return a client of the version of `etcd-client` that this crate uses |
 //!
-//! Without any feature, the crate has only the module [`history`], without etcd, for programs that record their own
-//! events.
+//! Without any feature, the crate has only the module [`history`], for programs that record their own events without
+//! etcd, and [`Error`], [`ErrorKind`] and [`Result`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Public enums and structs may grow without breaking users; hidden modules say where they are exempt.
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]

@@ -22,8 +22,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[command(
     long_about = "Show what the agent of this host guards, and whether it reaches etcd.\n\n\
     The command asks the agent, not etcd, so it needs no endpoints. root and the agent's own user see the sessions of all \
-    users; another user that may write the socket sees its own. GUARDED FOR is how long ago the session introduced itself \
-    to the agent. A session that is not connected is guarded, too. PROMISED is how long other programs may \
+    users; another user that may write to the socket sees its own. GUARDED FOR is how long ago the session introduced itself \
+    to the agent. A session that is not connected is guarded, too. LINGER is how long the guard waits after the end of the \
+    process before it deletes the keys. PROMISED is how long other programs may \
     still act on an answer of `eldest serve`. The exit code is 6 if the agent does not reach etcd, \
     and 3 if no agent answers.",
     after_help = "Examples:
