@@ -61,14 +61,24 @@ impl Metadata {
         Ok(found.req.to_string())
     }
 
-    /// Returns the dependencies that only the library's features and tests need, but its users do not.
+    /// Returns the library's dependencies that only its features and tests need: neither the library nor one of our
+    /// packages below it always depends on them.
     pub(crate) fn only_for_others(&self) -> Result<BTreeSet<&str>> {
-        let dependencies = self.library()?.dependencies.iter();
-        let (always, others): (Vec<_>, Vec<_>) =
-            dependencies.partition(|found| found.kind == DependencyKind::Normal && !found.optional);
-        let always: BTreeSet<&str> = always.iter().map(|found| found.name.as_str()).collect();
-        let others = others.iter().map(|found| found.name.as_str());
-        Ok(others.filter(|name| !always.contains(name)).collect())
+        let library = self.library()?;
+        let mut always = BTreeSet::new();
+        let mut todo = vec![library];
+        while let Some(package) = todo.pop() {
+            let needed = package.dependencies.iter();
+            let needed =
+                needed.filter(|found| found.kind == DependencyKind::Normal && !found.optional);
+            for name in needed.map(|found| found.name.as_str()) {
+                if always.insert(name) {
+                    todo.extend(self.packages().iter().filter(|other| other.name == name));
+                }
+            }
+        }
+        let all = library.dependencies.iter().map(|found| found.name.as_str());
+        Ok(all.filter(|name| !always.contains(name)).collect())
     }
 
     /// Returns the library's version.
@@ -200,6 +210,7 @@ pub(crate) mod tests {
                     "dependencies": [
                         dependency("a", "^1.2", None, false), dependency("a", "^1.2", Some("dev"), false),
                         dependency("b", "^2", None, true), dependency("t", "^3", Some("dev"), false),
+                        dependency("p", "^1", Some("dev"), false),
                     ],
                     "targets": [target("lib", "eldest"), target("test", "smoke")],
                 }),
@@ -211,7 +222,10 @@ pub(crate) mod tests {
                     target("lib", "eldest_node"), target("bin", "eldest-node"), target("test", "node"),
                 ]}),
             ),
-            named("a", json!({"rust_version": "1.63.0"})),
+            named(
+                "a",
+                json!({"rust_version": "1.63.0", "dependencies": [dependency("p", "^1", None, false)]}),
+            ),
             named("b", json!({"version": "2.0.0", "rust_version": null})),
             named("t", json!({"version": "3.0.0", "rust_version": "1.99"})),
         ];
