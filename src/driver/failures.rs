@@ -247,15 +247,17 @@ impl Failures {
 
     /// Renewals succeed again; returns the lines of the outages that this ends.
     pub(super) fn renewed(&mut self) -> Vec<Line> {
-        let renewals = |outage: &mut Outage| matches!(outage.what, What::Renewal | What::Refusal);
-        let over: Vec<_> = self.outages.extract_if(.., renewals).collect();
-        if !over.is_empty() {
-            self.lasts.clear();
-            for outage in &self.outages {
-                let last = self.lasts.entry(outage.class).or_default();
+        let mut lasts: HashMap<Class, Time> = HashMap::new();
+        let ends = |outage: &mut Outage| {
+            let ends = matches!(outage.what, What::Renewal | What::Refusal);
+            if !ends {
+                let last = lasts.entry(outage.class).or_default();
                 *last = outage.last.max(*last);
             }
-        }
+            ends
+        };
+        let over: Vec<_> = self.outages.extract_if(.., ends).collect();
+        self.lasts = lasts;
         over.into_iter().map(Outage::over).collect()
     }
 

@@ -9,7 +9,6 @@ use super::seat::Seat;
 use crate::action::{
     Admission, Answer, Ask, CandidateAction, Class, Join, Joined, Note, RequestError,
 };
-use crate::challenge::Joins;
 use crate::ids::RequestId;
 use crate::kv::{Entry, Header, is_elected};
 use crate::purpose::Purpose;
@@ -37,7 +36,7 @@ impl Seat<'_> {
         else {
             return false;
         };
-        if self.me.held || self.challenges.anchor.joins() == Joins::Held {
+        if self.me.held || self.challenges.anchor.holds_joins() {
             return false;
         }
         if self.now < not_before {

@@ -4,7 +4,6 @@ use super::phase::Phase;
 use super::seat::Seat;
 use super::{Candidacy, Role};
 use crate::queue::Place;
-use crate::timers::Timer;
 
 /// Returns true if the candidate leads, works on after its term, or may be the next to lead.
 pub(crate) fn is_near_lead(me: &Candidacy) -> bool {
@@ -31,16 +30,9 @@ pub(crate) fn is_near_lead(me: &Candidacy) -> bool {
 impl Seat<'_> {
     /// Makes a clean read due if the candidate needs one: at once if the session could not lead now.
     pub(super) fn want_clean_read(&mut self) {
-        let Some(config) = self.challenges.config() else {
-            return;
-        };
-        if !self.challenges.are_allowed() || !is_near_lead(self.me) {
-            return;
-        }
-        let interval = config.interval;
-        let at_once = self.lease.leads_until().is_none() && self.challenges.reads.is_idle();
-        if let Some(at) = self.challenges.reads.want(self.now, interval, at_once) {
-            self.out.set_timer(at, Timer::CleanRead);
+        if self.challenges.are_allowed() && is_near_lead(self.me) {
+            let at_once = self.lease.leads_until().is_none() && self.challenges.reads.is_idle();
+            self.challenges.want_read(self.now, at_once, self.out);
         }
     }
 }

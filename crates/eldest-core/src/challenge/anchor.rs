@@ -26,15 +26,6 @@ pub(crate) struct Anchor {
     failures: u32,
 }
 
-/// The effect of the anchor on joins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Joins {
-    /// Candidates may join.
-    Free,
-    /// No candidate joins before the anchor is known, because its key must announce the anchor.
-    Held,
-}
-
 impl Anchor {
     pub(super) fn new(is_wanted: bool) -> Self {
         let not_before = Time::ZERO;
@@ -54,12 +45,9 @@ impl Anchor {
         }
     }
 
-    /// Returns true if candidates may join.
-    pub(crate) fn joins(&self) -> Joins {
-        match self.state {
-            State::None | State::Known(_) => Joins::Free,
-            State::Wanted { .. } | State::Putting(_) => Joins::Held,
-        }
+    /// Returns true if no candidate may join yet: its key must announce the anchor, which is not known.
+    pub(crate) fn holds_joins(&self) -> bool {
+        matches!(self.state, State::Wanted { .. } | State::Putting(_))
     }
 
     /// Returns the time before which the anchor is not put, if it must be put.

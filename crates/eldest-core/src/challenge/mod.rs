@@ -23,7 +23,7 @@ mod reads;
 mod requests;
 mod suspects;
 
-pub(crate) use anchor::{Anchor, Joins};
+pub(crate) use anchor::Anchor;
 pub use config::{Announced, ChallengeConfig};
 pub(crate) use reads::CleanReads;
 pub(crate) use requests::{
@@ -35,6 +35,9 @@ pub(crate) use suspects::{Progress, Suspect, Suspects, Target};
 use std::sync::Arc;
 
 use crate::ids::{SlotId, WatchId};
+use crate::outbox::Outbox;
+use crate::time::Time;
+use crate::timers::Timer;
 
 /// The slot of the watch of the session's own challenges. No handle has that number.
 pub(crate) const CHALLENGED: SlotId = u64::MAX - 1;
@@ -70,6 +73,15 @@ impl Challenges {
         match (&self.config, self.anchor.known()) {
             (Some(config), Some(anchor)) => (config.announce)(value, anchor),
             _ => Arc::clone(value),
+        }
+    }
+
+    /// Makes a clean read due: now if it is wanted `at_once`, and otherwise one interval after the last one.
+    pub(crate) fn want_read(&mut self, now: Time, at_once: bool, out: &mut Outbox) {
+        if let Some(config) = &self.config
+            && let Some(at) = self.reads.want(now, config.interval, at_once)
+        {
+            out.set_timer(at, Timer::CleanRead);
         }
     }
 

@@ -273,12 +273,7 @@ impl Hall<'_> {
         let Rooms {
             challenges, out, ..
         } = &mut *self.rooms;
-        if let Some(config) = challenges.config() {
-            let interval = config.interval;
-            if let Some(at) = challenges.reads.want(self.now, interval, false) {
-                out.set_timer(at, Timer::CleanRead);
-            }
-        }
+        challenges.want_read(self.now, false, out);
     }
 
     /// Deletes all challenges of the session, unless such a request was sent a moment ago.
