@@ -8,7 +8,7 @@
 //! | `cgroup` | a cgroup by its open files, and a cgroup that this process makes |
 //! | `timer` | a timer that several processes share |
 //! | `socket` | messages with open files between processes |
-//! | [`clock`] | the time since boot, and alarms on this clock |
+//! | [`clock`] | on Linux and Android, the time since boot, and alarms; elsewhere, the time since the first use |
 //! | [`Bell`] | a wait for a point in time, which another thread can end |
 //!
 //! Processes, cgroups, timers and sockets need Linux. Elsewhere, [`Process::open`] returns an error, and only the clock and
