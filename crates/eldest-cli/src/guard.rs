@@ -18,7 +18,7 @@ const SOCKET: &str = "/run/eldest/agent.sock";
 #[group(id = "guarded")]
 pub(crate) struct Args {
     /// The agent that frees this node's place when this command is killed, without waiting for the TTL: auto uses the one
-    /// at /run/eldest/agent.sock if there is one, off none, and the path of another socket requires that one
+    /// at /run/eldest/agent.sock if there is one, off none, and the path of another socket requires the agent there
     #[arg(
         long = "guard", value_name = "off|auto|PATH", value_parser = parse, default_value_t = Choice::Auto, env = "ELDEST_GUARD",
         hide_env_values = true, help_heading = "Session"

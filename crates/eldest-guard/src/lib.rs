@@ -9,7 +9,7 @@
 //! | `serving`, `agent` | the guard of a host's processes, and a request for its status |
 //! | `spawned` | the guard of one session: the session's own program, started a second time |
 //! | `links`, `Life` | the session's side: what must have ended before its keys are deleted |
-//! | `wire`, `proof` | the messages between both, and the keys that prove a lease |
+//! | `wire`, `proof` | the messages between guard and session, and the keys that prove a lease |
 //!
 //! A guard deletes no key without the proof of its lease, which each transaction compares.
 
