@@ -30,7 +30,7 @@ pub(crate) struct Run<'a> {
     bench: &'static str,
     pub(crate) options: &'a Options,
     pub(crate) report: &'a mut Report,
-    etcd: Option<(EtcdCluster, Option<TempDir>)>,
+    etcd: Option<(EtcdCluster, TempDir)>,
     zookeeper: Option<ZooKeeper>,
     /// Programs that were already reported as missing.
     missing_programs: Vec<&'static str>,
@@ -142,10 +142,11 @@ impl<'a> Run<'a> {
     pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
         if self.etcd.is_none() {
             let mut builder = Etcd::builder();
-            let folder = self.folder_on_disk()?;
-            if let Some(folder) = &folder {
-                let path = std::fs::canonicalize(folder.path())?.join("data");
-                builder = builder.data_dir(path).arg("--unsafe-no-fsync=false");
+            let folder = self.folder()?;
+            let path = std::fs::canonicalize(folder.path())?.join("data");
+            builder = builder.data_dir(path);
+            if self.options.storage == Storage::Disk {
+                builder = builder.arg("--unsafe-no-fsync=false");
             }
             let started = builder.start_cluster(self.options.members).await;
             self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
@@ -157,26 +158,23 @@ impl<'a> Run<'a> {
             .expect("started above"))
     }
 
-    /// Makes a folder below the working folder if the data are to be on disk: temporary folders are often in memory.
-    fn folder_on_disk(&self) -> Result<Option<TempDir>> {
+    /// Makes a folder for data: in memory, or below the working folder, because temporary folders are often in memory.
+    fn folder(&self) -> Result<TempDir> {
         if self.options.storage == Storage::Memory {
-            return Ok(None);
+            return Ok(tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?);
         }
         std::fs::create_dir_all("target/bench")?;
         let folder = tempfile::Builder::new()
             .prefix("data-")
             .tempdir_in("target/bench")?;
-        Ok(Some(folder))
+        Ok(folder)
     }
 
     /// Returns `ZooKeeper`, which is started when it is first needed.
     async fn zookeeper(&mut self) -> Result<String> {
         if self.zookeeper.is_none() {
             let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
-            let folder = match self.folder_on_disk()? {
-                Some(folder) => folder,
-                None => tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?,
-            };
+            let folder = self.folder()?;
             let started =
                 ZooKeeper::start(jars, self.options.members, folder, self.options.storage);
             self.zookeeper = Some(started.await?);

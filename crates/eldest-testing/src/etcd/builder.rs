@@ -61,7 +61,7 @@ impl EtcdBuilder {
     }
 
     /// Keeps the data in this folder, which is then not removed; each member of a cluster has its own folder below it.
-    /// The default is a temporary folder, in memory if there is room.
+    /// The default is a temporary folder.
     pub fn data_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(folder.into());
         self
