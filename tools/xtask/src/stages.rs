@@ -73,11 +73,11 @@ pub(crate) const STAGES: &[Entry] = &[
         suites::doc,
     )),
     quick("unit", "unit tests of all packages", suites::unit),
-    quick(
+    to_the_end(quick(
         "simulate",
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
         simulate::short,
-    ),
+    )),
     quick(
         TESTS,
         "the library, the command, HTTP, the demo and the examples on etcd 3.7; three nodes in containers whose leader is killed, \

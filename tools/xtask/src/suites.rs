@@ -58,9 +58,10 @@ const REAL: [(&str, &str); 3] = [
 ];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 10] = [
+const LONG: [&str; 11] = [
     "auth::many::",
     "burst::",
+    "conformance::walk::other_",
     "cycles::",
     "faults::balancer::",
     "faults::moving::",
