@@ -95,7 +95,7 @@ async fn hold(
     };
     let outcome = supervisor.run(&held.term()).await?;
     match outcome {
-        Outcome::Ended(exit) => Ok(exit.code().into()),
+        Outcome::Ended { exit, .. } => Ok(exit.code().into()),
         Outcome::Stopped => Err(not_run(resource)),
         Outcome::Lost => {
             let message = format!("{what} was lost; the program was ended");

@@ -8,7 +8,7 @@ use eldest::internal::Pause;
 use eldest::{BoxError, CancellationToken, Partition, Partitions};
 use tokio::sync::RwLock;
 
-use crate::contain::{self, Exit};
+use crate::contain::Exit;
 use crate::global::Global;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
@@ -136,21 +136,20 @@ impl Programs {
         };
         let mut pause = Pause::default();
         loop {
-            let begun = contain::now();
-            let exit = match supervisor.run(&partition.term()).await {
+            let (exit, ran) = match supervisor.run(&partition.term()).await {
                 Err(error) => return Some(Err(error)),
                 Ok(Outcome::Stopped) => return None,
                 Ok(_) if lost.is_cancelled() || stop.is_cancelled() => return None,
                 // If only the lock was lost while the term lasts, the program starts again when it can.
                 Ok(Outcome::Lost) if supervise::outlives_lock(&partition.term()).await => continue,
                 Ok(Outcome::Lost) => return None,
-                Ok(Outcome::Ended(exit)) => exit,
+                Ok(Outcome::Ended { exit, ran }) => (exit, ran),
             };
             if !self.restart {
                 tracing::warn!(partition = number, %exit, "the partition's program has ended: stopping");
                 return Some(Ok(exit));
             }
-            let pause = pause.after(contain::now().saturating_sub(begun));
+            let pause = pause.after(ran);
             tracing::warn!(partition = number, %exit, ?pause, "the partition's program has ended; it starts again");
             tokio::select! {
                 () = stop.cancelled() => return None,

@@ -6,15 +6,16 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use eldest::internal::{self, Pause};
 use eldest::{BoxError, CancellationToken, Election, Following, Leadership, Status};
 use eldest_http::Node;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use crate::answering::{self, Places};
-use crate::contain::{self, Commands, Ending, Keeper, Limit, Spec, Stop};
+use crate::contain::{self, Ending, Keeper, Limit, Spec, Stop};
 use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
@@ -157,21 +158,20 @@ async fn rounds(
     let mut pause = Pause::default();
     let mut last = None;
     loop {
-        let begun = contain::now();
         let pause = match (run_candidacy(args, election, supervisor, check).await, last) {
-            (Ok(Some(Outcome::Ended(exit))), _) => {
+            (Ok(Some(Outcome::Ended { exit, ran })), _) => {
                 last = Some(exit);
                 if !args.restart || supervisor.signals.stop.is_cancelled() {
                     return Ok(exit.code().into());
                 }
-                let pause = pause.after(contain::now().saturating_sub(begun));
+                let pause = pause.after(ran);
                 tracing::warn!(%exit, ?pause, "the program has ended; joining again");
                 pause
             }
             (Ok(_), _) => return Ok(ExitCode::SUCCESS),
             // The node has been a candidate, so this refusal may pass.
             (Err(error), Some(_)) if error.downcast_ref().is_some_and(exit::may_pass) => {
-                let pause = pause.after(contain::now().saturating_sub(begun));
+                let pause = pause.after(Duration::ZERO);
                 tracing::warn!(%error, ?pause, "the candidacy was refused; joining again");
                 pause
             }
@@ -261,11 +261,7 @@ async fn follow(
     spec: &Arc<Spec>,
 ) -> Result<(), BoxError> {
     let keeper = Keeper::start(spec, &supervisor.child_registry).await?;
-    let (stop, stopped) = watch::channel(Stop::Not);
-    let commands = Commands {
-        stop: stopped,
-        signals: supervisor.signals.passed_on(),
-    };
+    let (stop, commands) = supervisor.commands();
     // A task of its own runs until no process of the program is left, even if this future is dropped.
     let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
     let token = following.stopped();

@@ -68,8 +68,8 @@ pub(crate) struct Args {
 /// The end of the program under one term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The program ended, by itself or because this command stops.
-    Ended(Exit),
+    /// The program ended, by itself or because this command stops, after it `ran` for that long.
+    Ended { exit: Exit, ran: Duration },
     /// The program was ended, or never started, because the term was lost.
     Lost,
     /// The program was never started, because this command stops.
@@ -203,6 +203,16 @@ impl Supervisor {
         });
     }
 
+    /// Returns the commands for one program: the order to stop it, and the signals that are passed on to it.
+    pub(crate) fn commands(&self) -> (watch::Sender<Stop>, Commands) {
+        let (stop, stopped) = watch::channel(Stop::Not);
+        let commands = Commands {
+            stop: stopped,
+            signals: self.signals.passed_on(),
+        };
+        (stop, commands)
+    }
+
     /// Runs the program for as long as the term lasts, and returns when nothing of it is left.
     pub(crate) async fn run(&self, term: &Term) -> Result<Outcome> {
         let lost = term.lost();
@@ -220,12 +230,9 @@ impl Supervisor {
             let keeper = self.keeper().await?;
             let key = String::from_utf8_lossy(term.key()).into_owned();
             let leader = (term.fencing_token(), key);
-            let (stop, stopped) = watch::channel(Stop::Not);
-            let commands = Commands {
-                stop: stopped,
-                signals: self.signals.passed_on(),
-            };
+            let (stop, commands) = self.commands();
             let terms = [term.clone(), guarded.clone()];
+            let begun = contain::now();
             // A task of its own runs until no process of the program is left, even if this future is dropped.
             let job = tokio::spawn(async move {
                 let ending = keeper
@@ -239,7 +246,8 @@ impl Supervisor {
                 Ending::Gone { exit, by_itself }
                     if by_itself || self.signals.stop.is_cancelled() =>
                 {
-                    return Ok(Outcome::Ended(exit));
+                    let ran = contain::now().saturating_sub(begun);
+                    return Ok(Outcome::Ended { exit, ran });
                 }
                 Ending::Gone { .. } => return Ok(Outcome::Lost),
                 Ending::NotStarted(_) if self.signals.stop.is_cancelled() => {
