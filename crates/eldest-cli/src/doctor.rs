@@ -35,7 +35,7 @@ use crate::output::{self, Format};
     checks that the request timeout, the TTL and the grace period suit this etcd and the distance to it, and says what to \
     write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, that etcd accepts a session's pings, and \
     that the agent of this host, if there is one, reaches etcd. It changes no keys; \
-    it grants three leases and revokes them.\n\n\
+    it grants at most three leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected; until then the exit code is 6, or 3 if no endpoint answers at all.",
     after_help = "Examples:
   # Check a cluster for a node with a TTL of five seconds
