@@ -5,14 +5,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::published::{CLI, CORE, GUARD, HTTP, LIBRARY, PROCESS, ROUTE, TESTING};
+use crate::published::{CLI, CORE, GUARD, HTTP, LIBRARY, PEERS, PROCESS, ROUTE, TESTING};
 use crate::setup;
 use crate::stage::Stage;
 
 /// The largest size of each packed crate, in KiB.
-const MOST: [(&str, u64); 8] = [
+const MOST: [(&str, u64); 9] = [
     (CORE, 200),
     (PROCESS, 50),
+    (PEERS, 50),
     (GUARD, 100),
     (LIBRARY, 500),
     (ROUTE, 100),

@@ -3,11 +3,15 @@
 /// The main package of the workspace.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 8] = [CORE, PROCESS, GUARD, LIBRARY, ROUTE, HTTP, TESTING, CLI];
+pub(crate) const PUBLISHED: [&str; 9] = [
+    CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, TESTING, CLI,
+];
 /// The package with the protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
 /// The package that observes the processes of a machine.
 pub(crate) const PROCESS: &str = "eldest-process";
+/// The package that exchanges signs of life between sessions.
+pub(crate) const PEERS: &str = "eldest-peers";
 /// The package that deletes the keys of processes that have ended.
 pub(crate) const GUARD: &str = "eldest-guard";
 /// The package that sends requests to the leader.
