@@ -228,6 +228,17 @@ async fn connection_lasts_as_long_as_its_session_is_watched() {
 }
 
 #[tokio::test]
+async fn session_that_is_watched_no_longer_has_no_events() {
+    // The system refuses this address at once, so the first poll makes both events.
+    let nowhere = SocketAddr::from((Ipv4Addr::new(224, 0, 0, 1), 1));
+    let mut asking = Asking::new(Arc::new(Staged::default()));
+    asking.watch([watched(1, nowhere), watched(2, nowhere)].into());
+    soon(asking.next()).await;
+    asking.watch([watched(3, nowhere)].into());
+    assert_eq!(soon(asking.next()).await, Event::Silent(3));
+}
+
+#[tokio::test]
 async fn asker_says_from_time_to_time_that_it_asks() {
     let machine = Arc::new(Staged::default());
     let listener = TcpListener::bind(loopback()).await.unwrap();
@@ -253,6 +264,13 @@ async fn asker_that_says_nothing_for_long_makes_room() {
     let session = Session::start_at(loopback(), Arc::clone(&machine), 1).await;
     let mut stream = session.call(&Hello::encode(LEASE)).await;
     assert_eq!(soon(stream.read_u8()).await.unwrap(), 1);
+    for _ in 0..2 {
+        machine.put_forward(Duration::from_secs(10));
+        stream.write_all(&[ASKING]).await.unwrap();
+        let mut signs = [0; 3];
+        soon(stream.read_exact(&mut signs)).await.unwrap();
+        assert_eq!(signs, [1; 3]);
+    }
     machine.put_forward(Duration::from_secs(16));
     let rest = rest(&mut stream).await;
     assert_eq!(rest.last(), Some(&3), "{rest:?}");
@@ -310,9 +328,18 @@ async fn hundred_askers_are_answered_and_the_next_one_is_refused_until_one_leave
 #[tokio::test]
 async fn oldest_connection_without_a_hello_makes_room_for_another() {
     let machine = Arc::new(Staged::without_timers());
-    let session = Session::start_at(loopback(), machine, 1).await;
-    let mut silent = Vec::new();
-    for _ in 0..20 {
+    let session = Session::start_at(loopback(), machine, 256).await;
+    let (mut silent, mut askers) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        silent.push(session.call(b"").await);
+    }
+    // These take no room from the others.
+    for _ in 0..16 {
+        let mut stream = session.call(&Hello::encode(LEASE)).await;
+        assert_eq!(soon(stream.read_u8()).await.unwrap(), 1);
+        askers.push(stream);
+    }
+    for _ in 0..10 {
         silent.push(session.call(b"").await);
     }
     for stream in &mut silent[..4] {

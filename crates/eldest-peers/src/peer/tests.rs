@@ -266,6 +266,7 @@ fn connection_attempts_are_limited_in_time_and_become_rare() {
 fn connection_without_replies_is_made_again() {
     let mut peer = new();
     peer.handle(at(0), Input::Connected);
+    assert_eq!(peer.due(), at(1_000));
     assert_eq!(peer.timeout(at(1_000)), [Output::Close, Output::Silent]);
     assert_eq!(peer.timeout(at(1_050)), [Output::Connect]);
 }
