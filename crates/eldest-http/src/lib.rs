@@ -35,7 +35,8 @@
 //! | `DELETE /v1/locks/{resource}/{lock}` | releases it |
 //!
 //! `/leader`, `/primary`, `/follower` and `/ready` accept `?election=`; all but `/ready` need it if the node shows several
-//! elections. A slash in a name is written as it is or as `%2F`:
+//! elections. `/live` and `/ready` do not depend on partitions: on a node without elections, both answer 200. A slash in
+//! a name is written as it is or as `%2F`:
 //! `/v1/elections/billing/scheduler/events`. `%2F` always belongs to the name, so the election `billing/events` is at
 //! `/v1/elections/billing%2Fevents`. Each path answers `HEAD` where it answers `GET`, and `OPTIONS` with 204 and the
 //! header `allow`. Refusals are problem details (RFC 9457) with a stable `code`.
