@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::etcd::Pool;
 use crate::metrics;
 use crate::runtime::SharedEnv;
-use crate::state::{LeaseDeadline, LocalStatusWriter, Status, Term, TermState};
+use crate::state::{LocalStatusWriter, Status, Term, TermDeadline, TermState};
 use crate::util::{LazyWatch, LazyWatchSender};
 use eldest_core::action::{RequestError, SlotId, TermId};
 use eldest_core::partitions::partition_key;
@@ -192,20 +192,13 @@ impl CandidateState {
         identity: &str,
         (slot, term): (SlotId, TermId),
         (env, pool): (SharedEnv, Arc<Pool>),
-        lease_deadline: Arc<LeaseDeadline>,
+        deadline: TermDeadline,
         key: Arc<[u8]>,
         token: i64,
     ) -> Won {
         log_event!(self, target: "eldest::election", identity, election = &*self.election, token, "elected");
         let since = env.unix_time();
-        let shared = TermState::new(
-            env,
-            pool,
-            lease_deadline,
-            Arc::clone(&self.election),
-            key,
-            token,
-        );
+        let shared = TermState::new(env, pool, deadline, Arc::clone(&self.election), key, token);
         if !self.brief {
             metrics::elected(identity, &self.election, since);
             self.announcing.elected(&shared, since);

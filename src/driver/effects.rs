@@ -11,6 +11,7 @@ use crate::state::{LeaseView, SessionState, share};
 use eldest_core::action::{self, Action, Ask, CandidateAction, Join, SlotId, TermId};
 use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
+use eldest_core::time::Time;
 
 /// The number of terms whose beginning is announced with each renewal.
 const BEGINNINGS: usize = 16;
@@ -26,7 +27,9 @@ impl Driver {
             };
             match action {
                 Action::Trust { deadline, fresh } => self.trust(deadline, fresh),
-                Action::Distrust => self.lease_deadlines.end(),
+                Action::Distrust => self.deadlines.end(),
+                Action::Lead { deadline, fresh } => self.lead(deadline, fresh),
+                Action::LeadNoLonger => self.deadlines.end_reads(),
                 Action::Proclaimed { ticket, result } => {
                     if let Some(reply) = self.proclaims.remove(&ticket) {
                         drop(reply.send(result.map_err(|t| Error::from_request(&t))));
@@ -128,17 +131,17 @@ impl Driver {
         self.core.lease().map_or(0, Lease::id)
     }
 
-    fn trust(&mut self, deadline: eldest_core::time::Time, fresh: bool) {
+    fn trust(&mut self, deadline: Time, fresh: bool) {
         let left = deadline.since(self.env.now());
         metrics::trusted(&self.identity, self.env.unix_time(), left);
         if fresh {
-            self.lease_deadlines.begin(self.lease_id(), deadline);
+            self.deadlines.begin(self.lease_id(), deadline);
             self.env.rewatch();
             return;
         }
         let extended = self
-            .lease_deadlines
-            .present()
+            .deadlines
+            .lease()
             .is_some_and(|lease_deadline| lease_deadline.extend(deadline));
         if !extended {
             // The watchdog or a caller's check ended the term before this renewal: it stays ended.
@@ -149,11 +152,23 @@ impl Driver {
         self.visit_terms();
     }
 
+    /// Lets the session lead until `deadline`, by a clean read.
+    fn lead(&mut self, deadline: Time, fresh: bool) {
+        if fresh {
+            self.deadlines.begin_reads(deadline);
+            self.env.rewatch();
+        } else if !self.deadlines.extend_reads(deadline) {
+            // The watchdog or a caller's check ended the terms before this read: they stay ended.
+            let now = self.env.now();
+            self.core.challenges(now).lead_no_longer();
+        }
+    }
+
     /// Visits each candidate after a renewal: warns of a term that no caller has taken up, and announces when terms
     /// began. The announcements follow a renewal, so that a short term costs no request and no hand-over waits. They are
     /// a few at a time, because a session may lead thousands of elections.
     fn visit_terms(&mut self) {
-        let before = self.env.now().before(self.lease_deadlines.grace());
+        let before = self.env.now().before(self.deadlines.grace());
         let mut beginnings = Vec::new();
         for (slot, candidate) in &mut self.candidates {
             candidate.warn_if_unclaimed(&self.identity, before);
@@ -193,7 +208,7 @@ impl Driver {
     }
 
     fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {
-        let Some(lease_deadline) = self.lease_deadlines.present() else {
+        let Some(deadline) = self.deadlines.term() else {
             return;
         };
         if let Some(candidate) = self.candidates.get_mut(&slot) {
@@ -202,7 +217,7 @@ impl Driver {
                 &self.identity,
                 (slot, term),
                 (env, pool),
-                lease_deadline,
+                deadline,
                 key,
                 token,
             ));
@@ -228,7 +243,7 @@ impl Driver {
             }
         }
         let view = |lease| {
-            let lease_deadline = self.lease_deadlines.present()?;
+            let lease_deadline = self.deadlines.lease()?;
             Some(LeaseView::new(lease, lease_deadline, Arc::clone(&self.env)))
         };
         let Some(state) = state.try_map(view) else {

@@ -24,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
-use crate::state::{LeaseDeadlines, SessionState};
+use crate::state::{Deadlines, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::pause::LONGEST_PAUSE;
@@ -95,7 +95,7 @@ pub(crate) struct Parts {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
     pub(crate) config: Config,
-    pub(crate) lease_deadlines: Arc<LeaseDeadlines>,
+    pub(crate) deadlines: Arc<Deadlines>,
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) commands: CommandReceiver,
     pub(crate) identity: Arc<str>,
@@ -108,7 +108,7 @@ pub(crate) struct Driver {
     pool: Arc<Pool>,
     core: Core,
     marks: marks::Marks,
-    lease_deadlines: Arc<LeaseDeadlines>,
+    deadlines: Arc<Deadlines>,
     state: watch::Sender<SessionState>,
     identity: Arc<str>,
     failures: Failures,
@@ -136,7 +136,7 @@ impl Driver {
             env,
             pool,
             config,
-            lease_deadlines,
+            deadlines,
             state,
             commands,
             identity,
@@ -160,7 +160,7 @@ impl Driver {
             core: Core::new(config),
             env,
             pool,
-            lease_deadlines,
+            deadlines,
             state,
             identity,
             candidates: HashMap::new(),
@@ -276,11 +276,12 @@ impl Drop for Driver {
     /// The runtime shut down, or the session was closed: the lease is no longer renewed, so every term must end.
     fn drop(&mut self) {
         let now = self.env.now();
-        let deadline = self.lease_deadlines.present().map_or(now, |b| b.deadline());
+        let deadline = self.deadlines.lease().map_or(now, |lease| lease.time());
         for candidate in self.candidates.values_mut() {
             candidate.abandoned(&self.identity, deadline);
         }
-        self.lease_deadlines.end();
+        self.deadlines.end();
+        self.deadlines.end_reads();
         if !self.closed {
             self.state.send_replace(SessionState::Closed);
         }

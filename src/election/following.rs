@@ -220,7 +220,7 @@ mod tests {
             shared: TermState::new(
                 Arc::clone(&shared.env),
                 Arc::clone(&shared.pool),
-                LeaseDeadline::until(1, Time::ZERO),
+                LeaseDeadline::until(1, Time::ZERO).into(),
                 "e".into(),
                 entry(7, 5).key,
                 5,

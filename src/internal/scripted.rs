@@ -11,7 +11,7 @@ use crate::election::Claim;
 use crate::runtime::Watched;
 pub use crate::runtime::{Clock, Scripted};
 use crate::session::Handle;
-use crate::state::{LeaseDeadline, LeaseDeadlines, LocalStatusWriter, TermState};
+use crate::state::{Deadlines, LeaseDeadline, LocalStatusWriter, TermState};
 use crate::{Election, Leadership, Session, Status, Term};
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
@@ -23,7 +23,7 @@ const LEASE: i64 = 1;
 pub struct ScriptedTerm {
     ending: Ending,
     /// Kept here, because the watchdog holds it weakly.
-    _lease_deadlines: Arc<LeaseDeadlines>,
+    _deadlines: Arc<Deadlines>,
 }
 
 /// Ends a term as the core does.
@@ -38,15 +38,15 @@ impl ScriptedTerm {
     /// Makes a term under a lease that is trusted until `deadline`, with the session's grace period.
     pub fn new(session: &Session, env: SharedEnv, name: &str, deadline: Time, token: i64) -> Self {
         let grace = session.shared().settings.grace;
-        let lease_deadlines = LeaseDeadlines::new(grace);
-        let lease_deadline = lease_deadlines.begin(LEASE, deadline);
-        let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
+        let deadlines = Deadlines::new(grace, false);
+        let lease_deadline = deadlines.begin(LEASE, deadline);
+        let watched: Arc<dyn Watched> = Arc::clone(&deadlines) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
         let key = format!("{}{LEASE:x}", session.shared().settings.prefix(name));
         let shared = TermState::new(
             env,
             Arc::clone(&session.shared().pool),
-            Arc::clone(&lease_deadline),
+            Arc::clone(&lease_deadline).into(),
             name.into(),
             key.into_bytes().into(),
             token,
@@ -58,7 +58,7 @@ impl ScriptedTerm {
         };
         Self {
             ending,
-            _lease_deadlines: lease_deadlines,
+            _deadlines: deadlines,
         }
     }
 
@@ -118,7 +118,7 @@ impl Ending {
             | LostReason::Evacuated
             | LostReason::Ordered => (brief, true),
             LostReason::Shutdown | LostReason::SessionClosed | LostReason::RuntimeGone => {
-                (self.lease_deadline.deadline(), true)
+                (self.lease_deadline.time(), true)
             }
             _ => (brief, false),
         };

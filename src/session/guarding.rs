@@ -160,12 +160,12 @@ impl SessionShared {
 mod tests {
     use super::*;
     use crate::runtime::Scripted;
-    use crate::state::{LeaseDeadlines, LeaseView};
+    use crate::state::{Deadlines, LeaseView};
 
     #[test]
     fn a_guard_of_a_lease_that_was_lost_does_not_count() {
         let live = |lease| {
-            let deadlines = LeaseDeadlines::new(std::time::Duration::ZERO);
+            let deadlines = Deadlines::new(std::time::Duration::ZERO, false);
             let deadline = deadlines.begin(lease, Time::MAX);
             SessionState::Live(LeaseView::new(lease, deadline, Arc::new(Scripted::still())))
         };

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Endpoint, EndpointStatus, Pool};
 use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
-use crate::state::{Announcement, AsOf, LeaseDeadlines, LocalStatuses, Roster, SessionState};
+use crate::state::{Announcement, AsOf, Deadlines, LocalStatuses, Roster, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
@@ -90,7 +90,7 @@ pub(crate) struct SessionShared {
     pub(crate) local_statuses: LocalStatuses,
     pub(crate) observers: Observers,
     // Kept here, because the watchdog holds it weakly: after the session's end, no deadline is watched.
-    _lease_deadlines: Arc<LeaseDeadlines>,
+    _deadlines: Arc<Deadlines>,
 }
 
 /// A handle that does not keep the session alive.
@@ -269,10 +269,10 @@ impl Session {
     fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
         let (commands, commands_in) = Commands::channel();
         let (state, state_seen) = watch::channel(SessionState::Connecting);
-        let lease_deadlines = LeaseDeadlines::new(settings.grace);
-        let watched: Arc<dyn Watched> = Arc::clone(&lease_deadlines) as Arc<dyn Watched>;
-        env.watch(Arc::downgrade(&watched));
         let config = settings.core_config();
+        let deadlines = Deadlines::new(settings.grace, config.challenges.is_some());
+        let watched: Arc<dyn Watched> = Arc::clone(&deadlines) as Arc<dyn Watched>;
+        env.watch(Arc::downgrade(&watched));
         // Log lines of the session's tasks belong to this span.
         let span = tracing::info_span!(
             target: "eldest::session", "session",
@@ -296,7 +296,7 @@ impl Session {
                 env: Arc::clone(&env),
                 pool: Arc::clone(&pool),
                 config,
-                lease_deadlines: Arc::clone(&lease_deadlines),
+                deadlines: Arc::clone(&deadlines),
                 state,
                 commands: commands_in,
                 identity,
@@ -318,7 +318,7 @@ impl Session {
             names,
             local_statuses: LocalStatuses::default(),
             observers,
-            _lease_deadlines: lease_deadlines,
+            _deadlines: deadlines,
         };
         Self {
             handle: Handle {

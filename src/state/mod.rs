@@ -3,6 +3,7 @@
 mod announcement;
 mod as_of;
 mod backlog;
+mod deadlines;
 mod evacuation;
 mod local_status;
 mod roster;
@@ -18,6 +19,7 @@ pub(crate) use announcement::{
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
+pub(crate) use deadlines::{Deadlines, LeaseDeadline, TermDeadline};
 pub use eldest_core::status::Status;
 pub(crate) use evacuation::{EVACUATED, MAX_REASON, author, check_data_center};
 pub use evacuation::{EVACUATION, Evacuate, Evacuation};
@@ -25,5 +27,5 @@ pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};
 pub use session_state::{LeaseView, SessionState};
+pub(crate) use term::TermState;
 pub use term::{Deadline, Term};
-pub(crate) use term::{LeaseDeadline, LeaseDeadlines, TermState};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::term::LeaseDeadline;
+use super::deadlines::LeaseDeadline;
 use crate::runtime::SharedEnv;
 use eldest_core::status::Trusted;
 
@@ -35,7 +35,7 @@ impl LeaseView {
 
     /// Returns how much longer the session trusts the lease if no renewal succeeds; computed at each call.
     pub fn time_left(&self) -> Duration {
-        self.lease_deadline.deadline().since(self.env.now())
+        self.lease_deadline.time().since(self.env.now())
     }
 }
 

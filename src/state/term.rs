@@ -1,4 +1,4 @@
-//! Defines a term and its deadline: one clock comparison decides, on any thread, whether a term is still valid.
+//! Defines a term: one clock comparison decides, on any thread, whether it is still valid.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,148 +8,22 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use super::deadlines::TermDeadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Fence, Op, Pool, TxnOutcome};
-use crate::runtime::{SharedEnv, Watched};
+use crate::runtime::SharedEnv;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
-
-/// Set in a deadline's word when the deadline can no longer be extended.
-const FROZEN: u64 = 1 << 63;
-
-/// The deadline of one lease while its trust is unbroken; every term that began under the lease shares it.
-///
-/// The deadline only moves later, and only while it is not frozen. It freezes for good as soon as a check sees that it
-/// has passed, so a check that returned `false` is never followed by one that returns `true`.
-#[derive(Debug)]
-pub(crate) struct LeaseDeadline {
-    /// etcd's id of the lease.
-    lease: i64,
-    word: AtomicU64,
-    over: CancellationToken,
-}
-
-impl LeaseDeadline {
-    pub(crate) fn until(lease: i64, deadline: Time) -> Arc<Self> {
-        Arc::new(Self {
-            lease,
-            word: AtomicU64::new(deadline.as_nanos()),
-            over: CancellationToken::new(),
-        })
-    }
-
-    pub(crate) fn lease(&self) -> i64 {
-        self.lease
-    }
-
-    pub(crate) fn deadline(&self) -> Time {
-        Time::from_nanos(self.word.load(Ordering::Acquire) & !FROZEN)
-    }
-
-    fn is_frozen(&self) -> bool {
-        self.word.load(Ordering::Acquire) & FROZEN != 0
-    }
-
-    /// Moves the deadline later. Returns `false` if the deadline is frozen; the caller must then begin a new one.
-    pub(crate) fn extend(&self, deadline: Time) -> bool {
-        let later = |word: u64| (word & FROZEN == 0).then(|| word.max(deadline.as_nanos()));
-        self.word
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, later)
-            .is_ok()
-    }
-
-    /// Freezes the deadline, and cancels the tokens of all terms under it.
-    pub(crate) fn end(&self) {
-        self.word.fetch_or(FROZEN, Ordering::AcqRel);
-        self.over.cancel();
-    }
-
-    /// Ends the deadline as [`LeaseDeadline::end`] does, if it has passed by `now`. Returns `false` if it has not,
-    /// perhaps because it was just extended.
-    fn end_by(&self, now: Time) -> bool {
-        // The check and the end are one atomic step: no extension can come between them.
-        let passed = |word: u64| (word & !FROZEN <= now.as_nanos()).then_some(word | FROZEN);
-        let ended = self
-            .word
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, passed)
-            .is_ok();
-        if ended {
-            self.over.cancel();
-        }
-        ended
-    }
-}
-
-/// The deadline of the session's current lease, which the watchdog watches.
-#[derive(Debug)]
-pub(crate) struct LeaseDeadlines {
-    present: Mutex<Option<Arc<LeaseDeadline>>>,
-    grace: Duration,
-}
-
-impl LeaseDeadlines {
-    pub(crate) fn new(grace: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            present: Mutex::new(None),
-            grace,
-        })
-    }
-
-    /// Returns the longest time for which work may continue after its term ended.
-    pub(crate) fn grace(&self) -> Duration {
-        self.grace
-    }
-
-    pub(crate) fn present(&self) -> Option<Arc<LeaseDeadline>> {
-        self.present
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    pub(crate) fn begin(&self, lease: i64, deadline: Time) -> Arc<LeaseDeadline> {
-        let lease_deadline = LeaseDeadline::until(lease, deadline);
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        *present = Some(Arc::clone(&lease_deadline));
-        lease_deadline
-    }
-
-    pub(crate) fn end(&self) {
-        let present = self
-            .present
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(lease_deadline) = present {
-            lease_deadline.end();
-        }
-    }
-}
-
-impl Watched for LeaseDeadlines {
-    fn due(&self) -> Option<Time> {
-        self.present()
-            .filter(|lease_deadline| !lease_deadline.is_frozen())
-            .map(|lease_deadline| lease_deadline.deadline().before(self.grace))
-    }
-
-    fn fire(&self, now: Time) {
-        if let Some(lease_deadline) = self.present() {
-            // An extension in this moment has set another due time, so the deadline does not end.
-            lease_deadline.end_by(now.after(self.grace));
-        }
-    }
-}
 
 /// The state that every handle of one term shares.
 pub(crate) struct TermState {
     pub(crate) env: SharedEnv,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) lease_deadline: Arc<LeaseDeadline>,
+    pub(crate) deadline: TermDeadline,
     pub(crate) election: Arc<str>,
     pub(crate) key: Arc<[u8]>,
     pub(crate) token: i64,
-    /// The latest time until which the term is valid, whatever the lease; nanoseconds, only ever lowered.
+    /// The latest time until which the term is valid, whatever its deadline; nanoseconds, only ever lowered.
     until: AtomicU64,
     /// The time at which work is dropped; nanoseconds, only ever lowered.
     cutoff: AtomicU64,
@@ -173,19 +47,19 @@ impl TermState {
     pub(crate) fn new(
         env: SharedEnv,
         pool: Arc<Pool>,
-        lease_deadline: Arc<LeaseDeadline>,
+        deadline: TermDeadline,
         election: Arc<str>,
         key: Arc<[u8]>,
         token: i64,
     ) -> Arc<Self> {
         Arc::new(Self {
-            lost: lease_deadline.over.child_token(),
+            lost: deadline.over().child_token(),
             taken_up: AtomicBool::new(false),
             interruptible: AtomicBool::new(false),
             beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
-            lease_deadline,
+            deadline,
             election,
             key,
             token,
@@ -293,7 +167,7 @@ impl TermState {
 
     /// Returns the time at which work is dropped. It is far away while the term is not over.
     pub(crate) fn cutoff(&self) -> Time {
-        Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
+        Time::from_nanos(self.cutoff.load(Ordering::Acquire)).min(self.deadline.time())
     }
 
     /// Completes at the frozen deadline. The caller must have cancelled the token: until then, the deadline moves.
@@ -308,20 +182,20 @@ impl TermState {
     }
 
     fn limit(&self) -> Time {
-        Time::from_nanos(self.until.load(Ordering::Acquire)).min(self.lease_deadline.deadline())
+        Time::from_nanos(self.until.load(Ordering::Acquire)).min(self.deadline.time())
     }
 
     fn is_valid(&self) -> bool {
         loop {
             // The clock is read last, so that a pause before the reading is seen; only a later pause is not.
             let until = Time::from_nanos(self.until.load(Ordering::Acquire));
-            let deadline = self.lease_deadline.deadline();
+            let deadline = self.deadline.time();
             let now = self.env.now();
             if now < until.min(deadline) {
                 return true;
             }
             // If the deadline was extended while the clock was read, it has not passed: check again.
-            if now < deadline || self.lease_deadline.end_by(now) {
+            if now < deadline || self.deadline.end_by(now) {
                 return false;
             }
         }
@@ -448,7 +322,7 @@ impl Term {
     /// If you bind your own key to this lease, etcd deletes the key when the session's lease ends, but not when this
     /// term ends: the lease belongs to the session.
     pub fn lease_id(&self) -> i64 {
-        self.shared.lease_deadline.lease()
+        self.shared.deadline.lease()
     }
 
     /// Returns the name of the election, lock or semaphore. For a partition, it is the name of the partitions, `/` and

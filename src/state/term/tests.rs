@@ -4,7 +4,8 @@ use std::sync::Weak;
 
 use super::*;
 use crate::election::{Claim, WorkMonitor};
-use crate::runtime::{Clock, Scripted};
+use crate::runtime::{Clock, Scripted, Watched};
+use crate::state::LeaseDeadline;
 use crate::{Session, SessionOptions};
 
 fn at(ms: u64) -> Time {
@@ -29,23 +30,9 @@ fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermSt
     let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));
     let lease_deadline = LeaseDeadline::until(1, at(100));
     let key = (*b"e/1").into();
-    let shared = TermState::new(env, pool, Arc::clone(&lease_deadline), "e".into(), key, 1);
+    let deadline = Arc::clone(&lease_deadline).into();
+    let shared = TermState::new(env, pool, deadline, "e".into(), key, 1);
     (lease_deadline, shared)
-}
-
-#[test]
-fn a_trust_that_ended_is_never_extended() {
-    let lease_deadline = LeaseDeadline::until(1, at(100));
-    assert!(lease_deadline.extend(at(200)));
-    assert!(
-        lease_deadline.extend(at(150)),
-        "an older renewal is no error"
-    );
-    assert_eq!(lease_deadline.deadline(), at(200), "and moves nothing back");
-    lease_deadline.end();
-    assert!(!lease_deadline.extend(at(300)));
-    assert_eq!(lease_deadline.deadline(), at(200));
-    assert!(lease_deadline.over.is_cancelled());
 }
 
 #[test]
@@ -100,46 +87,6 @@ fn clock_is_read_after_both_words_so_a_pause_is_seen() {
     clock.meanwhile(move || ended.give_back());
     assert!(shared.is_valid(), "the limit was read after the clock");
     assert!(!shared.is_valid(), "the next check sees it");
-}
-
-#[test]
-fn caller_with_an_outdated_deadline_does_not_end_the_trust() {
-    let lease_deadline = LeaseDeadline::until(1, at(100));
-    lease_deadline.extend(at(200));
-    assert!(!lease_deadline.end_by(at(199)));
-    assert!(!lease_deadline.is_frozen() && !lease_deadline.over.is_cancelled());
-    assert!(lease_deadline.end_by(at(200)));
-    assert!(lease_deadline.end_by(at(200)), "it stays ended");
-    assert!(lease_deadline.over.is_cancelled());
-}
-
-#[test]
-fn the_watchdog_ends_trust_a_grace_period_before_its_deadline() {
-    let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
-    let lease_deadline = lease_deadlines.begin(1, at(100));
-    assert_eq!(lease_deadlines.due(), Some(at(70)));
-    lease_deadlines.fire(at(69));
-    assert!(!lease_deadline.over.is_cancelled());
-    lease_deadline.extend(at(200));
-    lease_deadlines.fire(at(170));
-    assert!(lease_deadline.over.is_cancelled());
-    assert_eq!(lease_deadlines.due(), None);
-}
-
-#[test]
-fn the_watchdog_spares_a_trust_extended_after_its_check() {
-    let lease_deadlines = LeaseDeadlines::new(Duration::from_millis(30));
-    let lease_deadline = lease_deadlines.begin(1, at(100));
-    let (due, now) = (lease_deadlines.due(), at(99));
-    assert!(due.is_some_and(|due| now >= due), "it will be fired");
-    lease_deadline.extend(at(200));
-    lease_deadlines.fire(now);
-    assert!(!lease_deadline.is_frozen() && !lease_deadline.over.is_cancelled());
-    assert!(
-        lease_deadline.extend(at(300)),
-        "later renewals count as well"
-    );
-    assert_eq!(lease_deadlines.due(), Some(at(270)));
 }
 
 /// Records when the watched deadline is due, each time that the watchdog checks it.
