@@ -7,7 +7,7 @@ use super::candidate_state::Won;
 use super::{Driver, spans};
 use crate::error::Error;
 use crate::metrics;
-use crate::state::{LeaseView, SessionState, share};
+use crate::state::{LeaseView, SessionState, keep_anchor, share};
 use eldest_core::action::{self, Action, Ask, CandidateAction, Join, SlotId, TermId};
 use eldest_core::evacuation::MARKS;
 use eldest_core::lease::Lease;
@@ -192,7 +192,7 @@ impl Driver {
             return;
         };
         if let Some(value) = candidate.rejoin(self.env.unix_time()) {
-            join.value = Arc::clone(&value);
+            join.value = keep_anchor(Arc::clone(&value), &join.value);
             // There is no key, so nothing is written, and no caller waits for an answer.
             let now = self.env.now();
             self.core.proclaim(now, slot, value, 0);

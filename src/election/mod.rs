@@ -132,7 +132,8 @@ impl Session {
     ///
     /// * is empty, ends with `/`, contains control characters, or is longer than 1025 bytes;
     /// * lies where this crate keeps other keys (a level `~semaphore`, `~partitions`, `~members`, `~run`, `~guard`,
-    ///   `~evacuated`, `~schedule` or `~checkpoint`; within the session's namespace any name that begins with `~`);
+    ///   `~evacuated`, `~schedule`, `~checkpoint` or `~session`; within the session's namespace any name that begins
+    ///   with `~`);
     /// * is in use for a lock of this session, nests with a prefix that is in use, or is the name of another election
     ///   that is in use within the namespace.
     pub fn election_at(&self, prefix: impl AsRef<str>) -> Result<Election> {

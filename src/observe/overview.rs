@@ -306,9 +306,16 @@ impl SessionShared {
 }
 
 /// Levels that an overview hides: the locks by which the command `eldest run` keeps programs apart, the keys by which
-/// sessions prove a lease to their guard, the marks of evacuated data centres, and the records of schedules and
-/// checkpoints.
-const HIDDEN: [&str; 5] = ["~run", "~guard", "~evacuated", "~schedule", "~checkpoint"];
+/// sessions prove a lease to their guard, the marks of evacuated data centres, the records of schedules and checkpoints,
+/// and the anchors of sessions that allow challenges.
+const HIDDEN: [&str; 6] = [
+    "~run",
+    "~guard",
+    "~evacuated",
+    "~schedule",
+    "~checkpoint",
+    "~session",
+];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {

@@ -23,7 +23,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Endpoint, EndpointStatus, Pool};
 use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
-use crate::state::{Announcement, AsOf, Deadlines, LocalStatuses, Roster, SessionState};
+use crate::state::{
+    Announcement, AsOf, Deadlines, LocalStatuses, Roster, SessionState, check_room,
+};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
@@ -31,7 +33,7 @@ use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
 pub(crate) use names::{CHECKPOINTS, LOCK_TURNS, MAX_CAPACITY, MAX_COUNT, Path, SCHEDULES, Use};
-pub use options::{LOST_PACKET, SessionOptions};
+pub use options::{Challenges, LOST_PACKET, SessionOptions};
 pub(crate) use options::{Settings, check_exact, check_name};
 
 /// A node's connection to etcd, with one lease, one keepalive stream and one watch stream for all its elections and
@@ -138,7 +140,11 @@ impl Handle {
     pub(crate) fn encode(&self, announcement: &Announcement, since: Duration) -> Result<Arc<[u8]>> {
         let settings = &self.shared.settings;
         let home = settings.data_center.as_deref();
-        announcement.encode((&settings.identity, home), since)
+        let value = announcement.encode((&settings.identity, home), since)?;
+        if settings.challenges.is_some() {
+            check_room(&value)?;
+        }
+        Ok(value)
     }
 
     /// Waits until a candidacy is over and its key is certainly gone.

@@ -20,10 +20,12 @@ const MEMBERS: &str = "~members/";
 pub(crate) const SCHEDULES: &str = "~schedule/";
 /// The prefix of the checkpoints of partitions.
 pub(crate) const CHECKPOINTS: &str = "~checkpoint/";
+/// The prefix of the anchors of sessions that allow challenges, and of their challenges.
+pub(super) const SESSIONS: &str = "~session/";
 /// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`,
 /// and the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
-/// records of schedules, and the checkpoints of partitions.
-pub(super) const OWN_LEVELS: [&str; 8] = [
+/// records of schedules, the checkpoints of partitions, and the anchors of sessions.
+pub(super) const OWN_LEVELS: [&str; 9] = [
     "~semaphore",
     "~partitions",
     "~members",
@@ -32,6 +34,7 @@ pub(super) const OWN_LEVELS: [&str; 8] = [
     "~evacuated",
     "~schedule",
     "~checkpoint",
+    "~session",
 ];
 
 /// The largest capacity, because every change of a permit reaches all sessions that hold or await one.

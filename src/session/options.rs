@@ -1,19 +1,25 @@
 //! Defines a session's options, and refuses values of TTL, timeouts, grace and margin that do not fit together.
 
+mod challenges;
 #[cfg(feature = "serde")]
 mod config;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::names::OWN_LEVELS;
+pub use self::challenges::Challenges;
+use super::names::{OWN_LEVELS, SESSIONS};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
-use crate::state::{Announcement, EVACUATED, MAX_IDENTITY, home, set_aside, share};
+use crate::state::{
+    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, set_aside, share,
+};
 use eldest_core::candidate::LONG_QUEUE;
+use eldest_core::challenge::ChallengeConfig;
 use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
 use eldest_core::{BATCH, Config};
@@ -48,6 +54,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 /// | guard | none |
+/// | challenges | not allowed |
 /// | members that etcd lists | not followed |
 ///
 /// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
@@ -55,7 +62,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// A session with a smaller TTL logs a warning. If etcd takes longer, use a larger TTL.
 ///
 /// A session is refused if its times do not fit together: `ttl / 3 + 2 * request_timeout + grace + margin` must be at
-/// most the TTL less clock drift.
+/// most the TTL less clock drift. With [challenges](SessionOptions::challenges), a second such rule holds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +77,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
 /// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
 /// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`,
-/// `certificate` and `key`, and `server_name`. Any other name is an error. Options cannot be serialized, because that
+/// `certificate` and `key`, and `server_name`. `challenges` is `"steady"`, `"fast"` or `{"answer_within_ms": 1000}`. Any other name is an error. Options cannot be serialized, because that
 /// would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
@@ -90,6 +97,7 @@ pub struct SessionOptions {
     follow_members: bool,
     credentials: Option<Credentials>,
     guard: Option<Guard>,
+    challenges: Option<Challenges>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
     env: Option<crate::runtime::SharedEnv>,
@@ -114,6 +122,7 @@ impl SessionOptions {
             follow_members: false,
             credentials: None,
             guard: None,
+            challenges: None,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
             tls: None,
             env: None,
@@ -128,7 +137,8 @@ impl SessionOptions {
     /// With an empty namespace, names are whole prefixes. Use it to take part in an election, or to share a lock, with
     /// programs that have no namespace. The role then needs the prefixes of the elections and locks, and `~semaphore/`
     /// for semaphores, `~partitions/` for partitions, `~members/` for groups,
-    /// `~schedule/` for schedules and `~checkpoint/` for checkpoints of partitions. The namespace `/` does the same for
+    /// `~schedule/` for schedules, `~checkpoint/` for checkpoints of partitions and `~session/` for
+    /// [challenges](SessionOptions::challenges). The namespace `/` does the same for
     /// programs whose names begin with a slash.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
@@ -253,6 +263,47 @@ impl SessionOptions {
         self
     }
 
+    /// Lets the sessions that wait behind this one take over after a time D without its answer, instead of a TTL. Not
+    /// allowed by default.
+    ///
+    /// The session then leads only while it reads, at least every 0.3 s, that no other session challenges it. A session
+    /// that leads or is next in a queue costs etcd up to 3.3 linearizable reads a second, or 7.5 with
+    /// [`Challenges::fast`]. It writes one more key for each lease, below `<namespace>/~session/`, and its candidates
+    /// announce that key. Candidates that announce a plain string or bytes do not, and are succeeded after the TTL as
+    /// before.
+    ///
+    /// # Limits
+    ///
+    /// * At most one session leads as long as the clocks of *all* sessions keep the bound on
+    ///   [drift](SessionOptions::clock_drift_ppm). Without challenges, only the leader's own clock counts.
+    /// * A virtual machine whose clocks stand still while it is frozen is covered up to D, no longer up to a TTL.
+    ///   Fencing covers it ([`Term::txn`](crate::Term::txn)).
+    /// * Whoever may write below `~session/` may end the terms of these sessions.
+    ///
+    /// # Defaults
+    ///
+    /// The grace period is D / 10 and the request timeout at most D / 4, unless they are set. The grace period is that
+    /// of the lease too.
+    ///
+    /// # Errors
+    ///
+    /// [`Session::connect`](crate::Session::connect) returns `InvalidInput` if D is less than 0.2 s or not less than
+    /// the TTL, or if one lost read would cost the leadership: the time from one read to the next + `2 *
+    /// request_timeout + grace + D / 20` must be at most D less clock drift. It returns `PermissionDenied` if the user may
+    /// not read, write and delete below `~session/`. It refuses versions of etcd whose linearizable reads may be stale
+    /// after a pause (`Rejected`): before 3.4.42, 3.5 before 3.5.28, 3.6 before 3.6.9.
+    ///
+    /// ```
+    /// use eldest::{Challenges, SessionOptions};
+    ///
+    /// let options = SessionOptions::new("node-a").challenges(Challenges::steady());
+    /// # let _ = options;
+    /// ```
+    pub fn challenges(mut self, challenges: Challenges) -> Self {
+        self.challenges = Some(challenges);
+        self
+    }
+
     /// Sets the authorities to trust and the certificate to show for TLS.
     ///
     /// With it, endpoints without a scheme are `https`, and `http` endpoints are refused. Without it, `https` endpoints
@@ -339,6 +390,21 @@ impl SessionOptions {
         }
     }
 
+    /// Returns margin, grace period and request timeout: as set, or scaled with the TTL and the time to answer challenges.
+    fn scaled(&self) -> (Duration, Duration, Duration) {
+        let (ttl, allowed) = (self.ttl, self.challenges);
+        let margin = (ttl / 20).min(Duration::from_secs(2));
+        let grace = (ttl / 5).min(Duration::from_secs(10));
+        let grace = allowed.map_or(grace, Challenges::grace);
+        let most = allowed.map_or(Duration::MAX, Challenges::request_timeout);
+        let request = (ttl / 20).clamp(Duration::from_millis(300), Duration::from_secs(2));
+        (
+            self.margin.unwrap_or(margin),
+            self.grace.unwrap_or(grace),
+            self.request_timeout.unwrap_or(request.min(most)),
+        )
+    }
+
     pub(crate) fn settle(self) -> Result<Settings> {
         check_identity(&self.identity)?;
         check_namespace(&self.namespace)?;
@@ -349,13 +415,7 @@ impl SessionOptions {
                 "ttl is {ttl:?}; it must be whole seconds from {MIN_TTL:?} to {MAX_TTL:?}"
             )));
         }
-        let margin = self
-            .margin
-            .unwrap_or((ttl / 20).min(Duration::from_secs(2)));
-        let grace = self.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
-        let request_timeout = self
-            .request_timeout
-            .unwrap_or((ttl / 20).clamp(Duration::from_millis(300), Duration::from_secs(2)));
+        let (margin, grace, request_timeout) = self.scaled();
         if self.clock_drift_ppm > 100_000 {
             return Err(invalid(format!(
                 "clock_drift_ppm is {}; at most 100000 (10 %) makes sense",
@@ -371,6 +431,9 @@ impl SessionOptions {
             }
         }
         self.check_spare(request_timeout, grace, margin)?;
+        if let Some(allowed) = self.challenges {
+            allowed.check(ttl, (request_timeout, grace, self.clock_drift_ppm))?;
+        }
         if let Some(guard) = &self.guard {
             guard.check().map_err(invalid)?;
         }
@@ -394,6 +457,7 @@ impl SessionOptions {
             follow_members: self.follow_members,
             access,
             guard: self.guard,
+            challenges: self.challenges,
             spare,
             env: self.env,
         })
@@ -425,6 +489,7 @@ pub(crate) struct Settings {
     pub(crate) follow_members: bool,
     access: Access,
     pub(crate) guard: Option<Guard>,
+    pub(crate) challenges: Option<Challenges>,
     /// How late after its due time another renewal may still arrive.
     spare: Duration,
     pub(crate) env: Option<crate::runtime::SharedEnv>,
@@ -442,8 +507,28 @@ impl Settings {
             homes: self.homes(),
             long_queue: LONG_QUEUE,
             batch: BATCH,
-            challenges: None,
+            challenges: self.challenge_config(),
         }
+    }
+
+    fn challenge_config(&self) -> Option<ChallengeConfig> {
+        let allowed = self.challenges?;
+        Some(ChallengeConfig {
+            sessions: self.anchors().into(),
+            lead: allowed.time(),
+            trust: allowed.trust(self.trust.drift_ppm),
+            grace: self.grace,
+            interval: allowed.interval(),
+            // Others suspect a session without an address by its lease.
+            address: Arc::default(),
+            announce,
+            announced,
+        })
+    }
+
+    /// Returns the prefix of the anchors of sessions that allow challenges.
+    pub(crate) fn anchors(&self) -> Vec<u8> {
+        format!("{}{SESSIONS}", self.namespace_prefix()).into_bytes()
     }
 
     /// Returns a key that the session may read, whether it exists or not.

@@ -298,7 +298,7 @@ pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns `true` if the bytes of the name occur. This costs a hundredth of parsing, and most announcements lack the
 /// name.
-fn mentions(value: &[u8], name: &str) -> bool {
+pub(super) fn mentions(value: &[u8], name: &str) -> bool {
     value
         .windows(name.len())
         .any(|part| part == name.as_bytes())
@@ -306,7 +306,7 @@ fn mentions(value: &[u8], name: &str) -> bool {
 
 /// The field in which a leader announces the beginning of its term. It has the fencing token of the term, because the
 /// value may be written to a later key.
-const LEADS: &str = "leads";
+pub(super) const LEADS: &str = "leads";
 
 /// Returns the announcement of a leader whose term began at `since`, counted from 1970. `None`: the value is not a JSON
 /// object of ours and stays unchanged, or it would be too large.
@@ -393,7 +393,7 @@ fn capacity(object: &Map<String, Value>) -> Option<u32> {
     CAPACITIES.contains(&capacity).then_some(capacity)
 }
 
-fn object(value: &[u8]) -> Option<Map<String, Value>> {
+pub(super) fn object(value: &[u8]) -> Option<Map<String, Value>> {
     if value.first() != Some(&b'{') || value.len() > MAX_ANNOUNCEMENT {
         return None;
     }

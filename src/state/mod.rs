@@ -1,5 +1,6 @@
 //! Holds the state that the driver writes and the handles read: status, terms, rosters, the session's state.
 
+mod anchor;
 mod announcement;
 mod as_of;
 mod backlog;
@@ -12,6 +13,7 @@ mod serialize;
 mod session_state;
 mod term;
 
+pub(crate) use anchor::{announce, announced, check_room, keep_anchor};
 pub use announcement::Announcement;
 pub(crate) use announcement::{
     MAX_IDENTITY, home, in_queue_since, leading, say_the_same, set_aside, share,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use super::SessionOptions;
+use super::{Challenges, SessionOptions};
 use crate::etcd::Credentials;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use crate::etcd::TlsOptions;
@@ -25,9 +25,28 @@ struct Config {
     data_center: Option<String>,
     #[serde(default)]
     follow_members: bool,
+    challenges: Option<Allowed>,
     credentials: Option<Account>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<Files>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", rename = "Challenges")]
+enum Allowed {
+    Steady,
+    Fast,
+    AnswerWithinMs(u64),
+}
+
+impl From<Allowed> for Challenges {
+    fn from(allowed: Allowed) -> Self {
+        match allowed {
+            Allowed::Steady => Self::steady(),
+            Allowed::Fast => Self::fast(),
+            Allowed::AnswerWithinMs(ms) => Self::answer_within(Duration::from_millis(ms)),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -92,6 +111,7 @@ impl<'de> Deserialize<'de> for SessionOptions {
             announcement: read.announcement,
             data_center: read.data_center,
             follow_members: read.follow_members,
+            challenges: read.challenges.map(Challenges::from),
             credentials: (read.credentials.map(Account::credentials).transpose())
                 .map_err(serde::de::Error::custom)?,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -131,6 +151,18 @@ mod tests {
         assert_eq!(default.data_center.as_deref(), Some("eu"));
         assert!(default.follow_members);
         assert_eq!(default.credentials.unwrap().user(), Some("u"));
+    }
+
+    #[test]
+    fn challenges_are_read_by_preset_or_time() {
+        let with = |challenges: Value| {
+            let options = read(json!({"identity": "a", "challenges": challenges})).unwrap();
+            options.challenges.unwrap()
+        };
+        assert_eq!(with(json!("steady")), Challenges::steady());
+        assert_eq!(with(json!("fast")), Challenges::fast());
+        let second = Challenges::answer_within(Duration::from_secs(1));
+        assert_eq!(with(json!({"answer_within_ms": 1000})), second);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tests which options are refused, and which times follow from the TTL.
 
 use super::*;
+use eldest_core::time::Time;
 
 fn refused(options: SessionOptions) -> String {
     let error = options.settle().err().expect("refused");
@@ -48,7 +49,6 @@ fn change(settings: &Settings) -> Duration {
 fn ends(settings: &Settings) -> (Duration, Duration) {
     use eldest_core::kv::Header;
     use eldest_core::lease::LeaseClock;
-    use eldest_core::time::Time;
     let header = Header {
         cluster: 1,
         member: 1,
@@ -237,4 +237,56 @@ fn the_password_is_in_no_debug_output() {
         format!("{credentials:?}"),
         r#"Credentials { user: "u", .. }"#
     );
+}
+
+#[test]
+fn times_of_a_session_follow_from_its_time_to_answer() {
+    let options = SessionOptions::new("n").namespace("ns");
+    for (challenges, [grace, request, interval, margin], change) in [
+        (Challenges::steady(), [400, 500, 300, 200], 2100),
+        (Challenges::fast(), [40, 100, 133, 20], 0),
+    ] {
+        let settings = options.clone().challenges(challenges).settle().unwrap();
+        let config = settings.core_config();
+        let allowed = config.challenges.as_ref().unwrap();
+        let times = [
+            config.grace,
+            config.request_timeout,
+            allowed.interval,
+            allowed.trust.margin,
+        ];
+        let times = times.map(|time| time.as_millis());
+        assert_eq!(times, [grace, request, interval, margin]);
+        assert_eq!(allowed.grace, config.grace);
+        assert_eq!(&*allowed.sessions, b"ns/~session/");
+        // A read that is sent after the change is answered before the token is cancelled.
+        let leads = allowed.trust.deadline(Time::ZERO, allowed.lead);
+        let late = allowed.interval * 2 + Duration::from_millis(change) + config.request_timeout;
+        assert_eq!(Time::ZERO.after(late + config.grace) <= leads, change > 0);
+    }
+    assert!(options.settle().unwrap().core_config().challenges.is_none());
+    let everywhere = SessionOptions::new("n").namespace("").settle().unwrap();
+    assert_eq!(everywhere.anchors(), b"~session/");
+}
+
+#[test]
+fn time_to_answer_that_does_not_fit_is_refused_with_the_rule() {
+    let within = |ms| SessionOptions::new("n").challenges(Challenges::answer_within(ms));
+    let ms = Duration::from_millis;
+    assert!(within(ms(200)).settle().is_ok());
+    assert!(within(ms(9_999)).settle().is_ok());
+    for (options, rule) in [
+        (within(ms(199)), "within 199ms; that time must be at least"),
+        (within(ms(10_000)), "less than the ttl = 10s"),
+        (within(ms(400)).request_timeout(ms(104)), "2 * 104ms"),
+        (within(ms(400)).grace(ms(50)), "+ 50ms + 20ms = 403.3"),
+        (within(ms(400)).clock_drift_ppm(100_000), "drift = 360ms"),
+        (
+            within(ms(400)).wan(ms(10)),
+            "one lost read would cost the leadership",
+        ),
+    ] {
+        let message = refused(options);
+        assert!(message.contains(rule), "{message}");
+    }
 }
