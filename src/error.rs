@@ -31,7 +31,8 @@ pub enum ErrorKind {
     Unauthenticated,
     /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
-    /// etcd will never accept this request, for example because it is too large. Change the request.
+    /// etcd will never accept this request, for example because it is too large: change the request. Or etcd's version
+    /// does not suit a session that allows challenges: the message names the versions that do.
     Rejected,
     /// The endpoint is etcd's gRPC proxy, which is not safe for leases. Name the members of etcd as endpoints.
     Proxied,
@@ -244,7 +245,7 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Backoff => ErrorKind::Overloaded,
         Class::Auth => ErrorKind::Unauthenticated,
         Class::Denied => ErrorKind::PermissionDenied,
-        Class::Invalid => ErrorKind::Rejected,
+        Class::Invalid | Class::Outdated => ErrorKind::Rejected,
         Class::Mismatch => ErrorKind::CapacityMismatch,
         Class::Miscount => ErrorKind::CountMismatch,
         Class::Elected => ErrorKind::NameInUse,

@@ -24,6 +24,8 @@ pub(super) enum CallError {
     Odd(&'static str),
     /// The request went to etcd's gRPC proxy.
     Proxy,
+    /// The server has this version, whose linearizable reads may be stale.
+    Outdated(String),
 }
 
 impl From<etcd_client::Error> for CallError {
@@ -37,6 +39,15 @@ impl CallError {
         match self {
             CallError::Client(error) => failure::from_error(error, endpoint),
             CallError::Odd(what) => RequestError::new(Class::Retry, *what, endpoint),
+            CallError::Outdated(version) => RequestError::new(
+                Class::Outdated,
+                format!(
+                    "the version of etcd is {version}; sessions that allow challenges need 3.4.42, 3.5.28, 3.6.9 or a \
+                     later one of these, or 3.7, because linearizable reads of others may be stale after a pause"
+                ),
+                endpoint,
+            )
+            .unsent(),
             CallError::Proxy => RequestError::new(Class::Proxy, REMEDY, endpoint).unsent(),
         }
     }

@@ -13,6 +13,7 @@ mod endpoint;
 mod endpoint_status;
 mod failure;
 mod follow;
+mod fresh;
 mod greeting;
 mod guard;
 mod join;

@@ -20,6 +20,7 @@ use super::call::{CallError, timeout};
 use super::direct;
 use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
+use super::fresh;
 use super::lane::{Lane, Ticket};
 use super::names::{Name, Named};
 use super::nearness::Nearness;
@@ -56,6 +57,8 @@ pub(crate) struct Pool {
     named: Mutex<Named>,
     /// True if the members that etcd lists replace the named endpoints.
     pub(super) follows_members: bool,
+    /// True if servers whose linearizable reads may be stale are refused.
+    fresh_reads: bool,
     /// Notified of an event that a lookup may resolve.
     pub(super) troubled: Arc<Notify>,
     /// The cluster that answered the last linearizable read; zero before the first.
@@ -144,6 +147,7 @@ impl Pool {
             replacing: tokio::sync::Mutex::default(),
             named: Mutex::new(Named::new(names)),
             follows_members: false,
+            fresh_reads: false,
             troubled: Arc::default(),
             cluster: AtomicU64::new(0),
             strangers: Mutex::default(),
@@ -184,6 +188,12 @@ impl Pool {
     /// Follows the members that etcd lists.
     pub(crate) fn following_members(mut self, follows: bool) -> Self {
         self.follows_members = follows;
+        self
+    }
+
+    /// Refuses servers whose linearizable reads may be stale.
+    pub(crate) fn with_fresh_reads(mut self, fresh: bool) -> Self {
+        self.fresh_reads = fresh;
         self
     }
 
@@ -576,11 +586,14 @@ impl Pool {
         let (found, server) = (self.found(at), at.server());
         let url = at.url().to_owned();
         let (env, access) = (Arc::clone(&self.env), self.access.clone());
-        let limit = self.request_timeout;
+        let (limit, fresh_reads) = (self.request_timeout, self.fresh_reads);
         let client = async move {
             found?;
             let client = access.connect(&*env, server?).await?;
             direct::check_new(&*env, limit, &client, &url).await?;
+            if fresh_reads {
+                fresh::check_new(&*env, limit, &client, &url).await?;
+            }
             Ok(client)
         };
         let client = client.boxed().shared();

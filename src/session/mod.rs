@@ -222,6 +222,7 @@ impl Session {
         let files = shared.settings.access().check(&*shared.env).await;
         files.map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
         shared.reach().await?;
+        shared.may_be_challenged().await?;
         session.handle.send(Command::Connected)?;
         session.handle.meet_guard().await?;
         Ok(session)
@@ -250,7 +251,8 @@ impl Session {
         )
         .and_then(|pool| pool.for_session(&settings.identity, settings.data_center.as_deref()))
         .map_err(invalid)?
-        .following_members(settings.follow_members);
+        .following_members(settings.follow_members)
+        .with_fresh_reads(settings.challenges.is_some());
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(
                 target: "eldest::session", identity = settings.identity, ttl = ?settings.ttl,
@@ -495,6 +497,25 @@ impl SessionShared {
         }
     }
 
+    /// Checks that the user may read and delete the keys of challenges, if the session allows them.
+    async fn may_be_challenged(&self) -> Result<()> {
+        if self.settings.challenges.is_none() {
+            return Ok(());
+        }
+        let anchors = self.settings.anchors();
+        let allowed = self.persist(|| self.pool.permissions(&anchors)).await?;
+        if allowed.read && allowed.write {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::PermissionDenied,
+            format!(
+                "a session that allows challenges must read, write and delete keys below {}",
+                String::from_utf8_lossy(&anchors)
+            ),
+        ))
+    }
+
     /// Makes one linearizable read through any endpoint.
     async fn reach(&self) -> Result<()> {
         let patience = self.settings.connect_timeout;
@@ -510,14 +531,12 @@ impl SessionShared {
             if self.settings.is_everywhere() && error.kind() == ErrorKind::PermissionDenied {
                 return Ok(());
             }
-            let hopeless = matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Rejected
-            );
-            // Each of these attempts moves on to the next endpoint, which may be a member, or have another certificate.
+            let hopeless = matches!(failure.class, Class::Denied | Class::Auth | Class::Invalid);
+            // Each of these attempts moves on to the next endpoint, which may be a member, or have another certificate or
+            // version.
             if matches!(
-                error.kind(),
-                ErrorKind::Proxied | ErrorKind::CertificateRefused
+                failure.class,
+                Class::Proxy | Class::Certificate | Class::Outdated
             ) {
                 refusing.insert(failure.endpoint.clone());
             }

@@ -15,6 +15,8 @@ pub enum Class {
     Proxy,
     /// One side refused the other's certificate: use another endpoint.
     Certificate,
+    /// The version of etcd does not suit the session: use another endpoint.
+    Outdated,
     /// Try again later: etcd is overloaded or out of space.
     Backoff,
     /// The lease does not exist (any more).
@@ -45,7 +47,12 @@ impl Class {
     pub const fn moves_on(self) -> bool {
         matches!(
             self,
-            Class::Retry | Class::Stale | Class::Auth | Class::Proxy | Class::Certificate
+            Class::Retry
+                | Class::Stale
+                | Class::Auth
+                | Class::Proxy
+                | Class::Certificate
+                | Class::Outdated
         )
     }
 }

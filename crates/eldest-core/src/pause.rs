@@ -36,6 +36,7 @@ impl Pace {
             | Class::LeaseTaken
             | Class::Proxy
             | Class::Certificate
+            | Class::Outdated
             | Class::LeaseGone => pause,
             _ => pause.max(self.request_timeout),
         }

@@ -322,6 +322,7 @@ impl Seat<'_> {
             | Class::LeaseTaken
             | Class::Proxy
             | Class::Certificate
+            | Class::Outdated
             | Class::LeaseGone => false,
         };
         let joining = matches!(self.me.phase, Phase::Joining { .. });
