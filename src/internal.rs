@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::driver::Command;
 pub use crate::election::{Pause, spawn};
 use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
@@ -130,6 +131,17 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
 /// background. `Closed`: the session was closed.
 pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
+}
+
+/// Reports that the session of that lease is silent, or that it is heard again. A session that allows challenges then
+/// challenges it, or deletes its challenge. A wrong report costs small writes, and ends no term of a session that
+/// answers.
+///
+/// # Errors
+///
+/// `Closed`: the session was closed.
+pub fn suspect(session: &Session, lease: i64, is_silent: bool) -> Result<()> {
+    session.handle().send(Command::Suspect { lease, is_silent })
 }
 
 /// Returns `true` if the roster has a candidate of an election, alone or beside locks.

@@ -136,7 +136,11 @@ impl Io {
                 };
                 let urgent = matches!(
                     ask,
-                    Ask::Grant { .. } | Ask::Verify { .. } | Ask::Revoke { .. } | Ask::Sweep { .. }
+                    Ask::Grant { .. }
+                        | Ask::Verify { .. }
+                        | Ask::Revoke { .. }
+                        | Ask::Sweep { .. }
+                        | Ask::Transact(_)
                 );
                 let events = if urgent { &self.urgent } else { &self.answers }.clone();
                 let (pool, lane) = (Arc::clone(&self.pool), self.lane);

@@ -85,6 +85,11 @@ pub(crate) enum Command {
         value: Arc<[u8]>,
         reply: oneshot::Sender<Result<bool>>,
     },
+    /// Reports that the session of that lease is suspected to be silent, or no longer. It grants nothing.
+    Suspect {
+        lease: i64,
+        is_silent: bool,
+    },
     Close {
         reply: oneshot::Sender<()>,
     },
@@ -263,6 +268,14 @@ impl Driver {
                     None => value,
                 };
                 self.proclaim(slot, value, reply);
+            }
+            Command::Suspect { lease, is_silent } => {
+                let challenges = self.core.challenges(now);
+                if is_silent {
+                    challenges.suspect(lease);
+                } else {
+                    challenges.trust_again(lease);
+                }
             }
             Command::Close { reply } => {
                 self.closers.push(reply);

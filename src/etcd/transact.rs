@@ -12,7 +12,8 @@ use eldest_core::error::RequestError;
 use eldest_core::txn::{Op, Transacted, Txn, When};
 
 impl Pool {
-    /// Sends a transaction once, or again if etcd refused the token and applied nothing.
+    /// Sends a transaction once, or again if etcd refused the token and applied nothing. It travels as renewals do,
+    /// because a leader that allows challenges depends on it: a burst of watch events must not delay it.
     pub(crate) async fn transact(&self, txn: &Txn) -> Result<Transacted, RequestError> {
         let each = |ops: &[Op]| -> Vec<TxnOp> { ops.iter().map(operation).collect() };
         let when: Vec<_> = txn.when.iter().map(condition).collect();
@@ -20,7 +21,7 @@ impl Pool {
             .when(when)
             .and_then(each(&txn.then))
             .or_else(each(&txn.otherwise));
-        self.call(Lane::Data, |client| async move {
+        self.call(Lane::Lease, |client| async move {
             let answer = kv(&client).txn(txn.clone()).await?;
             let header = header(answer.header())?;
             let read = |response| match response {
