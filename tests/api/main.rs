@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time, or in tokio's
 
 mod candidates;
+mod challenges;
 mod clones;
 mod common;
 mod denied_observer;

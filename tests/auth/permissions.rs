@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::{
-    Announcement, CancellationToken, EndpointStatus, ErrorKind, Op, Session, SessionOptions,
+    Announcement, CancellationToken, Challenges, EndpointStatus, ErrorKind, Op, Session,
+    SessionOptions,
 };
 use eldest_testing::{Proxy, eventually};
 use etcd_client::{Permission, PermissionType};
@@ -269,4 +270,29 @@ async fn endpoints_are_measured_without_a_check_of_the_password() -> Result {
         "{measured} checks instead of {unmeasured}"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn session_that_allows_challenges_needs_the_permission_to_answer_them() -> Result {
+    let mut guarded = Guarded::start(&[]).await?;
+    let endpoint = guarded.etcd.endpoint();
+    let connect = async |user| {
+        let options = Guarded::options(user, PASSWORD).challenges(Challenges::steady());
+        Session::connect([endpoint.as_str()], options).await
+    };
+    let error = connect("observer").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains("ns/~session/"), "{error}");
+    guarded.nothing_is_left().await?;
+
+    let me = connect("me").await?;
+    let mut candidate = me.election("jobs")?.campaign().await?;
+    let leadership = timeout(LONG, candidate.elected()).await??;
+    let valid_until = leadership.valid_until().since_boot();
+    eventually(LONG, "read cleanly", async || {
+        (leadership.valid_until().since_boot() > valid_until).then_some(())
+    })
+    .await?;
+    me.close().await?;
+    guarded.nothing_is_left().await
 }
