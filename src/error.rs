@@ -31,8 +31,7 @@ pub enum ErrorKind {
     Unauthenticated,
     /// etcd is overloaded or out of space. Try again after a pause, and check etcd's alarms.
     Overloaded,
-    /// etcd will never accept this request, for example because it is too large: change the request. Or etcd's version
-    /// does not suit a session that allows challenges: the message names the versions that do.
+    /// etcd will never accept this request, for example because it is too large. Change the request.
     Rejected,
     /// The endpoint is etcd's gRPC proxy, which is not safe for leases. Name the members of etcd as endpoints.
     Proxied,

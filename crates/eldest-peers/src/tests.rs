@@ -333,7 +333,7 @@ async fn oldest_connection_without_a_hello_makes_room_for_another() {
     for _ in 0..10 {
         silent.push(session.call(b"").await);
     }
-    // These take no room from the others.
+    // Connections without a hello take no room from the others.
     for _ in 0..16 {
         let mut stream = session.call(&Hello::encode(LEASE)).await;
         assert_eq!(soon(stream.read_u8()).await.unwrap(), 1);
