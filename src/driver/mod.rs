@@ -223,27 +223,8 @@ impl Driver {
                 slot,
                 value,
                 config,
-                mut candidate,
-            } => {
-                candidate.announcing.begin_with(&value);
-                let prefix = Arc::clone(&candidate.prefix);
-                // A semaphore's permits and the readers of a shared lock have keys of their own.
-                if config.permit.is_none() && config.shared.is_none() {
-                    if self
-                        .standing
-                        .get(&prefix)
-                        .is_some_and(|other| self.core.is_candidate(*other))
-                    {
-                        let error = Error::already_campaigning(&candidate.election);
-                        candidate.refused(error);
-                        return;
-                    }
-                    self.standing.insert(Arc::clone(&prefix), slot);
-                }
-                candidate.accepted();
-                self.candidates.insert(slot, candidate);
-                self.core.campaign(now, slot, prefix, value, config);
-            }
+                candidate,
+            } => self.campaign(slot, value, config, candidate),
             Command::Leave { slot, reason } => self.core.leave(now, slot, reason),
             Command::AwaitEnd { slot, reply } => match self.candidates.get_mut(&slot) {
                 Some(candidate) => candidate.await_end(reply),
@@ -282,6 +263,35 @@ impl Driver {
                 self.core.close(now);
             }
         }
+    }
+
+    /// Takes a new candidate, unless the session has one in that election already.
+    fn campaign(
+        &mut self,
+        slot: SlotId,
+        value: Arc<[u8]>,
+        config: CandidateConfig,
+        mut candidate: Box<CandidateState>,
+    ) {
+        candidate.announcing.begin_with(&value);
+        let prefix = Arc::clone(&candidate.prefix);
+        // A semaphore's permits and the readers of a shared lock have keys of their own.
+        if config.permit.is_none() && config.shared.is_none() {
+            if self
+                .standing
+                .get(&prefix)
+                .is_some_and(|other| self.core.is_candidate(*other))
+            {
+                let error = Error::already_campaigning(&candidate.election);
+                candidate.refused(error);
+                return;
+            }
+            self.standing.insert(Arc::clone(&prefix), slot);
+        }
+        candidate.accepted();
+        self.candidates.insert(slot, candidate);
+        let now = self.env.now();
+        self.core.campaign(now, slot, prefix, value, config);
     }
 }
 

@@ -217,7 +217,7 @@ async fn anchors_are_no_queues_in_an_overview() -> Result {
     let a = challenged(&etcd, "a").await?;
     let (_election, leadership) = leading(&a).await?;
     let overview = a.overview("").await?;
-    let names: Vec<_> = overview.queues().iter().map(|queue| queue.name()).collect();
+    let names: Vec<_> = overview.queues().iter().map(eldest::Queue::name).collect();
     assert_eq!(names, ["e"]);
     assert!(a.election_at("other/~session/x").is_err());
     drop(leadership);
