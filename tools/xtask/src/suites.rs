@@ -58,7 +58,7 @@ const REAL: [(&str, &str); 3] = [
 ];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 11] = [
+const LONG: [&str; 12] = [
     "auth::many::",
     "burst::",
     "conformance::walk::other_",
@@ -66,6 +66,7 @@ const LONG: [&str; 11] = [
     "faults::balancer::",
     "faults::moving::",
     "faults::nearest::",
+    "faults::relisted::all_endpoints_",
     "guards::leaks::",
     "leaks::",
     "partitions::",
