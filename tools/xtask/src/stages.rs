@@ -67,11 +67,7 @@ pub(crate) const STAGES: &[Entry] = &[
         "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
         suites::build,
     )),
-    to_the_end(quick(
-        "doc",
-        "the examples in the documentation",
-        suites::doc,
-    )),
+    quick("doc", "the examples in the documentation", suites::doc),
     quick("unit", "unit tests of all packages", suites::unit),
     to_the_end(quick(
         "simulate",
