@@ -243,3 +243,33 @@ fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cgroup, by a file with the content of its `cgroup.events`.
+    fn cgroup(populated: &str) -> io::Result<Life> {
+        let events = rustix::fs::memfd_create("cgroup.events", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::io::pwrite(&events, format!("populated {populated}\n").as_bytes(), 0)?;
+        let kill = None;
+        Ok(Life::Cgroup { events, kill })
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_gets_each_life_that_has_not_ended() -> io::Result<()> {
+        let links = Links::default();
+        let full = cgroup("1")?;
+        for life in [cgroup("1"), cgroup("0")] {
+            links.add(life?).expect("no guard is there to be informed");
+        }
+        let (session, guard) = Socket::pair()?;
+        links.join(&Arc::new(session))?;
+        let guard = Socket::new(guard)?;
+        let received = guard.try_receive()?.expect("the guard's end is open");
+        assert_eq!(received.message, full.message().0.encode());
+        let further = guard.try_receive();
+        assert_eq!(further.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        Ok(())
+    }
+}

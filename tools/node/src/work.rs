@@ -33,12 +33,28 @@ pub(crate) struct Work {
     pub(crate) orders: Orders,
 }
 
-/// Clears the running term when the work ends, in whatever way.
-struct Ends<'a>(&'a watch::Sender<Option<Leading>>);
+/// The work of one term. At its end, however it ends, it records the loss of the term and clears the running term.
+struct Ends<'a> {
+    work: &'a Work,
+    term: Term,
+    is_recorded: bool,
+}
+
+impl Ends<'_> {
+    fn record(&mut self) {
+        if !std::mem::replace(&mut self.is_recorded, true) {
+            self.work.history.record(Event::Lost(&self.term));
+        }
+    }
+}
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        self.0.send_replace(None);
+        // The library drops the work of a process that wakes after its deadline, before the work can see its token.
+        if self.term.lost().is_cancelled() {
+            self.record();
+        }
+        self.work.leading.send_replace(None);
     }
 }
 
@@ -53,7 +69,11 @@ impl Work {
             since: since.clone(),
         };
         self.leading.send_replace(Some(leading));
-        let _ends = Ends(&self.leading);
+        let mut ends = Ends {
+            work: self,
+            term: term.clone(),
+            is_recorded: false,
+        };
 
         let news = crate::announcement(&self.me)
             .with_metadata(LEADS_SINCE, since)
@@ -86,7 +106,7 @@ impl Work {
         }
 
         let reason = term.lost_reason();
-        self.history.record(Event::Lost(&term));
+        ends.record();
         counting.ends().await?;
         self.history.record(Event::Released(&term));
         self.voice.say(&format!(

@@ -192,7 +192,9 @@ async fn program_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Resul
     all_begin_again(&stage).await?;
     a.stop().await?;
     let log = a.log();
-    assert!(!log.contains("work dropped at"), "{log}");
+    // On a machine so busy that the keeper kills the program too late, the work really was dropped.
+    let late = log.contains("the keeper did not end the program in time");
+    assert!(late || !log.contains("work dropped at"), "{log}");
     Ok(())
 }
 
