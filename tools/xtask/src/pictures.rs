@@ -15,7 +15,7 @@ const FOLDER: &str = "ELDEST_PICTURES";
 pub(crate) fn run() -> Result<ExitCode> {
     let stage = Stage::start("pictures", DEFAULT_LIMIT);
     let mut cargo = setup::cargo(["test", "--package", CLI, "--test", "page", "picture::"])?;
-    tools::find(&stage, &mut cargo);
+    tools::add_chromium(&stage, &mut cargo);
     cargo.env(FOLDER, setup::root().join("docs"));
     let status = cargo.status().context("starting cargo")?;
     Ok(process::exit_code(status))

@@ -58,29 +58,31 @@ const REAL: [(&str, &str); 3] = [
 ];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 12] = [
+const LONG: [&str; 16] = [
     "auth::many::",
     "burst::",
+    "cli::pages::",
     "conformance::walk::other_",
     "cycles::",
     "faults::balancer::",
     "faults::moving::",
     "faults::nearest::",
     "faults::relisted::all_endpoints_",
+    "guards::failing::",
     "guards::leaks::",
     "leaks::",
+    "page::",
     "partitions::",
     "restore::",
+    "testing::cluster::",
 ];
 /// The tests of the others that take longest. They begin first until their times are known.
-const SLOW: [&str; 9] = [
+const SLOW: [&str; 7] = [
     "supervise::chaos::",
-    "cli::pages::",
+    "guards::lives::",
     "faults::relisted::",
     "cli::doctor::",
     "logs::connection::",
-    "testing::cluster::",
-    "guards::failing::",
     "serve::guarded::",
     "conformance::walk::",
 ];
@@ -185,7 +187,8 @@ fn failovers(stage: &Stage, built: &Built, compose: &Compose) -> Result<Vec<Case
 /// Runs the stage `long`.
 pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    let settings = with_tools(stage)?;
+    let mut settings = with_tools(stage)?;
+    tools::find_more(stage, &mut settings);
     let all = cases(stage, &built, |_| true, &settings)?;
     pool::run_heavy(stage, only(all, &LONG))
 }
@@ -197,6 +200,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         names.any(|name| name.split("::").next() == Some(&program.name))
     };
     let mut settings = with_tools(stage)?;
+    tools::find_more(stage, &mut settings);
     let built = together::build(stage, &EVERYTHING)?;
     if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
         images::node::make(stage, &built)?;

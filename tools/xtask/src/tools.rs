@@ -27,10 +27,15 @@ pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 /// Passes the paths of external programs to the tests of the product. Each program is fetched once.
 pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
     add_etcdctl(stage, cargo);
-    add_etcdutl(stage, cargo);
     add_haproxy(stage, cargo);
     add_faketime(stage, cargo);
-    add_others(stage, cargo);
+    add_promtool(stage, cargo);
+}
+
+/// Does the same for the programs that only the stage `long` needs.
+pub(crate) fn find_more(stage: &Stage, cargo: &mut Command) {
+    add_etcdutl(stage, cargo);
+    add_chromium(stage, cargo);
 }
 
 /// Passes Debian's etcdctl to the tests that share an election with it, if this machine has none and Debian's can be
@@ -111,15 +116,18 @@ pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
     is_wanted.then(|| packages::unpack(stage, "libfaketime", &library))
 }
 
-/// Passes to the tests the paths of the tools that this machine lacks and that one version of etcd suffices for.
-/// Without one of them the tests fail and name the remedy.
-fn add_others(stage: &Stage, cargo: &mut Command) {
+/// Passes the path of promtool to the tests, if this machine has none. Without it they fail and name the remedy.
+fn add_promtool(stage: &Stage, cargo: &mut Command) {
     if is_wanted("promtool", "PROMTOOL") {
         match packages::unpack(stage, "prometheus", "usr/bin/promtool") {
             Ok(promtool) => _ = cargo.env("ELDEST_PROMTOOL", promtool),
             Err(error) => stage.say(&format!("no promtool: {error:#}")),
         }
     }
+}
+
+/// Passes the path of Chromium to the tests, if this machine has none. Without it they fail and name the remedy.
+pub(crate) fn add_chromium(stage: &Stage, cargo: &mut Command) {
     if is_wanted("chromium", "CHROMIUM") {
         // The shell without windows needs the fewest libraries.
         let shell = "usr/lib/chromium/chromium-headless-shell";
