@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
@@ -11,15 +10,14 @@ import (
 )
 
 func init() {
-	many := func() questions {
+	benches["many"] = func() questions {
 		of, err := session(ttl)
 		if err != nil {
 			panic(err)
 		}
-		lead := func(prefix string, n int) ([]float64, error) {
+		lead := func(prefix string, n int) error {
 			var wait sync.WaitGroup
 			failed := make(chan error, n)
-			start := time.Now()
 			for i := 0; i < n; i++ {
 				wait.Add(1)
 				go func(i int) {
@@ -31,48 +29,25 @@ func init() {
 				}(i)
 			}
 			wait.Wait()
-			took := time.Since(start)
 			select {
 			case err := <-failed:
-				return nil, err
+				return err
 			default:
-				return []float64{nanos(took)}, nil
+				return nil
 			}
 		}
 		return questions{
 			"lead": func(words []string) ([]float64, error) {
-				numbers, err := lead(words[0], number(words[1]))
-				if err == nil {
-					_, err = of.Client().Delete(ctx, words[0]+"/", clientv3.WithPrefix())
-				}
-				return numbers, err
-			},
-			"keep": func(words []string) ([]float64, error) {
-				return lead(words[0], number(words[1]))
-			},
-			"ttl": func(words []string) ([]float64, error) {
-				// What is counted is of one session.
-				if err := of.Close(); err != nil {
+				start := time.Now()
+				if err := lead(words[0], number(words[1])); err != nil {
 					return nil, err
 				}
-				if err := of.Client().Close(); err != nil {
-					return nil, err
-				}
-				var err error
-				of, err = session(number(words[0]))
-				return nil, err
-			},
-			"allocated": func([]string) ([]float64, error) {
-				return nil, nil
-			},
-			"allocations": func([]string) ([]float64, error) {
-				var stats runtime.MemStats
-				runtime.ReadMemStats(&stats)
-				return []float64{float64(stats.Mallocs)}, nil
+				took := time.Since(start)
+				_, err := of.Client().Delete(ctx, words[0]+"/", clientv3.WithPrefix())
+				return []float64{nanos(took)}, err
 			},
 		}
 	}
-	benches["many"], benches["idle"] = many, many
 	benches["observers"] = func() questions {
 		observer, err := connect()
 		if err != nil {

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/etcd/clientv3"
 	"go.etcd.io/etcd/clientv3/concurrency"
 )
 
-// Leases live that many seconds; lab/bench/src/standing.rs says why.
+// Leases live that many seconds; lab/bench/src/peer.rs says why.
 const ttl = 60
 
 // What stands in a queue: a candidate of an election, or who waits for a mutex.
@@ -31,7 +30,6 @@ type queue struct {
 	ttl      int
 	standing []*standing
 	spare    *standing
-	others   *clientv3.Client
 }
 
 func (q *queue) connect() (*standing, error) {
@@ -63,27 +61,17 @@ func (q *queue) stand(s *standing, name string) {
 	}()
 }
 
-func (q *queue) pop() *standing {
-	first := q.standing[0]
+func (q *queue) handover() ([]float64, error) {
+	old, next := q.standing[0], q.standing[1]
 	q.standing = q.standing[1:]
-	return first
-}
-
-func (q *queue) handover() (time.Duration, *standing, error) {
-	old, next := q.pop(), q.standing[0]
 	start := time.Now()
 	if err := old.contest.giveUp(); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	err := <-next.won
-	return next.at.Sub(start), old, err
-}
-
-func (q *queue) takeSpare() (*standing, error) {
-	if q.spare == nil {
-		return q.connect()
+	if err := <-next.won; err != nil {
+		return nil, err
 	}
-	return q.spare, nil
+	return []float64{nanos(next.at.Sub(start))}, q.join(old)
 }
 
 func nanos(duration time.Duration) float64 {
@@ -113,48 +101,23 @@ func (q *queue) questions() questions {
 			return nil, nil
 		},
 		"handover": func([]string) ([]float64, error) {
-			took, old, err := q.handover()
-			if err != nil {
-				return nil, err
-			}
-			return []float64{nanos(took)}, q.join(old)
-		},
-		"fresh": func([]string) ([]float64, error) {
-			spare, err := q.takeSpare()
-			if err != nil {
-				return nil, err
-			}
-			if q.others == nil {
-				if q.others, err = connect(); err != nil {
-					return nil, err
-				}
-			}
-			if err := q.join(spare); err != nil {
-				return nil, err
-			}
-			for i := 0; i < 10; i++ {
-				if _, err := q.others.Put(ctx, fmt.Sprintf("others/%d", i), ""); err != nil {
-					return nil, err
-				}
-				time.Sleep(2 * time.Millisecond)
-			}
-			took, old, err := q.handover()
-			q.spare = old
-			return []float64{nanos(took)}, err
+			return q.handover()
 		},
 		"alone": func(words []string) ([]float64, error) {
-			spare, err := q.takeSpare()
-			if err != nil {
-				return nil, err
+			if q.spare == nil {
+				spare, err := q.connect()
+				if err != nil {
+					return nil, err
+				}
+				q.spare = spare
 			}
-			q.spare = spare
-			contest := q.contest(spare.session, words[0])
+			contest := q.contest(q.spare.session, words[0])
 			start := time.Now()
 			if err := contest.win(); err != nil {
 				return nil, err
 			}
 			won := time.Since(start)
-			err = contest.giveUp()
+			err := contest.giveUp()
 			return []float64{nanos(won), nanos(time.Since(start))}, err
 		},
 		"stand": func(words []string) ([]float64, error) {
@@ -169,12 +132,6 @@ func (q *queue) questions() questions {
 			first := q.standing[0]
 			err := <-first.won
 			return []float64{float64(first.at.UnixNano())}, err
-		},
-		"resign": func([]string) ([]float64, error) {
-			old := q.pop()
-			start := time.Now()
-			err := old.contest.giveUp()
-			return []float64{float64(start.UnixNano())}, err
 		},
 	}
 }
@@ -196,7 +153,7 @@ func init() {
 		}
 		return (&queue{contest: contest, ttl: ttl}).questions()
 	}
-	for _, bench := range []string{"handover", "handover-fresh", "join", "queue", "requests", "takeover", "wide"} {
+	for _, bench := range []string{"handover", "join", "takeover/killed"} {
 		benches[bench] = elections
 	}
 	benches["locks"] = func() questions {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use etcd_client::{
     Client, Compare, CompareOp, EventType, GetOptions, PutOptions, Txn, TxnOp, WatchOptions,
     WatchRequestSender, WatchResponseStream,
@@ -17,12 +17,6 @@ use crate::standing::Stands;
 /// predecessor.
 pub(crate) const WHOLE_QUEUE: usize = 64;
 
-/// The peer that compares the create revision of what it deletes.
-pub(crate) const GUARDED: &str = "guarded";
-
-/// The same peer with one more watch in long queues: of the second predecessor, as the library has it.
-pub(crate) const WATCHFUL: &str = "watchful";
-
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The keys that a candidate watches.
@@ -33,8 +27,6 @@ enum View {
     Queue,
     /// Its own key, and the predecessor's.
     Predecessor,
-    /// The second predecessor's key as well.
-    Predecessors,
 }
 
 /// An event of a watcher: the deleted key, and the time of its arrival.
@@ -46,10 +38,6 @@ pub(crate) struct Standing {
     lease: i64,
     view: View,
     key: String,
-    /// True if the peer deletes its key only after a comparison, as the library must. `created` is the revision of that
-    /// key.
-    guarded: bool,
-    created: i64,
     ahead: Option<String>,
     watcher: Option<WatchRequestSender>,
     heard: Option<mpsc::UnboundedReceiver<Heard>>,
@@ -64,12 +52,9 @@ impl Stands for Standing {
             view: match queue {
                 0..=1 => View::Nothing,
                 2..=WHOLE_QUEUE => View::Queue,
-                _ if context.peer == WATCHFUL => View::Predecessors,
                 _ => View::Predecessor,
             },
             key: String::new(),
-            guarded: [GUARDED, WATCHFUL].contains(&&*context.peer),
-            created: 0,
             ahead: None,
             watcher: None,
             heard: None,
@@ -87,10 +72,8 @@ impl Stands for Standing {
                 let whole = WatchOptions::new().with_prefix();
                 self.watch(&[(prefix, Some(whole))]).await?;
             }
-            View::Predecessor | View::Predecessors => {
-                let second = ahead.filter(|_| matches!(self.view, View::Predecessors));
-                let second = second.and_then(|ahead| ahead.ahead.clone());
-                let keys = [Some(self.key.clone()), self.ahead.clone(), second];
+            View::Predecessor => {
+                let keys = [Some(self.key.clone()), self.ahead.clone()];
                 let keys: Vec<_> = keys.into_iter().flatten().map(|key| (key, None)).collect();
                 self.watch(&keys).await?;
             }
@@ -102,8 +85,7 @@ impl Stands for Standing {
         let limit = GetOptions::new().with_prefix().with_limit(1);
         let read = TxnOp::get(format!("{election}/"), Some(limit));
         let join = Txn::new().when([absent]).and_then([put, read]);
-        let joined = self.client.txn(join).await?;
-        self.created = joined.header().context("no header")?.revision();
+        self.client.txn(join).await?;
         Ok(())
     }
 
@@ -121,17 +103,8 @@ impl Stands for Standing {
         }
     }
 
-    /// A candidate that joins again with its lease has the same key. Without the comparison, a late delete would also
-    /// delete the new key.
     async fn resign(&mut self) -> Result<()> {
-        if self.guarded {
-            let own = Compare::create_revision(self.key.clone(), CompareOp::Equal, self.created);
-            let delete = TxnOp::delete(self.key.clone(), None);
-            let answer = self.client.txn(Txn::new().when([own]).and_then([delete]));
-            ensure!(answer.await?.succeeded(), "the key is another's");
-        } else {
-            self.client.delete(self.key.clone(), None).await?;
-        }
+        self.client.delete(self.key.clone(), None).await?;
         Ok(())
     }
 }

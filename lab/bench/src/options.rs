@@ -1,86 +1,63 @@
-//! Holds how benches are to be run: with which etcd, against which peers, and what is kept of it.
+//! Defines the command line of the benchmarks.
 
-use std::path::{Path, PathBuf};
+use std::num::NonZeroUsize;
 
-/// How benches are to be run.
-#[derive(Clone)]
+use clap::Parser;
+
+/// Measures the library beside the fewest bare calls of etcd, Go's client and etcd's own services.
+#[derive(Debug, Clone, Parser)]
+#[command(bin_name = "cargo xtask bench")]
 pub(crate) struct Options {
-    /// Fewer samples and sizes: each bench takes less than 40 s.
-    pub(crate) quick: bool,
-    /// One JSON object per line on stdout, the table on stderr.
-    pub(crate) json: bool,
-    /// Fails if a ratio is far from its target; peers that need other programs are left out.
+    /// The benches to run; all by default. `takeover` means all of which the names begin with `takeover/`
+    #[arg(value_name = "BENCH")]
+    pub(crate) names: Vec<String>,
+    /// Take fewer samples and sizes: less than 40 s for each bench
+    #[arg(long)]
+    quick: bool,
+    /// Run a few quick benches without other programs; exit code 1 if a figure is far from its target
+    #[arg(long)]
     pub(crate) check: bool,
-    /// Processes of the library sample themselves, for a picture in this folder.
-    pub(crate) profile: Option<PathBuf>,
-    pub(crate) storage: Storage,
-    pub(crate) members: usize,
-    /// The selected peers; empty for all.
-    pub(crate) peers: Vec<String>,
-    /// The folder for the figures, if they are to be kept.
-    pub(crate) keep: Option<Keep>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            quick: false,
-            json: false,
-            check: false,
-            profile: None,
-            storage: Storage::Memory,
-            members: 1,
-            peers: Vec::new(),
-            keep: None,
-        }
-    }
+    /// Let etcd wait for the disk; otherwise it keeps its data in memory
+    #[arg(long)]
+    pub(crate) disk: bool,
+    /// The number of members of etcd
+    #[arg(long, default_value = "1")]
+    pub(crate) members: NonZeroUsize,
+    /// Measure only these of limit, eldest, go, rpc, spawned
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<String>,
 }
 
 impl Options {
+    /// Returns true if fewer samples are enough.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick || self.check
+    }
+
     /// Returns true if a peer is to be measured.
     pub(crate) fn wants(&self, peer: &str) -> bool {
-        let ours = [
-            "limit",
-            "keys",
-            "guarded",
-            "watchful",
-            "forwarded",
-            "eldest",
-        ];
-        let ours = ours.contains(&peer);
-        let named = self.peers.iter().any(|named| named == peer);
-        named || (self.peers.is_empty() && (ours || !self.check))
-    }
-}
-
-/// The folder for the figures, and the treatment of an earlier run with the same kind of etcd.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Instead(PathBuf),
-    /// Results of other benches stay.
-    Beside(PathBuf),
-}
-
-impl Keep {
-    pub(crate) fn folder(&self) -> &Path {
-        let (Keep::Instead(folder) | Keep::Beside(folder)) = self;
-        folder
-    }
-}
-
-/// Where etcd keeps its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Storage {
-    Memory,
-    /// The member waits until its writes are on the disk.
-    Disk,
-}
-
-impl Storage {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Storage::Memory => "tmpfs",
-            Storage::Disk => "disk",
+        match &self.peers[..] {
+            [] => !self.check || ["limit", "eldest"].contains(&peer),
+            names => names.iter().any(|name| name == peer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Options;
+
+    #[test]
+    fn check_measures_no_peers_of_other_projects_unless_they_are_named() {
+        let wants = |text: &str, peer| {
+            let words = ["bench"].into_iter().chain(text.split_whitespace());
+            Options::parse_from(words).wants(peer)
+        };
+        assert!(wants("", "go"));
+        assert!(wants("--check", "limit") && !wants("--check", "go"));
+        assert!(wants("--check --peers limit,go", "go"));
+        assert!(!wants("--peers limit,go", "eldest"));
     }
 }

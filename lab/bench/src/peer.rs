@@ -13,9 +13,6 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 /// The TTL of leases, so long that renewals do not count.
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
-/// The variable with the file to which processes append the samples of themselves.
-pub(crate) const SAMPLES: &str = "ELDEST_BENCH_SAMPLES";
-
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -47,6 +44,11 @@ impl Context {
         let lease = client.lease_grant(ttl, None).await?.id();
         Ok((client, lease))
     }
+}
+
+/// Returns the first number of an answer.
+pub(crate) fn first(answer: &[f64]) -> Result<f64> {
+    answer.first().copied().context("an answer without numbers")
 }
 
 /// The peer's side: receives questions.
@@ -94,14 +96,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts `program` for that bench against these endpoints.
-    pub(crate) async fn start(
-        name: &str,
-        program: OsString,
-        words: &[&str],
-        environment: &[(&str, OsString)],
-    ) -> Result<Self> {
+    pub(crate) async fn start(name: &str, program: OsString, words: &[&str]) -> Result<Self> {
         let mut command = Command::new(program);
-        command.envs(environment.iter().cloned());
         command.args(words).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
@@ -128,6 +124,11 @@ impl Peer {
         self.question(question).await?;
         let answer = self.answer().await;
         answer.with_context(|| format!("{}: {question}", self.name))
+    }
+
+    /// Does the same, and returns the first number of the answer.
+    pub(crate) async fn number(&mut self, question: &str) -> Result<f64> {
+        first(&self.ask(question).await?)
     }
 
     /// Sends a question; [`Peer::answer`] waits for the answer.

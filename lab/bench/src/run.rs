@@ -1,29 +1,31 @@
 //! Starts etcd and the available peers for one bench, and asks the peers in turn.
 
+use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use eldest_testing::{Etcd, EtcdCluster};
+use etcd_client::Client;
 use tempfile::TempDir;
 
-use crate::options::{Options, Storage};
-use crate::outside;
-use crate::peer::{Peer, SAMPLES};
+use crate::options::Options;
+use crate::peer::Peer;
 use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
-use crate::zookeeper::ZooKeeper;
-
-const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
 
 /// Enough for a median that is not far off.
 const CHECKED: usize = 40;
 
-const KAZOO_PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kazoo/peer.py");
-
 /// Where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
+
+/// The folder for data on the disk, because temporary folders are often in memory.
+const DISK: &str = "target/bench";
+
+/// The variables in which `cargo xtask bench` passes the path of the peer in Go, or the reason why it is missing.
+const GO: &str = "ELDEST_BENCH_GO";
+const NO_GO: &str = "ELDEST_BENCH_NO_GO";
 
 /// A running bench.
 pub(crate) struct Run<'a> {
@@ -31,37 +33,8 @@ pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     pub(crate) report: &'a mut Report,
     etcd: Option<(EtcdCluster, TempDir)>,
-    zookeeper: Option<ZooKeeper>,
-    /// Programs that were already reported as missing.
-    missing_programs: Vec<&'static str>,
-    /// The file to which processes of the library append samples of themselves.
-    samples: Option<PathBuf>,
-}
-
-/// The pause between two questions.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Pause {
-    Always(Duration),
-    /// Pauses spread evenly over all durations below this one. Periodic work of etcd then meets the questions at all of
-    /// its phases, which pauses of one length would not do.
-    Within(Duration),
-}
-
-impl From<Duration> for Pause {
-    fn from(pause: Duration) -> Self {
-        Self::Always(pause)
-    }
-}
-
-impl Pause {
-    /// Returns the pause after so many questions.
-    fn after(self, questions: usize) -> Duration {
-        match self {
-            Self::Always(pause) => pause,
-            // The fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
-            Self::Within(period) => period.mul_f64((questions as f64 * GOLDEN_RATIO).fract()),
-        }
-    }
+    /// True if a note was printed that the peer in Go is missing.
+    lacks_go: bool,
 }
 
 /// The number of an answer that is kept.
@@ -84,157 +57,95 @@ impl Part {
 
 impl<'a> Run<'a> {
     pub(crate) fn new(bench: &'static str, options: &'a Options, report: &'a mut Report) -> Self {
-        let storage = options.storage.name();
-        report.say(format_args!(
-            "\n{bench}: {} member{} of etcd, {storage}",
-            options.members,
-            if options.members == 1 { "" } else { "s" },
-        ));
+        let place = if options.disk { "on disk" } else { "in memory" };
+        println!("\n{bench}: etcd with members: {}, {place}", options.members);
         Self {
             bench,
             options,
             report,
             etcd: None,
-            zookeeper: None,
-            missing_programs: Vec::new(),
-            samples: None,
+            lacks_go: false,
         }
     }
 
     /// Returns `full`, or fewer samples for a quick run.
     pub(crate) fn samples(&self, full: usize, quick: usize) -> usize {
-        match (self.options.check, self.options.quick) {
+        match (self.options.check, self.options.is_quick()) {
             (true, _) => quick.min(CHECKED),
             (false, true) => quick,
             (false, false) => full,
         }
     }
 
-    pub(crate) fn group(&self, n: usize, unit: &'static str) -> Group<'static> {
+    /// Returns the group of an operation; `what` is empty if the bench has only one.
+    pub(crate) fn group(&self, what: &'static str, n: usize, unit: &'static str) -> Group {
         Group {
             bench: self.bench,
-            what: "",
+            what,
             n,
             unit,
         }
     }
 
-    /// Makes the library's processes sample themselves if that is wanted; the samples can be drawn afterwards.
-    #[cfg(feature = "profile")]
-    pub(crate) fn sampled(&mut self) -> Result<Option<crate::flame::Picture>> {
-        let Some(folder) = &self.options.profile else {
-            return Ok(None);
-        };
-        let picture = crate::flame::Picture::of(self.bench, folder)?;
-        self.samples = Some(picture.samples().to_owned());
-        Ok(Some(picture))
-    }
-
-    /// Returns the environment variables that a peer's process has beside our own.
-    fn environment(&self, name: &str) -> Vec<(&'static str, OsString)> {
-        match (&self.samples, name) {
-            (Some(samples), "eldest") => vec![(SAMPLES, samples.into())],
-            _ => Vec::new(),
-        }
-    }
-
     /// Returns etcd, which is started when it is first needed.
-    pub(crate) async fn etcd(&mut self) -> Result<&EtcdCluster> {
+    async fn etcd(&mut self) -> Result<&EtcdCluster> {
         if self.etcd.is_none() {
-            let mut builder = Etcd::builder();
             let folder = self.folder()?;
             let path = std::fs::canonicalize(folder.path())?.join("data");
-            builder = builder.data_dir(path);
-            if self.options.storage == Storage::Disk {
+            let mut builder = Etcd::builder().data_dir(path);
+            if self.options.disk {
                 builder = builder.arg("--unsafe-no-fsync=false");
             }
-            let started = builder.start_cluster(self.options.members).await;
+            let started = builder.start_cluster(self.options.members.get()).await;
             self.etcd = Some((started.map_err(|error| anyhow!("{error}"))?, folder));
         }
-        Ok(self
-            .etcd
-            .as_ref()
-            .map(|(etcd, _)| etcd)
-            .expect("started above"))
+        let etcd = self.etcd.as_ref().map(|(etcd, _)| etcd);
+        Ok(etcd.expect("started above"))
     }
 
-    /// Makes a folder for data: in memory, or below the working folder, because temporary folders are often in memory.
+    /// Makes a folder for etcd's data.
     fn folder(&self) -> Result<TempDir> {
-        if self.options.storage == Storage::Memory {
-            return Ok(tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?);
+        if self.options.disk {
+            std::fs::create_dir_all(DISK)?;
+            return Ok(tempfile::tempdir_in(DISK)?);
         }
-        std::fs::create_dir_all("target/bench")?;
-        let folder = tempfile::Builder::new()
-            .prefix("data-")
-            .tempdir_in("target/bench")?;
-        Ok(folder)
-    }
-
-    /// Returns `ZooKeeper`, which is started when it is first needed.
-    async fn zookeeper(&mut self) -> Result<String> {
-        if self.zookeeper.is_none() {
-            let jars = self.outside(outside::ZOOKEEPER).context("no jars")?;
-            let folder = self.folder()?;
-            let started =
-                ZooKeeper::start(jars, self.options.members, folder, self.options.storage);
-            self.zookeeper = Some(started.await?);
-        }
-        Ok(self
-            .zookeeper
-            .as_ref()
-            .map(ZooKeeper::hosts)
-            .expect("started above"))
+        Ok(tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())?)
     }
 
     /// Connects a bare client.
-    pub(crate) async fn client(&mut self) -> Result<etcd_client::Client> {
+    pub(crate) async fn client(&mut self) -> Result<Client> {
         Ok(self.etcd().await?.members()[0].client().await)
     }
 
     /// Starts a peer's process; `None` if it is not wanted or, with a printed note, if it is missing.
     pub(crate) async fn peer(&mut self, name: &str) -> Result<Option<Peer>> {
-        let endpoints = self.etcd().await?.endpoints().join(",");
-        self.peer_at(name, &endpoints).await
-    }
-
-    /// Starts a peer as [`Run::peer`] does, with other endpoints.
-    pub(crate) async fn peer_at(&mut self, name: &str, endpoints: &str) -> Result<Option<Peer>> {
-        self.peer_of(self.bench, name, endpoints).await
-    }
-
-    /// Starts a peer that works for another bench.
-    pub(crate) async fn peer_of(
-        &mut self,
-        bench: &str,
-        name: &str,
-        endpoints: &str,
-    ) -> Result<Option<Peer>> {
         if !self.options.wants(name) {
             return Ok(None);
         }
-        for needed in outside::needed_by(name) {
-            if self.outside(needed).is_none() {
-                return Ok(None);
-            }
+        if name != "go" {
+            return Ok(Some(self.own(name).await?));
         }
-        let own: OsString = std::env::current_exe()?.into();
-        let (program, words): (_, &[&str]) = match name {
-            outside::GO => (
-                self.outside(outside::GO).unwrap_or(own),
-                &[bench, endpoints],
-            ),
-            outside::KAZOO => {
-                let kazoo = self.outside(outside::KAZOO).unwrap_or_default();
-                let hosts = self.zookeeper().await?;
-                let words = [KAZOO_PEER, &kazoo.to_string_lossy(), bench, &hosts];
-                return Ok(Some(
-                    Peer::start(name, "python3".into(), &words, &[]).await?,
-                ));
+        let Some(go) = env::var_os(GO) else {
+            if !std::mem::replace(&mut self.lacks_go, true) {
+                let why = env::var(NO_GO).unwrap_or_else(|_| format!("{GO} is not set"));
+                println!("  skipped go: {why}");
             }
-            _ => (own, &["peer", bench, name, endpoints]),
+            return Ok(None);
         };
-        let environment = self.environment(name);
-        Ok(Some(Peer::start(name, program, words, &environment).await?))
+        let endpoints = self.endpoints().await?;
+        let words = [self.bench, &endpoints];
+        Ok(Some(Peer::start(name, go, &words).await?))
+    }
+
+    /// Starts this program as a peer.
+    pub(crate) async fn own(&mut self, name: &str) -> Result<Peer> {
+        let program: OsString = env::current_exe()?.into();
+        let endpoints = self.endpoints().await?;
+        Peer::start(name, program, &["peer", self.bench, name, &endpoints]).await
+    }
+
+    async fn endpoints(&mut self) -> Result<String> {
+        Ok(self.etcd().await?.endpoints().join(","))
     }
 
     /// Starts those of these peers that are available.
@@ -246,25 +157,13 @@ impl<'a> Run<'a> {
         Ok(peers)
     }
 
-    /// Returns the path of an external program; prints a note if it is missing.
-    pub(crate) fn outside(&mut self, name: &'static str) -> Option<OsString> {
-        let found = outside::find(name);
-        if let Err(why) = &found
-            && !self.missing_programs.contains(&name)
-        {
-            self.report.say(format_args!("  skipped {name}: {why}"));
-            self.missing_programs.push(name);
-        }
-        found.ok()
-    }
-
     /// Asks as [`Run::interleave_part`] does, and keeps the first number of each answer, in milliseconds.
     pub(crate) async fn interleave(
         &mut self,
         peers: &mut Vec<Peer>,
         samples: usize,
-        pause: impl Into<Pause>,
-        question: impl FnMut(&str) -> String,
+        pause: Duration,
+        question: impl FnMut() -> String,
     ) -> Vec<Row> {
         let first = Part::milliseconds(0);
         self.interleave_part(peers, samples, pause, first, question)
@@ -277,91 +176,63 @@ impl<'a> Run<'a> {
         &mut self,
         peers: &mut Vec<Peer>,
         samples: usize,
-        pause: impl Into<Pause>,
+        pause: Duration,
         part: Part,
-        question: impl FnMut(&str) -> String,
+        mut question: impl FnMut() -> String,
     ) -> Vec<Row> {
-        let parts = [part];
-        let [rows] = self
-            .interleave_parts(peers, samples, pause, parts, question)
-            .await;
-        rows
-    }
-
-    /// Asks as [`Run::interleave_part`] does, and keeps several numbers of each answer; a peer that does not report a
-    /// number has no row for it.
-    pub(crate) async fn interleave_parts<const N: usize>(
-        &mut self,
-        peers: &mut Vec<Peer>,
-        samples: usize,
-        pause: impl Into<Pause>,
-        parts: [Part; N],
-        mut question: impl FnMut(&str) -> String,
-    ) -> [Vec<Row>; N] {
         const WARMING: usize = 5;
-        let pause = pause.into();
-        let mut asked = 0;
-        let mut rows = parts.map(|_| -> Vec<Row> {
-            let row = |peer: &Peer| Row {
-                peer: peer.name.clone(),
-                samples: Samples::default(),
-            };
-            peers.iter().map(row).collect()
-        });
+        let mut rows: Vec<Row> = peers
+            .iter()
+            .map(|peer| Row::new(&peer.name, Samples::default()))
+            .collect();
         for round in 0..samples + WARMING {
             let count = peers.len().max(1);
             let mut failed = Vec::new();
             for turn in 0..peers.len() {
                 let at = (turn + round) % count;
                 let peer = &mut peers[at];
-                let text = question(&peer.name);
-                match peer.ask(&text).await {
+                match peer.ask(&question()).await {
                     Ok(answer) if round >= WARMING => {
-                        for (rows, part) in rows.iter_mut().zip(parts) {
-                            let row = rows.iter_mut().find(|row| row.peer == peer.name);
-                            if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
-                                row.samples.add(nanos / part.nanos);
-                            }
+                        let row = rows.iter_mut().find(|row| row.peer == peer.name);
+                        if let (Some(row), Some(nanos)) = (row, answer.get(part.at)) {
+                            row.samples.add(nanos / part.nanos);
                         }
                     }
                     Ok(_) => {}
                     Err(error) => failed.push((at, error)),
                 }
                 // The pause keeps notifications that are still on their way to other peers out of the next sample.
-                asked += 1;
-                tokio::time::sleep(pause.after(asked)).await;
+                tokio::time::sleep(pause).await;
             }
             failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
             for (at, error) in failed {
                 let peer = peers.remove(at);
-                self.report
-                    .say(format_args!("  {} is out: {error:#}", peer.name));
+                println!("  {} is out: {error:#}", peer.name);
             }
         }
-        for rows in &mut rows {
-            rows.retain(|row| row.samples.len() > 0);
-        }
+        rows.retain(|row| row.samples.len() > 0);
         rows
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::Pause;
-
-    #[test]
-    fn pauses_are_spread_over_the_whole_period_for_every_peer() {
-        let (period, peers) = (Duration::from_millis(100), 6);
-        let pauses = (0..200).map(|round| Pause::Within(period).after(round * peers));
-        let mut tenths = [0; 10];
-        for pause in pauses {
-            tenths[(pause.as_millis() / 10) as usize] += 1;
+    /// Counts the library's allocations for one operation, and compares them with a limit. Other programs on the
+    /// machine do not change them.
+    pub(crate) async fn allocations(
+        &mut self,
+        peers: &mut [Peer],
+        group: Group,
+        most: f64,
+        mut question: impl FnMut() -> String,
+    ) -> Result<()> {
+        const TIMES: usize = 200;
+        let Some(own) = peers.iter_mut().find(|peer| peer.name == "eldest") else {
+            return Ok(());
+        };
+        let before = own.number("allocations").await?;
+        for _ in 0..TIMES {
+            own.ask(&question()).await?;
         }
-        assert!(
-            tenths.iter().all(|count| (15..=25).contains(count)),
-            "{tenths:?}"
-        );
+        let each = (own.number("allocations").await? - before) / TIMES as f64;
+        self.report.count(group, "allocations", each, most);
+        Ok(())
     }
 }

@@ -29,8 +29,8 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    pub(crate) fn scaled(&self, by: f64) -> Self {
-        self.0.iter().map(|sample| sample * by).collect()
+    pub(crate) fn p99(&self) -> f64 {
+        self.quantile(0.99)
     }
 
     pub(crate) fn max(&self) -> f64 {
@@ -57,7 +57,7 @@ mod tests {
     fn quantiles_are_samples() {
         let samples: Samples = (1..=200).rev().map(f64::from).collect();
         assert_eq!(samples.p50().to_bits(), 100_f64.to_bits());
-        assert_eq!(samples.quantile(0.99).to_bits(), 198_f64.to_bits());
+        assert_eq!(samples.p99().to_bits(), 198_f64.to_bits());
         assert_eq!(samples.max().to_bits(), 200_f64.to_bits());
         assert!(Samples::default().p50().is_nan());
     }

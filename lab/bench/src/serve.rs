@@ -19,12 +19,5 @@ pub(crate) async fn serve(words: Vec<String>) -> Result<()> {
     let bench = bench.context("no such bench")?;
     let mut asked = Asked::by_stdio();
     asked.answer(Ok(Vec::new()))?;
-    #[cfg(feature = "profile")]
-    let sampling = crate::flame::Sampling::start()?;
-    (bench.peer)(context, asked).await?;
-    #[cfg(feature = "profile")]
-    if let Some(sampling) = sampling {
-        sampling.finish()?;
-    }
-    Ok(())
+    (bench.peer)(context, asked).await
 }

@@ -12,12 +12,6 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 
 use crate::peer::{Asked, Context};
 use crate::samples::nanos;
-use crate::stages;
-
-/// How long ago a fresh successor joined.
-const FRESH: Duration = Duration::from_millis(20);
-/// The number of writes by other clients meanwhile.
-const WRITES: u32 = 10;
 
 /// A candidate with a connection and a lease of its own.
 pub(crate) trait Stands: Sized + Send + 'static {
@@ -54,7 +48,7 @@ struct Queue<S> {
     context: Context,
     election: String,
     standing: VecDeque<S>,
-    /// A candidate that joins now and then for a moment.
+    /// A candidate that leads elections without competitors.
     spare: Option<S>,
 }
 
@@ -88,47 +82,17 @@ impl<S: Stands> Queue<S> {
         Ok(())
     }
 
-    /// Hands over. Returns the moment of the leader's decision to resign, the moment at which its successor knew, and
-    /// the former leader.
-    async fn handover(&mut self) -> Result<(Instant, Instant, S)> {
+    /// Returns how long a hand-over took, from the leader's decision to resign until its successor knew. The former
+    /// leader joins again.
+    async fn handover(&mut self) -> Result<Duration> {
         let mut old = self.standing.pop_front().context("nobody stands")?;
         let next = self.first()?;
         let start = Instant::now();
         let (resigned, elected) = tokio::join!(old.resign(), next.lead());
         resigned?;
-        Ok((start, elected?, old))
-    }
-
-    /// Returns how long a hand-over took, and its stages: until the driver has ended the term, until the successor's
-    /// driver knows, and until the successor's caller knows.
-    async fn stages(&mut self) -> Result<Vec<f64>> {
-        stages::listen()?;
-        let (start, led, old) = self.handover().await?;
-        let (ended, elected) = stages::heard()?;
+        let took = elected?.saturating_duration_since(start);
         self.join(old).await?;
-        let moments = [start, ended, elected, led];
-        let took = |pair: &[Instant]| nanos(pair[1].saturating_duration_since(pair[0]));
-        let total = took(&[start, led]);
-        Ok(std::iter::once(total)
-            .chain(moments.windows(2).map(took))
-            .collect())
-    }
-
-    /// Measures a hand-over to a candidate that joined a moment ago, while other clients wrote.
-    async fn fresh(&mut self) -> Result<Duration> {
-        let spare = match self.spare.take() {
-            Some(spare) => spare,
-            None => S::connect(&self.context, 2).await?,
-        };
-        let mut others = self.context.client().await?;
-        self.join(spare).await?;
-        for number in 0..WRITES {
-            others.put(format!("others/{number}"), "", None).await?;
-            tokio::time::sleep(FRESH / WRITES).await;
-        }
-        let (start, led, old) = self.handover().await?;
-        self.spare = Some(old);
-        Ok(led.saturating_duration_since(start))
+        Ok(took)
     }
 
     async fn alone(&mut self, election: &str) -> Result<(Duration, Duration)> {
@@ -170,14 +134,8 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             queue.context.ttl = Duration::from_secs(seconds.parse()?);
             Ok(Vec::new())
         }
-        ["handover"] => {
-            let (start, led, old) = queue.handover().await?;
-            queue.join(old).await?;
-            Ok(vec![nanos(led.saturating_duration_since(start))])
-        }
-        ["stages"] => queue.stages().await,
+        ["handover"] => Ok(vec![nanos(queue.handover().await?)]),
         ["allocations"] => Ok(vec![allocations()]),
-        ["fresh"] => Ok(vec![nanos(queue.fresh().await?)]),
         ["alone", election] => {
             let (elected, resigned) = queue.alone(election).await?;
             Ok(vec![nanos(elected), nanos(resigned)])
@@ -193,18 +151,12 @@ async fn answer<S: Stands>(queue: &mut Queue<S>, words: &[&str]) -> Result<Vec<f
             let at = queue.first()?.lead().await?;
             Ok(vec![wall(at)?])
         }
-        ["resign"] => {
-            let mut old = queue.standing.pop_front().context("nobody stands")?;
-            let start = Instant::now();
-            old.resign().await?;
-            Ok(vec![wall(start)?])
-        }
         _ => bail!("no question {words:?}"),
     }
 }
 
 /// Returns the number of allocations of this process.
-pub(crate) fn allocations() -> f64 {
+fn allocations() -> f64 {
     let stats = INSTRUMENTED_SYSTEM.stats();
     (stats.allocations + stats.reallocations) as f64
 }

@@ -31,9 +31,7 @@ pub use outcome::Outcome;
 pub use plan::{Plan, rows, rows_with_users};
 pub use run::{run, wide};
 pub use settings::Settings;
-pub use site::{Site, apart};
 pub use wide::Wide;
-pub use wire::{Way, Wire};
 
 /// The result of a harness operation. An error means that the harness itself failed; faults that had a wrong effect are
 /// part of the [`Outcome`].

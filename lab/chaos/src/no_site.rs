@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use crate::Result;
 
 /// A data centre, which cannot exist here.
-pub struct Site {
+pub(crate) struct Site {
     /// The address at which its programs would listen.
-    pub address: Ipv4Addr,
+    pub(crate) address: Ipv4Addr,
     never: Infallible,
 }
 
@@ -19,7 +19,7 @@ pub struct Site {
 /// # Errors
 ///
 /// Always.
-pub fn apart<T: Send>(_: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(crate) fn apart<T: Send>(_: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     Err("data centres are network namespaces, which only Linux has".into())
 }
 
@@ -33,7 +33,7 @@ impl Site {
     }
 
     /// Returns the command that would start another program there.
-    pub fn command(&self) -> Vec<OsString> {
+    pub(crate) fn command(&self) -> Vec<OsString> {
         match self.never {}
     }
 

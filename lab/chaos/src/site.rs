@@ -23,9 +23,9 @@ const DEVICE: &str = "wire";
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
 /// A network of its own, whose only way out is a device that this process reads.
-pub struct Site {
+pub(crate) struct Site {
     /// The address at which its programs listen.
-    pub address: Ipv4Addr,
+    pub(crate) address: Ipv4Addr,
     namespace: File,
     device: Tun,
 }
@@ -35,7 +35,7 @@ pub struct Site {
 /// # Errors
 ///
 /// This machine or this program's permissions do not allow it; or the closure failed.
-pub fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     in_a_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(lacking)?;
         let mut loopback = Command::new("ip");
@@ -75,7 +75,7 @@ impl Site {
     }
 
     /// Returns the command that starts another program in this namespace.
-    pub fn command(&self) -> Vec<OsString> {
+    pub(crate) fn command(&self) -> Vec<OsString> {
         let (process, file) = (std::process::id(), self.namespace.as_raw_fd());
         let namespace = format!("--net=/proc/{process}/fd/{file}");
         vec!["nsenter".into(), namespace.into()]

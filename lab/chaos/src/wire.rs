@@ -29,17 +29,17 @@ const OBSERVER: u8 = 254;
 
 /// Delay and loss of packets between two sites, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Way {
+pub(crate) struct Way {
     /// The delay of a packet.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// The deviation from the delay, up or down.
-    pub jitter: Duration,
+    pub(crate) jitter: Duration,
     /// The share of packets that are lost, from 0 to 1.
-    pub loss: f64,
+    pub(crate) loss: f64,
 }
 
 /// Sites, and the links between them. The last site is this process's own.
-pub struct Wire {
+pub(crate) struct Wire {
     shared: Arc<Shared>,
     _tasks: JoinSet<()>,
 }
@@ -74,8 +74,8 @@ impl Wire {
     ///
     /// # Errors
     ///
-    /// As for [`apart`](crate::apart).
-    pub fn start(sites: usize, way: Way, seed: u64) -> Result<Self> {
+    /// As for [`apart`](crate::site::apart).
+    pub(crate) fn start(sites: usize, way: Way, seed: u64) -> Result<Self> {
         let [a, b, c] = NETWORK;
         let address = |last| Ipv4Addr::new(a, b, c, last);
         let mut all = Vec::new();
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// Returns all sites but this process's own.
-    pub fn sites(&self) -> &[Site] {
+    pub(crate) fn sites(&self) -> &[Site] {
         let sites = &self.shared.sites;
         &sites[..sites.len() - 1]
     }

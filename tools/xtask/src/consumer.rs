@@ -23,8 +23,8 @@ use crate::{packed, setup, tally};
 const ALLOWED: usize = 18;
 const CLIENT: &str = "etcd-client";
 /// The package of a user of the library, and of a user of etcd-client alone.
-pub(crate) const WITH: &str = "with";
-pub(crate) const WITHOUT: &str = "without";
+const WITH: &str = "with";
+const WITHOUT: &str = "without";
 /// The profile as Cargo.toml has it.
 const PROFILE: [&str; 4] = [
     "--config",
@@ -96,18 +96,6 @@ pub(crate) fn run(stage: &mut Stage) -> Result<()> {
         stage.fail(format!("{summary}: more than {ALLOWED} above"));
     }
     Ok(())
-}
-
-/// Returns the folder of those two packages from the working tree, without building them.
-pub(crate) fn pair(stage: &Stage) -> Result<PathBuf> {
-    let metadata = Metadata::of_workspace(stage)?;
-    let root = setup::root().display().to_string();
-    let library = format!("{LIBRARY} = {{ path = {root:?} }}\n");
-    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
-    for (name, dependencies) in [(WITH, library), (WITHOUT, client)] {
-        generate(name, &dependencies, "fn main() {}\n", "")?;
-    }
-    Ok(folder())
 }
 
 /// Sets the folder and the options of the workspace's build, so that a dependency of both is built once.

@@ -147,7 +147,7 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
 /// Returns one file of it, and the folders of the added libraries, in the loader's form.
 pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
     let alone = apt();
-    let whole = whole(package);
+    let whole = setup::target().join("debian").join(package).join("whole");
     if !whole.is_dir() {
         let folder = whole.parent().context("a folder")?;
         for program in ["apt-get", "dpkg-deb"] {
@@ -183,15 +183,6 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     }
     let libraries = libraries.iter().map(|folder| folder.display().to_string());
     Ok((path, libraries.collect::<Vec<_>>().join(":")))
-}
-
-/// Returns true if [`unpack_whole`] has nothing to download.
-pub(crate) fn is_unpacked(package: &str) -> bool {
-    whole(package).is_dir()
-}
-
-fn whole(package: &str) -> PathBuf {
-    setup::target().join("debian").join(package).join("whole")
 }
 
 /// Returns the packages that a simulated installation would install.

@@ -20,7 +20,7 @@ pub(crate) fn package_alone(stage: &Stage, what: (&str, &str)) -> Result<PathBuf
 }
 
 fn install(stage: &Stage, (name, version): (&str, &str), options: &[&str]) -> Result<PathBuf> {
-    let folder = folder(name, version);
+    let folder = setup::target().join(format!("{name}-{version}"));
     if folder.is_dir() {
         return Ok(folder);
     }
@@ -36,18 +36,9 @@ fn install(stage: &Stage, (name, version): (&str, &str), options: &[&str]) -> Re
     Ok(folder)
 }
 
-/// Returns true if [`package`] has nothing to install.
-pub(crate) fn is_there((name, version): (&str, &str)) -> bool {
-    folder(name, version).is_dir()
-}
-
 pub(crate) fn has_pip() -> bool {
     let mut pip = setup::program("python3");
     pip.args(["-m", "pip", "--version"]);
     let status = pip.stdout(Stdio::null()).stderr(Stdio::null()).status();
     packages::find("python3").is_some() && status.is_ok_and(|status| status.success())
-}
-
-fn folder(name: &str, version: &str) -> PathBuf {
-    setup::target().join(format!("{name}-{version}"))
 }

@@ -159,7 +159,7 @@ pub(crate) const STAGES: &[Entry] = &[
     ),
     thorough(
         BENCH,
-        "requests and allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
+        "allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
         bench::stage,
     ),
     thorough(

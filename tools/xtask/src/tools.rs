@@ -52,7 +52,7 @@ fn add_etcdctl(stage: &Stage, cargo: &mut Command) {
 }
 
 /// Returns this machine's etcdctl, or Debian's.
-pub(crate) fn etcdctl(stage: &Stage) -> Result<PathBuf> {
+fn etcdctl(stage: &Stage) -> Result<PathBuf> {
     let named = std::env::var_os(ETCDCTL).map(PathBuf::from);
     match named.or_else(|| packages::find(ETCDCTL_NAME)) {
         Some(found) => Ok(found),

@@ -17,8 +17,6 @@ pub(super) const BENCH: Bench = Bench {
     name: "observers",
     about: "500 observers of one election, until all know the new leader",
     checked: false,
-    for_each_kind: false,
-    others: &["go"],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),
 };
@@ -33,11 +31,11 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
             .await?;
     }
     let samples = run.samples(200, 60);
-    let ask = |_: &str| "change".to_owned();
+    let ask = || "change".to_owned();
     let pause = Duration::from_millis(30);
     let rows = run.interleave(&mut peers, samples, pause, ask).await;
-    let group = run.group(OBSERVERS, "ms");
-    run.report.rows(group, &rows);
+    let group = run.group("", OBSERVERS, "ms");
+    group.print(&rows);
     run.report
         .ratio(group, &rows, ("eldest", "limit"), TO_LIMIT);
     Ok(())

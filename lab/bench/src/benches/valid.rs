@@ -14,15 +14,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use super::Bench;
 use crate::eldest_peer;
 use crate::peer::{Asked, Context};
-use crate::report::Group;
 use crate::run::{Part, Run};
 
 pub(super) const BENCH: Bench = Bench {
     name: "valid",
     about: "`is_valid()` on one thread and on all, and its allocations",
     checked: true,
-    for_each_kind: false,
-    others: &[],
     run: |run| measure(run).boxed(),
     peer: |context, asked| peer(context, asked).boxed(),
 };
@@ -39,17 +36,14 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     threads.extend((all > 1).then_some(all));
     for threads in threads {
         let mut peers = run.peers(&["limit", "eldest"]).await?;
-        let ask = |_: &str| format!("calls {threads}");
+        let ask = || format!("calls {threads}");
         // The peer reports nanoseconds for one call; they are kept as such.
         let part = Part::nanoseconds(0);
         let rows = run
             .interleave_part(&mut peers, samples, Duration::ZERO, part, ask)
             .await;
-        let group = Group {
-            what: "call",
-            ..run.group(threads, "ns")
-        };
-        run.report.rows(group, &rows);
+        let group = run.group("call", threads, "ns");
+        group.print(&rows);
         // In unoptimised code, the cost around a clock read proves nothing.
         if let ([limit, eldest], false) = (&rows[..], run.options.check) {
             // The quickest samples are compared, because disturbances only add time.
@@ -58,9 +52,8 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
                 .target(group, "ns beyond one clock read", beyond, NANOSECONDS);
         }
         for peer in peers.iter_mut().filter(|peer| peer.name == "eldest") {
-            let allocations = peer.ask("allocations").await?;
-            let allocations = allocations.first().copied().unwrap_or(f64::NAN);
-            run.report.target(group, "allocations", allocations, 0.0);
+            let allocations = peer.number("allocations").await?;
+            run.report.count(group, "allocations", allocations, 0.0);
         }
     }
     Ok(())

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
-    TxnResponse, WatchOptions, WatchRequestSender,
+    Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    WatchOptions, WatchRequestSender,
 };
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 2;
 /// How long etcd may take for one more watch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The keys of many elections, and their watches if there are any.
+/// The keys of many elections, and their watches.
 pub(super) struct Bare {
     clients: Vec<Client>,
     lease: i64,
@@ -31,14 +31,15 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    /// Connects. With watches, each election is watched from the moment at which its key is put.
-    pub(super) async fn connect(context: &Context, lease: i64, with_watches: bool) -> Result<Self> {
-        let (mut clients, mut watches) = (Vec::new(), Vec::new());
-        for _ in 0..CONNECTIONS {
+    /// Connects, and grants a lease.
+    pub(super) async fn connect(context: &Context) -> Result<Self> {
+        let (client, lease) = context.with_lease().await?;
+        let (mut clients, mut watches) = (vec![client], Vec::new());
+        while clients.len() < CONNECTIONS {
             clients.push(context.client().await?);
-            if with_watches {
-                watches.push(Watches::open(&mut context.client().await?).await?);
-            }
+        }
+        for _ in 0..CONNECTIONS {
+            watches.push(Watches::open(&mut context.client().await?).await?);
         }
         Ok(Self {
             clients,
@@ -47,8 +48,8 @@ impl Bare {
         })
     }
 
-    /// Puts a key for each of `n` elections and reads the first candidate of each. With watches, returns once etcd has
-    /// begun all of them.
+    /// Watches each of `n` elections, puts a key for it and reads its first candidate. Returns once etcd has begun all
+    /// watches.
     pub(super) async fn lead(&mut self, prefix: &str, n: usize) -> Result<()> {
         let batches = (0..n).step_by(IN_ONE).enumerate().map(|(at, first)| {
             let mut client = self.clients[at % self.clients.len()].clone();
@@ -69,7 +70,7 @@ impl Bare {
         let puts = stream::iter(batches)
             .buffer_unordered(AT_ONCE)
             .try_for_each(|()| async { Ok(()) });
-        let share = n.div_ceil(self.watches.len().max(1));
+        let share = n.div_ceil(CONNECTIONS);
         let watches = self.watches.iter_mut().enumerate().map(|(at, watches)| {
             watches.watch(prefix, (at * share).min(n)..((at + 1) * share).min(n))
         });
@@ -82,11 +83,7 @@ impl Bare {
         for watches in &mut self.watches {
             watches.cancel().await?;
         }
-        let all = DeleteOptions::new().with_prefix();
-        self.clients[0]
-            .delete(format!("{prefix}/"), Some(all))
-            .await?;
-        Ok(())
+        super::delete(&mut self.clients[0], prefix).await
     }
 }
 
