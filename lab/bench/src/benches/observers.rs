@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use eldest::{Candidate, Election, Leadership, Session};
 use futures::FutureExt;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use super::Bench;
 use crate::eldest_peer;
@@ -23,6 +23,8 @@ pub(super) const BENCH: Bench = Bench {
 
 const TO_LIMIT: f64 = 1.5;
 const OBSERVERS: usize = 500;
+/// The number of changes that a reader of the bare watch may be behind.
+const READ_LATER: usize = 16;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let mut peers = run.peers(&["limit", "eldest", "go"]).await?;
@@ -150,39 +152,37 @@ impl Turns {
     }
 }
 
-/// Measures one put, with as many bare watchers on one stream.
+/// Measures one put until as many readers of one bare watch know it: the library's observers share a watch, too.
 async fn bare(context: Context, mut asked: Asked) -> Result<()> {
     let mut client = context.client().await?;
     let (tell, mut seen) = mpsc::unbounded_channel();
     let (mut key, mut count) = (String::new(), 0);
-    let mut streams = Vec::new();
     while let Some(words) = asked.next().await? {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match *words {
             ["observe", name, n] => {
                 (key, count) = (format!("{name}/leader"), n.parse()?);
-                let stream = client.watch(key.clone(), None).await?;
-                let (mut watcher, mut stream) = stream.split();
-                let tell = tell.clone();
+                let mut stream = client.watch(key.clone(), None).await?;
+                let changes = broadcast::Sender::new(READ_LATER);
+                for _ in 0..count {
+                    let (mut changes, tell) = (changes.subscribe(), tell.clone());
+                    tokio::spawn(async move {
+                        while let Ok(revision) = changes.recv().await {
+                            let _ = tell.send(revision);
+                        }
+                    });
+                }
                 tokio::spawn(async move {
                     while let Ok(Some(message)) = stream.message().await {
                         let created = message.created().then_some(0);
-                        let events = message.events().iter().filter_map(|event| event.kv());
-                        for revision in created
-                            .into_iter()
-                            .chain(events.map(etcd_client::KeyValue::mod_revision))
-                        {
-                            if tell.send(revision).is_err() {
-                                return;
-                            }
+                        let pairs = message.events().iter().filter_map(|event| event.kv());
+                        let revisions = pairs.map(etcd_client::KeyValue::mod_revision);
+                        for revision in created.into_iter().chain(revisions) {
+                            let _ = changes.send(revision);
                         }
                     }
                 });
-                for _ in 1..count {
-                    watcher.watch(key.clone(), None).await?;
-                }
                 all(&mut seen, 0, count).await?;
-                streams.push(watcher);
                 Ok(Vec::new())
             }
             ["change"] => {
