@@ -286,6 +286,12 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             // Our own key is part of the read: it shows that the key still exists.
             Answer::Listed(pool.older(&prefix, create_revision + 1).await?)
         }
+        Ask::TimeLeft { lease } => {
+            let term = pool.lease_term(lease).await?;
+            let (granted, left) =
+                term.map_or_else(Default::default, |term| (term.granted, term.left));
+            Answer::TimeLeft { granted, left }
+        }
         Ask::Transact(txn) => Answer::Transacted(pool.transact(&txn).await?),
         write @ (Ask::Release { .. }
         | Ask::Take { .. }

@@ -59,7 +59,8 @@ pub enum Ask {
         /// The youngest create revision that counts.
         create_revision: i64,
     },
-    /// A linearizable read of a key under our lease that the session does not remember creating.
+    /// A linearizable read of a key: one under our lease that the session does not remember creating, or the anchor of
+    /// another session.
     Find {
         /// The key.
         key: Arc<[u8]>,
@@ -101,6 +102,11 @@ pub enum Ask {
     },
     /// Reads the keys of a lease.
     Sweep {
+        /// The lease's id.
+        lease: i64,
+    },
+    /// Reads how much of a lease of another session is left.
+    TimeLeft {
         /// The lease's id.
         lease: i64,
     },
@@ -198,6 +204,13 @@ pub enum Answer {
     Swept {
         /// The keys, in any order.
         keys: Vec<Arc<[u8]>>,
+    },
+    /// How much of a lease is left. Both times are zero if the lease is gone.
+    TimeLeft {
+        /// The whole TTL, which each renewal restores.
+        granted: Duration,
+        /// The rest, in whole seconds, rounded down.
+        left: Duration,
     },
     /// A transaction was applied.
     Transacted(Transacted),

@@ -79,6 +79,10 @@ pub(crate) enum Concern {
         suspect: i64,
         key: Arc<[u8]>,
     },
+    /// Reads the anchor of a session ahead, or how much of its lease is left.
+    Elder {
+        lease: i64,
+    },
     /// Revokes the lease of a session that was condemned, as a courtesy.
     Revoke,
 }

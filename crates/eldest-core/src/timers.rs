@@ -16,6 +16,8 @@ pub(crate) enum Timer {
     CleanRead,
     /// Challenges or condemns the suspect of that lease.
     Suspect(i64),
+    /// Reads the anchor or the lease of that elder, or challenges the elder.
+    Elder(i64),
     Grant,
     Renewal,
     Probe,

@@ -13,28 +13,32 @@
 //! At most one session leads as long as the clocks of *all* sessions keep the stated bound: a challenger whose clock runs
 //! too fast condemns too early. Without challenges, only the leader's own clock counts.
 //!
-//! Each part owns one state: `anchor` the session's own anchor, `reads` the clean reads and answers, `suspects` what is
-//! under way against others. `requests` has the transactions.
+//! Each part owns one state: `anchor` the session's own anchor, `reads` the clean reads and answers, `elders` the sessions
+//! ahead, `suspects` what is under way against others. `requests` has the transactions.
 //! The deadline that follows from a clean read is the lease's second deadline, beside the trust in the lease.
 
 mod anchor;
 mod config;
+mod elders;
 mod reads;
 mod requests;
 mod suspects;
 
 pub(crate) use anchor::Anchor;
 pub use config::{Announced, ChallengeConfig};
+pub use elders::Elder;
+pub(crate) use elders::{Elders, Standing};
 pub(crate) use reads::CleanReads;
 pub(crate) use requests::{
     answer, challenge, challenge_key, challenges_of, clean_read, condemn, delete_by_absence,
     is_below_sessions, is_challenge_by, lead_of, put_anchor,
 };
-pub(crate) use suspects::{Progress, Suspect, Suspects, Target};
+pub(crate) use suspects::{LONGEST, Progress, Suspect, Suspects, Target};
 
 use std::sync::Arc;
 
 use crate::ids::{SlotId, WatchId};
+use crate::kv::Entry;
 use crate::outbox::Outbox;
 use crate::time::Time;
 use crate::timers::Timer;
@@ -48,6 +52,7 @@ pub(crate) struct Challenges {
     config: Option<ChallengeConfig>,
     pub(crate) anchor: Anchor,
     pub(crate) reads: CleanReads,
+    pub(crate) elders: Elders,
     pub(crate) suspects: Suspects,
     withdrawal: Withdrawal,
 }
@@ -57,6 +62,7 @@ impl Challenges {
         Self {
             anchor: Anchor::new(config.is_some()),
             reads: CleanReads::default(),
+            elders: Elders::default(),
             suspects: Suspects::default(),
             withdrawal: Withdrawal::None,
             config,
@@ -74,6 +80,15 @@ impl Challenges {
             (Some(config), Some(anchor)) => (config.announce)(value, anchor),
             _ => Arc::clone(value),
         }
+    }
+
+    /// Returns the anchor that a key announces, if it is the anchor of the key's own session. An announcement that
+    /// another client has copied names the lease of its author.
+    pub(crate) fn announced_by(&self, entry: &Entry) -> Option<Announced> {
+        let announced = (self.config.as_ref()?.announced)(&entry.value)?;
+        let name = format!("/{:x}", entry.lease);
+        let is_own = announced.anchor.ends_with(name.as_bytes());
+        is_own.then_some(announced)
     }
 
     /// Makes a clean read due: now if it is wanted `at_once`, and otherwise one interval after the last one.

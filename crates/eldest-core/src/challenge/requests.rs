@@ -40,6 +40,12 @@ pub(crate) fn lead_of(anchor: &[u8]) -> Option<Duration> {
     Some(Duration::from_micros(micros))
 }
 
+/// Returns the address at which the session gives signs of life, from its anchor's value, if there is one.
+pub(crate) fn address_of(anchor: &[u8]) -> Option<String> {
+    let (_, address) = std::str::from_utf8(anchor).ok()?.split_once(' ')?;
+    (!address.is_empty()).then(|| address.to_owned())
+}
+
 /// Puts the anchor, unless it exists: then an earlier put, whose answer was lost, is read. No candidate has announced
 /// it, so it cannot have been condemned.
 pub(crate) fn put_anchor(
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn value_of_an_anchor_says_how_long_its_session_leads() {
+    fn value_of_an_anchor_says_how_long_its_session_leads_and_where_it_is() {
         let lead = Duration::from_millis(400);
         let (_, ask) = put_anchor((b"~session/", 0x7f), lead, b"10.0.0.1:7");
         let Ask::Transact(Txn { then, .. }) = ask else {
@@ -197,7 +203,10 @@ mod tests {
             panic!("{then:?}");
         };
         assert_eq!((lead_of(value), *lease), (Some(lead), 0x7f));
-        assert_eq!(lead_of(b"somebody else's"), None);
+        assert_eq!(address_of(value).as_deref(), Some("10.0.0.1:7"));
+        for (value, lead) in [(&b"4000000 "[..], Some(lead * 10)), (b"another's", None)] {
+            assert_eq!((lead_of(value), address_of(value)), (lead, None));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::ids::{RequestId, SlotId};
 use crate::time::Time;
 
 /// The longest pause after a suspect has answered.
-const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// A key of a suspect in an election of this session, with the anchor that it announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub(crate) struct Suspect {
     answers: u32,
     /// The keys whose deletion is in flight.
     deleting: BTreeSet<Arc<[u8]>>,
+    /// True if the suspect was ahead of a candidate of this session, and is no longer.
+    has_left: bool,
 }
 
 impl Progress {
@@ -82,6 +84,7 @@ impl Suspect {
             failures: 0,
             answers: 0,
             deleting: BTreeSet::new(),
+            has_left: false,
         }
     }
 
@@ -116,6 +119,22 @@ impl Suspect {
         Some((self.target.take()?, self.progress.written()))
     }
 
+    /// Makes the next challenge due now, if it waits only because the suspect has answered or a request has failed.
+    pub(crate) fn hurry(&mut self, now: Time) {
+        if let Progress::Idle { not_before } = &mut self.progress {
+            *not_before = now;
+        }
+    }
+
+    /// Returns true if the suspect is no longer ahead of a candidate of this session, and no answer about it is awaited.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_awaited = match self.progress {
+            Progress::Challenging(_) | Progress::Condemning { .. } => true,
+            Progress::Idle { .. } | Progress::Counting { .. } | Progress::Gone => false,
+        };
+        self.has_left && !is_awaited && self.deleting.is_empty()
+    }
+
     /// Starts again, because what was known of the challenge may no longer hold.
     pub(crate) fn start_again(&mut self, not_before: Time) {
         if self.progress != Progress::Gone {
@@ -144,6 +163,13 @@ impl Suspects {
 
     pub(crate) fn remove(&mut self, lease: i64) -> Option<Suspect> {
         self.by_lease.remove(&lease)
+    }
+
+    /// Records that the session is ahead of a candidate of this one, or is no longer.
+    pub(crate) fn set_left(&mut self, lease: i64, has_left: bool) {
+        if let Some(suspect) = self.by_lease.get_mut(&lease) {
+            suspect.has_left = has_left;
+        }
     }
 
     /// Returns the anchors that this session challenges.

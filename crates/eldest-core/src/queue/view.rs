@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::own::Own;
-use super::place::Place;
+use super::place::{Place, excludes};
 use super::predecessor_view::PredecessorView;
 use super::prefix_view::PrefixView;
 use super::watcher::{Watcher, Watching};
@@ -51,6 +51,24 @@ impl View {
         match self {
             View::Prefix(view) => view.roster().in_order().filter(of_lease).collect(),
             View::Predecessor(view) => view.ahead().filter(of_lease).collect(),
+        }
+    }
+
+    /// Returns at most that many keys that are older than `own` and exclude it, eldest first; a view of the predecessor
+    /// shows those right ahead.
+    pub(crate) fn ahead(&self, own: &Own, most: usize) -> Vec<&Entry> {
+        match self {
+            View::Prefix(view) => {
+                let older = view.roster().in_order();
+                let older = older.take_while(|entry| entry.create_revision < own.create_revision);
+                let older = older.filter(|entry| excludes(&entry.key, &own.key));
+                older.take(most).collect()
+            }
+            View::Predecessor(view) => {
+                let mut ahead: Vec<_> = view.ahead().collect();
+                ahead.sort_by_key(|entry| entry.create_revision);
+                ahead
+            }
         }
     }
 

@@ -55,6 +55,7 @@ impl Tenure<'_> {
             Concern::Absence { suspect, key } => {
                 self.hall().deleted_by_absence(suspect, &key, answer);
             }
+            Concern::Elder { lease } => self.hall().elder_read(lease, request, answer),
             Concern::Revoke => {}
         }
     }

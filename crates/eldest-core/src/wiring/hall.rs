@@ -51,8 +51,17 @@ impl Hall<'_> {
         if let Some(mut seat) = self.seat(slot) {
             seat.review_place();
             self.holdings(slot).rebalance_soon();
-            self.review_suspects(slot);
+            self.review_others(slot);
         }
+    }
+
+    /// Reviews the sessions ahead of that candidate, and those that are suspected, after a change of its view. A member
+    /// finds those ahead of it when it rebalances.
+    pub(super) fn review_others(&mut self, slot: SlotId) {
+        if !self.slots.candidate(slot).is_some_and(Candidacy::is_member) {
+            self.review_elders(slot);
+        }
+        self.review_suspects(slot);
     }
 
     /// Ends a candidacy that is over, once all of its keys and requests are gone. Returns true if it has ended.
@@ -73,6 +82,7 @@ impl Hall<'_> {
         let owner = candidate.owner_of();
         let (error, former) = candidate.finish();
         self.rooms.forget(self.slots, slot);
+        self.review_elders(slot);
         if let Some(former) = former {
             self.remove(&former.key, Some(former.create_revision), None);
         }

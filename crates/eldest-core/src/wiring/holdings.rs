@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::hall::Hall;
 use super::slots::{Rooms, Slot, Slots};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Seat};
@@ -37,6 +38,14 @@ impl Holdings<'_> {
         self.rooms.seat(self.slots, slot, self.now)
     }
 
+    fn hall(&mut self) -> Hall<'_> {
+        Hall {
+            now: self.now,
+            slots: self.slots,
+            rooms: self.rooms,
+        }
+    }
+
     /// Deletes the key of a partition, and retries until it is gone.
     fn remove(&mut self, key: &Arc<[u8]>, create_revision: Option<i64>, waits: Option<SlotId>) {
         let Rooms { removals, out, .. } = &mut *self.rooms;
@@ -59,6 +68,8 @@ impl Holdings<'_> {
         if let Some(member) = self.membership() {
             member.rebalanced(now);
         }
+        let slot = self.slot;
+        self.hall().review_elders(slot);
         if self.rooms.lease.leads_until().is_none() {
             return;
         }

@@ -10,7 +10,7 @@ use crate::cleanup::Revocations;
 use crate::known_store::{Floor, Origin};
 use crate::kv::{Entry, Header};
 use crate::lease::KeyChecks;
-use crate::purpose::Purpose;
+use crate::purpose::{Concern, Purpose};
 use crate::reason::LostReason;
 use crate::time::Time;
 
@@ -282,6 +282,9 @@ impl Tenure<'_> {
                     .again(&key, request, Class::Retry, self.now, out);
             }
             Purpose::Release { keys } => self.hall().release_again(&keys, request),
+            Purpose::Challenges(Concern::Elder { lease }) => {
+                self.hall().read_elder_again(lease, request);
+            }
             _ => {}
         }
         self.hall().start_joins();
@@ -319,6 +322,7 @@ impl Tenure<'_> {
         if stands {
             self.hall().holdings(slot).rebalance_soon();
         }
+        self.hall().review_others(slot);
     }
 
     /// Applies the answer to a member's take of partitions.

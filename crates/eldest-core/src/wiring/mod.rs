@@ -19,6 +19,7 @@ mod asserted;
 mod challenges;
 mod cleanup;
 mod commands;
+mod elders;
 mod evacuation;
 mod hall;
 mod holdings;
@@ -34,6 +35,7 @@ use self::slots::{Rooms, Slot, Slots};
 pub use self::suspicions::Challenging;
 use crate::action::{Action, Answer, RequestId, SlotId, WatchId};
 use crate::candidate::Candidacy;
+use crate::challenge::Elder;
 use crate::cleanup::Revocations;
 use crate::config::Config;
 use crate::lease::{Deadlines, KeyChecks, Lease};
@@ -90,6 +92,7 @@ impl Core {
                 Timer::Anchor => self.hall(now).put_anchor(),
                 Timer::CleanRead => self.hall(now).clean_read_due(),
                 Timer::Suspect(suspect) => self.hall(now).suspect_due(suspect),
+                Timer::Elder(lease) => self.hall(now).elder_due(lease),
                 Timer::Probe => self.hall(now).probe(),
                 Timer::Watches => self.hall(now).open_watches(),
                 Timer::Rewatch(slot) => self.hall(now).rewatch(slot),
@@ -174,6 +177,12 @@ impl Core {
     /// Takes an input of challenges.
     pub fn challenges(&mut self, now: Time) -> Challenging<'_> {
         Challenging::new(self, now)
+    }
+
+    /// Returns the sessions to be asked for signs of life, if they have changed since the last call: those that a
+    /// candidate of this session would succeed.
+    pub fn take_elders(&mut self) -> Option<Vec<Elder>> {
+        self.rooms.challenges.elders.take_changed()
     }
 
     // ---- answers

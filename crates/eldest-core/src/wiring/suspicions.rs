@@ -10,8 +10,8 @@ use super::slots::Rooms;
 use crate::action::{Answer, Ask, Class, RequestError, RequestId};
 use crate::candidate::Candidacy;
 use crate::challenge::{
-    Announced, Progress, Suspect, Target, challenge, challenge_key, condemn, delete_by_absence,
-    is_challenge_by, lead_of,
+    Announced, LONGEST, Progress, Suspect, Target, challenge, challenge_key, condemn,
+    delete_by_absence, is_challenge_by, lead_of,
 };
 use crate::ids::SlotId;
 use crate::kv::Entry;
@@ -41,13 +41,17 @@ impl Challenging<'_> {
     /// Suspects the session of that lease to be silent. The suspicion may be wrong.
     pub fn suspect(self, lease: i64) {
         self.core.expire(self.now);
-        self.core.hall(self.now).suspect(lease);
+        let mut hall = self.core.hall(self.now);
+        hall.set_silent(lease, true);
+        hall.suspect(lease);
     }
 
     /// Ends the suspicion of that session, and deletes the challenge.
     pub fn trust_again(self, lease: i64) {
         self.core.expire(self.now);
-        self.core.hall(self.now).end_suspicion(lease);
+        let mut hall = self.core.hall(self.now);
+        hall.set_silent(lease, false);
+        hall.end_suspicion(lease);
         self.core.close_if_done(self.now);
     }
 
@@ -81,6 +85,7 @@ impl Tenure<'_> {
             }
             _ => {}
         }
+        self.hall().end_if_left(suspect);
     }
 }
 
@@ -89,7 +94,7 @@ impl Hall<'_> {
         self.rooms.challenges.suspects.get(lease)
     }
 
-    fn suspect(&mut self, lease: i64) {
+    pub(super) fn suspect(&mut self, lease: i64) {
         let makes = self.rooms.challenges.config().is_some();
         if makes && self.rooms.challenges.suspects.add(lease) {
             self.challenge(lease);
@@ -99,6 +104,22 @@ impl Hall<'_> {
     fn end_suspicion(&mut self, lease: i64) {
         if let Some(mut suspect) = self.rooms.challenges.suspects.remove(lease) {
             self.clear_challenge(suspect.take_target());
+        }
+    }
+
+    /// Ends the suspicion of a session that is no longer ahead, once no answer about it is awaited.
+    pub(super) fn end_if_left(&mut self, lease: i64) {
+        if self.of(lease).is_some_and(|suspect| suspect.is_over()) {
+            self.end_suspicion(lease);
+        }
+    }
+
+    /// Challenges the suspect without a further pause, because etcd shows that it does not renew its lease.
+    pub(super) fn challenge_now(&mut self, lease: i64) {
+        let now = self.now;
+        if let Some(suspect) = self.of(lease) {
+            suspect.hurry(now);
+            self.challenge(lease);
         }
     }
 
@@ -117,18 +138,13 @@ impl Hall<'_> {
         if self.rooms.lease.id() == Some(suspect) {
             return None;
         }
-        let announced = self.rooms.challenges.config()?.announced;
         let candidate = self.slots.candidate(slot)?;
-        let name = format!("/{suspect:x}");
         waits_for(candidate, suspect).into_iter().find_map(|entry| {
-            let announced = announced(&entry.value)?;
-            // An announcement that another client has copied names the lease of its author.
-            let is_own = announced.anchor.ends_with(name.as_bytes());
-            is_own.then(|| Target {
+            Some(Target {
                 slot,
                 key: Arc::clone(&entry.key),
                 create_revision: entry.create_revision,
-                announced,
+                announced: self.rooms.challenges.announced_by(entry)?,
             })
         })
     }
@@ -253,20 +269,24 @@ impl Hall<'_> {
             self.gone(suspect, false);
             return;
         };
-        let wait = lead_of(&anchor.value).map(|lead| trust.outlasts(lead));
-        let (Some(wait), true) = (wait, result.held || stands(result.entry(2))) else {
+        if !result.held && !stands(result.entry(2)) {
             self.drop_target(suspect);
             return;
-        };
-        match written {
-            Some(written) if !was_condemned => {
+        }
+        let wait = lead_of(&anchor.value).map(|lead| trust.outlasts(lead));
+        match (written, wait) {
+            (Some(written), Some(wait)) if !was_condemned => {
                 let until = now.after(wait);
                 suspected.progress = Progress::Counting { written, until };
                 self.rooms.out.set_timer(until, Timer::Suspect(suspect));
             }
-            // The suspect has answered.
+            // Only etcd shows that it lives, and its answer has done so.
+            (None, _) if self.rooms.challenges.elders.is_unheard(suspect) => {
+                self.rooms.challenges.suspects.remove(suspect);
+            }
+            // The suspect has answered, or its anchor does not say for how long it may lead.
             _ => {
-                let at = now.after(suspected.answered(wait));
+                let at = now.after(suspected.answered(wait.unwrap_or(LONGEST)));
                 suspected.start_again(at);
                 self.rooms.out.set_timer(at, Timer::Suspect(suspect));
             }
@@ -344,6 +364,11 @@ impl Hall<'_> {
 
     /// Applies the answer to the deletion of a key of a condemned session.
     pub(super) fn deleted_by_absence(&mut self, suspect: i64, key: &[u8], answer: Answer) {
+        self.absence_answered(suspect, key, answer);
+        self.end_if_left(suspect);
+    }
+
+    fn absence_answered(&mut self, suspect: i64, key: &[u8], answer: Answer) {
         let now = self.now;
         let Some(suspected) = self.rooms.challenges.suspects.get(suspect) else {
             return;

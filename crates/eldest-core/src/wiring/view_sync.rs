@@ -161,6 +161,7 @@ impl Hall<'_> {
                 } else if let Some(mut seat) = self.seat(slot) {
                     seat.take_snapshot((request, false), header.revision, entries);
                     self.holdings(slot).rebalance_soon();
+                    self.review_others(slot);
                 }
             }
             Answer::Failed(error) => self.list_failed(slot, request, error),

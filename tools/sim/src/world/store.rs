@@ -344,7 +344,18 @@ impl Store {
             Ask::Sweep { lease } => Answer::Swept {
                 keys: self.keys_of(*lease),
             },
+            Ask::TimeLeft { lease } => self.time_left(now, *lease),
             Ask::Transact(txn) => self.transact(txn),
+        }
+    }
+
+    /// Returns how much of a lease is left, in whole seconds.
+    fn time_left(&self, now: Time, lease: i64) -> Answer {
+        let lease = self.leases.get(&lease);
+        let left = lease.map_or(0, |lease| lease.expires.since(now).as_secs());
+        Answer::TimeLeft {
+            granted: lease.map_or(Duration::ZERO, |lease| lease.ttl),
+            left: Duration::from_secs(left),
         }
     }
 

@@ -61,6 +61,7 @@ pub(super) fn ask(ask: &Ask) -> String {
         }
         Ask::Revoke { lease } => format!("revoke {lease:x}"),
         Ask::Sweep { lease } => format!("sweep {lease:x}"),
+        Ask::TimeLeft { lease } => format!("read what is left of {lease:x}"),
         Ask::Transact(txn) => transaction(txn),
     }
 }
@@ -115,6 +116,7 @@ fn answer(answer: &Answer) -> String {
         Answer::Proclaimed { held, .. } => format!("proclaimed: {}", held.is_some()),
         Answer::Revoked => "revoked".to_owned(),
         Answer::Swept { keys } => format!("{} keys", keys.len()),
+        Answer::TimeLeft { left, .. } => format!("{left:?} left"),
         Answer::Transacted(Transacted {
             header,
             held,

@@ -3,6 +3,7 @@
 mod absence;
 mod answering;
 mod condemning;
+mod elders;
 mod reading;
 
 use std::time::Duration;
