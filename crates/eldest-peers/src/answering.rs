@@ -53,13 +53,14 @@ impl Answering {
     ///
     /// The system refuses the address: another program listens there, or it is no address of this machine.
     ///
-    /// # Cancellation safety
+    /// # Panics
     ///
-    /// Cancel safe. The port is closed again.
-    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+    /// Outside of a tokio runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
         Ok(Self {
-            listener,
+            listener: TcpListener::from_std(listener)?,
             most: MOST,
         })
     }

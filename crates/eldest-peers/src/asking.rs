@@ -12,6 +12,7 @@ use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::machine::Machine;
 use crate::pace::ASKING_EVERY;
@@ -36,20 +37,18 @@ pub struct Watched {
 #[non_exhaustive]
 pub enum Event {
     /// The session is suspected: its connection was closed or cannot be made, it has sent no sign of life in time, or
-    /// another session answers there. Comes again if the session answered the suspicion and is silent still.
+    /// another session answers there.
     Silent(i64),
-    /// The session was silent and speaks again.
+    /// The session was silent and speaks again. The next suspicion waits twice as long as the last one, with jitter, and
+    /// at most a minute; a minute of signs of life without a gap ends these waits.
     Heard(i64),
-    /// The session answered eight suspicions in a row, so it lives and cannot be reached. It is not suspected again
-    /// until a sign of life arrives.
-    Stopped(i64),
 }
 
 /// The connections to the watched sessions: one for each session, however many elections share it.
 pub struct Asking {
     machine: Arc<dyn Machine>,
-    /// For each watched session, what was asked for, and the way to its connection.
-    sessions: BTreeMap<i64, (Watched, UnboundedSender<()>)>,
+    /// For each watched session, what was asked for, and what ends its connection when it is dropped.
+    sessions: BTreeMap<i64, (Watched, oneshot::Sender<()>)>,
     connections: FuturesUnordered<BoxFuture<'static, ()>>,
     report: UnboundedSender<Event>,
     reports: UnboundedReceiver<Event>,
@@ -77,20 +76,11 @@ impl Asking {
             if self.sessions.contains_key(&lease) {
                 continue;
             }
-            let (answer, answers) = unbounded_channel();
+            let (end, ended) = oneshot::channel();
             let (machine, report) = (Arc::clone(&self.machine), self.report.clone());
-            let ask = ask(machine, lease, watched.clone(), answers, report);
+            let ask = ask(machine, lease, watched.clone(), ended, report);
             self.connections.push(ask.boxed());
-            self.sessions.insert(lease, (watched, answer));
-        }
-    }
-
-    /// Records that the session answered a suspicion, which was wrong. The next one waits twice as long, with jitter, and
-    /// at most a minute.
-    pub fn answered(&self, lease: i64) {
-        if let Some((_, answer)) = self.sessions.get(&lease) {
-            // The connection of a watched session ends only together with this sender.
-            let _ = answer.send(());
+            self.sessions.insert(lease, (watched, end));
         }
     }
 
@@ -106,7 +96,7 @@ impl Asking {
                 Some(event) = self.reports.recv() => event,
                 Some(()) = self.connections.next() => continue,
             };
-            let (Event::Silent(lease) | Event::Heard(lease) | Event::Stopped(lease)) = event;
+            let (Event::Silent(lease) | Event::Heard(lease)) = event;
             if self.sessions.contains_key(&lease) {
                 return event;
             }
@@ -127,7 +117,7 @@ async fn ask(
     machine: Arc<dyn Machine>,
     lease: i64,
     watched: Watched,
-    mut answers: UnboundedReceiver<()>,
+    mut ended: oneshot::Receiver<()>,
     report: UnboundedSender<Event>,
 ) {
     let random = Arc::clone(&machine);
@@ -141,10 +131,7 @@ async fn ask(
         let left = peer.due().since(machine.now());
         let outputs = tokio::select! {
             biased;
-            answered = answers.recv() => match answered {
-                Some(()) => peer.answered(machine.now()),
-                None => return,
-            },
+            _ = &mut ended => return,
             // Before the timer: after a pause of this process, signs of life may be there already.
             input = line.next(&*machine) => peer.handle(machine.now(), input),
             () = machine.sleep(left) => peer.timeout(machine.now()),
@@ -161,7 +148,6 @@ async fn ask(
                 }
                 Output::Silent => Event::Silent(lease),
                 Output::Heard => Event::Heard(lease),
-                Output::Stopped => Event::Stopped(lease),
             };
             // The receiver lives as long as this future.
             let _ = report.send(event);

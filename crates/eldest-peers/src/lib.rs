@@ -1,6 +1,6 @@
 //! Exchanges signs of life between sessions of [`eldest`](https://docs.rs/eldest), leader election on etcd, over TCP: a
-//! silent leader is suspected within a fraction of a second. This crate is internal to `eldest`, which does not use
-//! it yet: semantic versioning does not cover its interface.
+//! silent leader is suspected within a fraction of a second. This crate is internal to `eldest`: semantic versioning does
+//! not cover its interface.
 //!
 //! | item | contents |
 //! |---|---|

@@ -33,12 +33,12 @@ struct Session {
 }
 
 impl Session {
-    async fn start() -> Self {
-        Self::start_at(loopback(), Arc::default(), 256).await
+    fn start() -> Self {
+        Self::start_at(loopback(), Arc::default(), 256)
     }
 
-    async fn start_at(address: SocketAddr, machine: Arc<Staged>, most: usize) -> Self {
-        let answering = Answering::bind(address).await.unwrap().at_most(most);
+    fn start_at(address: SocketAddr, machine: Arc<Staged>, most: usize) -> Self {
+        let answering = Answering::bind(address).unwrap().at_most(most);
         let address = answering.address().unwrap();
         let state = Arc::new(Mutex::new(Some(Alive {
             lease: LEASE,
@@ -118,13 +118,12 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn session_that_ends_is_suspected_and_after_its_return_trusted() {
-    let mut session = Session::start().await;
+    let mut session = Session::start();
     let mut asking = asking(session.address);
     session.answers(&mut asking).await;
     session.task.abort();
     assert_eq!(soon(asking.next()).await, Event::Silent(LEASE));
-    let again = Session::start_at(session.address, Arc::default(), 256);
-    let mut session = again.await;
+    let mut session = Session::start_at(session.address, Arc::default(), 256);
     assert_eq!(soon(asking.next()).await, Event::Heard(LEASE));
     session.answers(&mut asking).await;
 }
@@ -162,7 +161,7 @@ async fn program_with_another_protocol_is_suspected_and_the_connection_closed() 
 
 #[tokio::test]
 async fn session_whose_clean_reads_stop_is_suspected_though_its_port_lives() {
-    let mut session = Session::start().await;
+    let mut session = Session::start();
     let mut asking = asking(session.address);
     session.answers(&mut asking).await;
     session.change(|alive| alive.until = Time::ZERO);
@@ -174,7 +173,7 @@ async fn session_whose_clean_reads_stop_is_suspected_though_its_port_lives() {
 #[tokio::test]
 async fn session_with_another_lease_or_none_is_suspected() {
     for other in [Some(LEASE + 1), None] {
-        let mut session = Session::start().await;
+        let mut session = Session::start();
         let mut asking = asking(session.address);
         session.answers(&mut asking).await;
         match other {
@@ -183,22 +182,6 @@ async fn session_with_another_lease_or_none_is_suspected() {
         }
         assert_eq!(soon(asking.next()).await, Event::Silent(LEASE));
     }
-}
-
-#[tokio::test]
-async fn suspicion_that_was_answered_comes_again_and_after_eight_it_stops() {
-    let listener = TcpListener::bind(loopback()).await.unwrap();
-    let mut asking = Asking::new(Arc::new(Staged::default()));
-    let mut silent = watched(LEASE, listener.local_addr().unwrap());
-    drop(listener);
-    // The shortest waits: together less than ten seconds.
-    silent.1.lead = Duration::ZERO;
-    asking.watch(BTreeMap::from([silent]));
-    for _ in 0..8 {
-        assert_eq!(soon(asking.next()).await, Event::Silent(LEASE));
-        asking.answered(LEASE);
-    }
-    assert_eq!(soon(asking.next()).await, Event::Stopped(LEASE));
 }
 
 #[tokio::test]
@@ -261,7 +244,7 @@ async fn asker_says_from_time_to_time_that_it_asks() {
 #[tokio::test]
 async fn asker_that_says_nothing_for_long_makes_room() {
     let machine = Arc::new(Staged::default());
-    let session = Session::start_at(loopback(), Arc::clone(&machine), 1).await;
+    let session = Session::start_at(loopback(), Arc::clone(&machine), 1);
     let mut stream = session.call(&Hello::encode(LEASE)).await;
     assert_eq!(soon(stream.read_u8()).await.unwrap(), 1);
     for _ in 0..2 {
@@ -278,7 +261,7 @@ async fn asker_that_says_nothing_for_long_makes_room() {
 
 #[tokio::test]
 async fn connection_with_half_a_hello_or_rubbish_is_closed() {
-    let session = Session::start().await;
+    let session = Session::start();
     let hello = Hello::encode(LEASE);
     for bytes in [&hello[..7], b"GET / HTTP/1.1\r\n\r\n", b""] {
         let mut stream = session.call(bytes).await;
@@ -290,7 +273,7 @@ async fn connection_with_half_a_hello_or_rubbish_is_closed() {
 
 #[tokio::test]
 async fn asker_of_another_version_or_lease_receives_the_reason() {
-    let session = Session::start().await;
+    let session = Session::start();
     let mut newer = Hello::encode(LEASE);
     newer[6] += 1;
     let mut stream = session.call(&newer).await;
@@ -301,7 +284,7 @@ async fn asker_of_another_version_or_lease_receives_the_reason() {
 
 #[tokio::test]
 async fn hundred_askers_are_answered_and_the_next_one_is_refused_until_one_leaves() {
-    let session = Session::start_at(loopback(), Arc::default(), 100).await;
+    let session = Session::start_at(loopback(), Arc::default(), 100);
     let mut askers = Vec::new();
     for _ in 0..100 {
         let mut stream = session.call(&Hello::encode(LEASE)).await;
@@ -328,7 +311,7 @@ async fn hundred_askers_are_answered_and_the_next_one_is_refused_until_one_leave
 #[tokio::test]
 async fn oldest_connection_without_a_hello_makes_room_for_another() {
     let machine = Arc::new(Staged::without_timers());
-    let session = Session::start_at(loopback(), machine, 256).await;
+    let session = Session::start_at(loopback(), machine, 256);
     let (mut silent, mut askers) = (Vec::new(), Vec::new());
     for _ in 0..10 {
         silent.push(session.call(b"").await);

@@ -1,8 +1,8 @@
 //! Decides when a watched session is connected to, suspected and trusted again, with time as an argument.
 //!
-//! A closed or refused connection is suspect at once, a silence after its limit. After the session has answered a
-//! suspicion, both wait: twice as long each time. Replies that only say that the session cannot be asked lead to no
-//! suspicion.
+//! A closed or refused connection is suspect at once, a silence after its limit. A session that speaks again was suspected
+//! wrongly: from then on both wait, twice as long each time. Replies that only say that the session cannot be asked lead
+//! to no suspicion.
 
 #[cfg(test)]
 mod tests;
@@ -17,8 +17,8 @@ use crate::wire::Reply;
 /// The longest wait for the next suspicion after wrong ones, and how long signs of life must come without a gap until
 /// these are forgotten.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The number of wrong suspicions in a row after which no further one follows.
-const MOST_WRONG: u32 = 8;
+/// The number of wrong suspicions from which on the wait is the longest, even for the shortest limit.
+const MOST_WRONG: u32 = 12;
 /// The pause before the second connection attempt; each further one is twice as long.
 const RECONNECT: Duration = Duration::from_millis(50);
 /// The longest pause between two connection attempts.
@@ -46,8 +46,6 @@ pub(crate) enum Output {
     Silent,
     /// Report that the session speaks again.
     Heard,
-    /// Report that the session is not suspected again before it speaks.
-    Stopped,
 }
 
 /// The connection, with the time at which it is due for a change.
@@ -74,30 +72,19 @@ enum Evidence {
     Refused,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opinion {
-    Trusted,
-    Suspected,
-    /// Not suspected again before the next sign of life.
-    Stopped,
-}
-
 /// One watched session.
 pub(crate) struct Peer {
     /// The silence after which the session is suspected.
     limit: Duration,
     link: Link,
     evidence: Evidence,
-    opinion: Opinion,
-    /// True if the last report was that the session is silent.
-    reported: bool,
-    /// True if the session has not answered the last suspicion.
-    unanswered: bool,
-    /// The last sign of life or answer, or the beginning of the watch.
+    /// True if the session is suspected, which was reported.
+    is_suspected: bool,
+    /// The last sign of life, or the beginning of the watch.
     quiet_since: Time,
     /// How long the present silence may last.
     patience: Duration,
-    /// The number of suspicions that the session has answered.
+    /// The number of suspicions after which the session has spoken again.
     wrong: u32,
     /// The number of connections in a row that brought no sign of life.
     failures: u32,
@@ -112,9 +99,7 @@ impl Peer {
             limit,
             link: Link::Closed(now),
             evidence: Evidence::None,
-            opinion: Opinion::Trusted,
-            reported: false,
-            unanswered: false,
+            is_suspected: false,
             quiet_since: now,
             patience: limit.max(FIRST_REPLY),
             wrong: 0,
@@ -171,29 +156,8 @@ impl Peer {
         out
     }
 
-    /// Records that the session answered the last suspicion.
-    pub(crate) fn answered(&mut self, now: Time) -> Vec<Output> {
-        if !std::mem::take(&mut self.unanswered) {
-            return Vec::new();
-        }
-        self.wrong = (self.wrong + 1).min(MOST_WRONG);
-        let wait = self.limit.saturating_mul(1 << self.wrong).min(LONGEST);
-        self.patience = wait.saturating_sub(self.jitter(wait / 4));
-        if self.opinion != Opinion::Suspected {
-            return Vec::new();
-        }
-        self.quiet_since = now;
-        if self.wrong == MOST_WRONG {
-            self.opinion = Opinion::Stopped;
-            return vec![Output::Stopped];
-        }
-        self.opinion = Opinion::Trusted;
-        Vec::new()
-    }
-
     fn alive(&mut self, now: Time, out: &mut Vec<Output>) {
         self.link = Link::Open(now.after(self.limit));
-        self.opinion = Opinion::Trusted;
         self.quiet_since = now;
         self.failures = 0;
         let since = match self.evidence {
@@ -207,7 +171,10 @@ impl Peer {
         if self.wrong == 0 {
             self.patience = self.limit;
         }
-        if std::mem::take(&mut self.reported) {
+        if std::mem::take(&mut self.is_suspected) {
+            self.wrong = (self.wrong + 1).min(MOST_WRONG);
+            let wait = self.limit.saturating_mul(1 << self.wrong).min(LONGEST);
+            self.patience = wait.saturating_sub(self.jitter(wait / 4));
             out.push(Output::Heard);
         }
     }
@@ -241,19 +208,18 @@ impl Peer {
 
     fn judge(&mut self, now: Time, out: &mut Vec<Output>) {
         if self.suspect_at().is_some_and(|at| at <= now) {
-            self.opinion = Opinion::Suspected;
-            self.reported = true;
-            self.unanswered = true;
+            self.is_suspected = true;
             out.push(Output::Silent);
         }
     }
 
     /// Returns when the session is suspected if no sign of life arrives before.
     fn suspect_at(&self) -> Option<Time> {
-        match (self.opinion, self.evidence) {
-            (Opinion::Suspected | Opinion::Stopped, _) | (_, Evidence::Refused) => None,
-            (Opinion::Trusted, Evidence::Gone) if self.wrong == 0 => Some(self.quiet_since),
-            (Opinion::Trusted, _) => Some(self.quiet_since.after(self.patience)),
+        match self.evidence {
+            _ if self.is_suspected => None,
+            Evidence::Refused => None,
+            Evidence::Gone if self.wrong == 0 => Some(self.quiet_since),
+            _ => Some(self.quiet_since.after(self.patience)),
         }
     }
 

@@ -121,7 +121,7 @@ fn session_that_speaks_again_is_trusted_again() {
     assert_eq!(wait(&mut peer), (at(500), Output::Silent));
     assert_eq!(speak_again(&mut peer, at(610)), [Output::Heard]);
     assert_eq!(peer.handle(at(620), ALIVE), []);
-    assert_eq!(wait(&mut peer), (at(620).after(LIMIT), Output::Silent));
+    assert_eq!(peer.suspect_at(), Some(at(620).after(LIMIT * 2)));
 }
 
 #[test]
@@ -136,70 +136,53 @@ fn suspicion_is_reported_once() {
     }
 }
 
-#[test]
-fn each_wrong_suspicion_doubles_the_wait_up_to_a_minute_and_after_eight_it_stops() {
-    let mut peer = heard();
-    let mut waits = Vec::new();
-    for wrong in 1..=8 {
-        let (now, output) = wait(&mut peer);
-        assert_eq!(output, Output::Silent);
-        waits.push(now.since(peer.quiet_since).as_millis());
-        let stops = [Output::Stopped];
-        let expected = if wrong == 8 { &stops[..] } else { &[] };
-        assert_eq!(peer.answered(now), expected, "{wrong}");
-        assert_eq!(peer.answered(now), [], "one suspicion has one answer");
-    }
-    assert_eq!(
-        waits,
-        [500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000]
-    );
-    for _ in 0..100 {
-        let now = peer.due();
-        assert!(!peer.timeout(now).contains(&Output::Silent));
-    }
+/// Closes the connection of a session that is heard, and lets it speak again `later`, when it is suspected.
+fn fall_silent(peer: &mut Peer, now: Time, later: Duration) -> (Duration, Time) {
+    let closed = peer.handle(now, Input::Closed);
+    assert_eq!(closed[0], Output::Close);
+    let suspected = match closed.get(1) {
+        Some(output) => {
+            assert_eq!(*output, Output::Silent);
+            now
+        }
+        None => wait(peer).0,
+    };
     while !matches!(peer.link, Link::Closed(_)) {
         peer.timeout(peer.due());
     }
-    let now = peer.due();
-    assert_eq!(speak_again(&mut peer, now), [Output::Heard]);
-    let again = (now.after(LONGEST), Output::Silent);
-    assert_eq!(wait(&mut peer), again);
-    assert_eq!(peer.answered(again.0), [Output::Stopped]);
+    let again = peer.due().max(suspected.after(later));
+    peer.timeout(again);
+    peer.handle(again, Input::Connected);
+    assert_eq!(peer.handle(again, ALIVE), [Output::Heard]);
+    (suspected.since(now), again)
 }
 
 #[test]
-fn closed_connection_waits_too_after_a_wrong_suspicion() {
+fn each_wrong_suspicion_doubles_the_wait_up_to_a_minute() {
     let mut peer = heard();
-    wait(&mut peer);
-    assert_eq!(peer.answered(at(700)), []);
-    assert_eq!(peer.timeout(at(710)), [Output::Connect]);
-    assert_eq!(peer.handle(at(710), Input::Closed), [Output::Close]);
-    let suspected = wait(&mut peer);
-    assert_eq!(suspected, (at(1_700), Output::Silent));
+    let (mut now, mut waits) = (Time::ZERO, Vec::new());
+    for _ in 0..9 {
+        let (waited, again) = fall_silent(&mut peer, now, MS);
+        waits.push(waited.as_millis());
+        now = again;
+    }
+    let doubled = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
+    assert_eq!(waits, [&[0][..], &doubled].concat());
 }
 
 #[test]
-fn suspicion_is_wrong_too_if_its_answer_comes_after_a_sign_of_life() {
+fn silence_waits_too_after_a_wrong_suspicion() {
     let mut peer = heard();
-    wait(&mut peer);
-    assert_eq!(speak_again(&mut peer, at(600)), [Output::Heard]);
-    assert_eq!(peer.answered(at(610)), []);
-    let suspected = wait(&mut peer);
-    assert_eq!(suspected, (at(1_600), Output::Silent));
-}
-
-#[test]
-fn answer_without_a_suspicion_changes_nothing() {
-    let mut peer = heard();
-    assert_eq!(peer.answered(at(100)), []);
     assert_eq!(wait(&mut peer), (at(500), Output::Silent));
+    assert_eq!(speak_again(&mut peer, at(610)), [Output::Heard]);
+    let suspected = wait(&mut peer);
+    assert_eq!(suspected, (at(610).after(LIMIT * 2), Output::Silent));
 }
 
 #[test]
 fn wrong_suspicions_are_forgotten_after_a_minute_of_signs_without_a_gap() {
     let mut peer = heard();
     wait(&mut peer);
-    peer.answered(at(500));
     speak_again(&mut peer, at(1_000));
     for millis in (1_200..=60_800).step_by(200) {
         peer.handle(at(millis), ALIVE);
@@ -221,8 +204,9 @@ fn wrong_suspicions_are_forgotten_after_a_minute_of_signs_without_a_gap() {
 fn jitter_takes_up_to_a_quarter_of_a_wait() {
     let wait_with = |random| {
         let mut peer = with_jitter(random);
-        let (now, _) = wait(&mut peer);
-        peer.answered(now);
+        peer.handle(at(0), Input::Closed);
+        let now = peer.due();
+        speak_again(&mut peer, now);
         wait(&mut peer).0.since(now)
     };
     assert_eq!(wait_with(0), LIMIT * 2);
@@ -282,7 +266,7 @@ fn decisions_fit_together_in_every_order_of_events() {
         let jitter = std::sync::Mutex::new(move || jitter.u64(..));
         let draw = Box::new(move || jitter.lock().unwrap()());
         let mut peer = Peer::new(now, lead, draw);
-        let (mut link, mut silent, mut stopped) = (None, false, false);
+        let (mut link, mut silent) = (None, false);
         for _ in 0..200 {
             let replies = [
                 Reply::Alive,
@@ -297,33 +281,26 @@ fn decisions_fit_together_in_every_order_of_events() {
                 (Some(true), 1 | 2) => Some(Input::Replied(*random.choice(&replies).unwrap())),
                 _ => None,
             };
-            let decided = match input {
-                Some(input) => {
-                    now = now.after(MS * random.u32(0..300));
-                    if input == Input::Connected {
-                        link = Some(true);
-                    }
-                    peer.handle(now, input)
+            let decided = if let Some(input) = input {
+                now = now.after(MS * random.u32(0..300));
+                if input == Input::Connected {
+                    link = Some(true);
                 }
-                None if silent && random.bool() => peer.answered(now),
-                None => {
-                    now = now.max(peer.due());
-                    peer.timeout(now)
-                }
+                peer.handle(now, input)
+            } else {
+                now = now.max(peer.due());
+                peer.timeout(now)
             };
             for output in decided {
                 match output {
                     Output::Connect => assert_eq!(link.replace(false), None),
                     Output::Close => assert!(link.take().is_some()),
                     Output::Silent => {
-                        assert!(!stopped && input != Some(ALIVE));
-                        silent = true;
+                        assert!(!std::mem::replace(&mut silent, true) && input != Some(ALIVE));
                     }
                     Output::Heard => {
                         assert!(std::mem::take(&mut silent) && input == Some(ALIVE));
-                        stopped = false;
                     }
-                    Output::Stopped => assert!(!std::mem::replace(&mut stopped, true) && silent),
                 }
             }
         }
