@@ -67,6 +67,24 @@ pub(super) async fn timeout<T>(
     }
 }
 
+/// Runs a check of a new connection to that endpoint within the given time. Nothing was sent on the user's behalf.
+pub(super) async fn within(
+    env: &dyn Env,
+    limit: Duration,
+    endpoint: &str,
+    check: impl Future<Output = Result<(), CallError>>,
+) -> Result<(), RequestError> {
+    let checked = match timeout(env, limit, check).await {
+        Some(checked) => checked.map_err(|error| error.at(endpoint)),
+        None => Err(RequestError::new(
+            Class::Retry,
+            format!("no answer within {limit:?}"),
+            endpoint,
+        )),
+    };
+    checked.map_err(RequestError::unsent)
+}
+
 /// The KV client of a connection.
 pub(super) fn kv(client: &Client) -> KvClient {
     client.kv_client().max_decoding_message_size(MAX_MESSAGE)

@@ -4,14 +4,10 @@
 //! answer may belong to an earlier renewal, and the time at which ours was sent plus the TTL is no lower bound of the
 //! lease's end. The verifying read does not reveal this.
 
-use std::time::Duration;
-
 use etcd_client::{Client, Error};
 use tonic::Code;
 
-use super::call::{CallError, kv, timeout};
-use crate::runtime::Env;
-use eldest_core::error::{Class, RequestError};
+use super::call::{CallError, kv};
 
 /// Every version of etcd refuses to read the empty key with this, as an invalid argument, before it looks at users,
 /// leaders or keys. The proxy forwards the text and loses the code, in every configuration. Other signs of the proxy
@@ -31,23 +27,4 @@ pub(super) async fn check(client: &Client) -> Result<(), CallError> {
         Err(error) => Err(error.into()),
         Ok(_) => Err(CallError::Odd("a value of the empty key")),
     }
-}
-
-/// Runs [`check`] on a new connection, within the given time.
-pub(super) async fn check_new(
-    env: &dyn Env,
-    limit: Duration,
-    client: &Client,
-    endpoint: &str,
-) -> Result<(), RequestError> {
-    let checked = timeout(env, limit, check(client)).await;
-    let checked = match checked {
-        Some(checked) => checked.map_err(|error| error.at(endpoint)),
-        None => Err(RequestError::new(
-            Class::Retry,
-            format!("no answer within {limit:?}"),
-            endpoint,
-        )),
-    };
-    checked.map_err(RequestError::unsent)
 }

@@ -1,19 +1,15 @@
 //! Refuses versions of etcd whose linearizable reads may show an old state after a pause. A session that allows
 //! challenges leads by such reads alone.
 
-use std::time::Duration;
-
 use etcd_client::Client;
 
-use super::call::{CallError, timeout};
-use crate::runtime::Env;
-use eldest_core::error::{Class, RequestError};
+use super::call::CallError;
 
 /// The first patch of each minor version with the fix. Later minor versions have it from the beginning.
 const FIXED: [(u64, u64); 3] = [(4, 42), (5, 28), (6, 9)];
 
 /// Fails if the version of the client's server is not known to have the fix.
-async fn check(client: &Client) -> Result<(), CallError> {
+pub(super) async fn check(client: &Client) -> Result<(), CallError> {
     let status = client.maintenance_client().status().await;
     let version = match status {
         Ok(status) => status.version().to_owned(),
@@ -30,24 +26,6 @@ async fn check(client: &Client) -> Result<(), CallError> {
     } else {
         Err(CallError::Outdated(version))
     }
-}
-
-/// Runs [`check`] within the given time.
-pub(super) async fn check_new(
-    env: &dyn Env,
-    limit: Duration,
-    client: &Client,
-    endpoint: &str,
-) -> Result<(), RequestError> {
-    let checked = match timeout(env, limit, check(client)).await {
-        Some(checked) => checked.map_err(|error| error.at(endpoint)),
-        None => Err(RequestError::new(
-            Class::Retry,
-            format!("no answer within {limit:?}"),
-            endpoint,
-        )),
-    };
-    checked.map_err(RequestError::unsent)
 }
 
 fn is_fixed(version: &str) -> bool {

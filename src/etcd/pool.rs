@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::access::Access;
-use super::call::{CallError, timeout};
+use super::call::{CallError, timeout, within};
 use super::direct;
 use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
@@ -590,9 +590,9 @@ impl Pool {
         let client = async move {
             found?;
             let client = access.connect(&*env, server?).await?;
-            direct::check_new(&*env, limit, &client, &url).await?;
+            within(&*env, limit, &url, direct::check(&client)).await?;
             if fresh_reads {
-                fresh::check_new(&*env, limit, &client, &url).await?;
+                within(&*env, limit, &url, fresh::check(&client)).await?;
             }
             Ok(client)
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::partition_map::PartitionMap;
 use crate::error::{Error, ErrorKind, Result};
-use crate::session::{Path, Session, SessionShared, Use, check_name};
+use crate::session::{Path, Session, SessionShared, Use, check_name, is_hidden};
 use crate::state::{AsOf, Member, Roster};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Entry;
@@ -286,10 +286,7 @@ impl SessionShared {
         }
         let revision = revision.unwrap_or_default();
         let mut queues: Vec<Queue> = Queue::all(revision, namespace.as_bytes(), entries).collect();
-        let ours = |queue: &Queue| {
-            let hidden = HIDDEN.iter().any(|level| queue.name.starts_with(level));
-            !queue.name.is_empty() && !hidden
-        };
+        let ours = |queue: &Queue| !queue.name.is_empty() && !is_hidden(&queue.name);
         queues.retain(ours);
         for queue in &mut queues {
             queue.read_at(&sent);
@@ -304,18 +301,6 @@ impl SessionShared {
         Ok(Overview { revision, queues })
     }
 }
-
-/// Levels that an overview hides: the locks by which the command `eldest run` keeps programs apart, the keys by which
-/// sessions prove a lease to their guard, the marks of evacuated data centres, the records of schedules and checkpoints,
-/// and the anchors of sessions that allow challenges.
-const HIDDEN: [&str; 6] = [
-    "~run",
-    "~guard",
-    "~evacuated",
-    "~schedule",
-    "~checkpoint",
-    "~session",
-];
 
 /// Returns the prefix, with its `/`, one level above a key, or `None` if there is none.
 fn parent(key: &[u8]) -> Option<&[u8]> {

@@ -32,7 +32,9 @@ use eldest_core::kv::Reach;
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 
-pub(crate) use names::{CHECKPOINTS, LOCK_TURNS, MAX_CAPACITY, MAX_COUNT, Path, SCHEDULES, Use};
+pub(crate) use names::{
+    CHECKPOINTS, LOCK_TURNS, MAX_CAPACITY, MAX_COUNT, Path, SCHEDULES, Use, is_hidden,
+};
 pub use options::{Challenges, LOST_PACKET, SessionOptions};
 pub(crate) use options::{Settings, check_exact, check_name};
 

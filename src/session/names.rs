@@ -22,20 +22,35 @@ pub(crate) const SCHEDULES: &str = "~schedule/";
 pub(crate) const CHECKPOINTS: &str = "~checkpoint/";
 /// The prefix of the anchors of sessions that allow challenges, and of their challenges.
 pub(super) const SESSIONS: &str = "~session/";
-/// The levels below a namespace that are not for candidates: permits, partitions, groups, the locks of `eldest run`,
-/// and the keys by which sessions prove to their guard that a lease is theirs, the marks of evacuated data centres, the
-/// records of schedules, the checkpoints of partitions, and the anchors of sessions.
-pub(super) const OWN_LEVELS: [&str; 9] = [
-    "~semaphore",
-    "~partitions",
-    "~members",
-    "~run",
-    "~guard",
-    "~evacuated",
-    "~schedule",
-    "~checkpoint",
-    "~session",
+/// The levels below a namespace that are not for candidates, with true for those whose names an overview hides.
+const OWN_LEVELS: [(&str, bool); 9] = [
+    ("~semaphore", false),
+    ("~partitions", false),
+    ("~members", false),
+    // The locks by which the command `eldest run` keeps programs apart.
+    ("~run", true),
+    // The keys by which sessions prove to their guard that a lease is theirs.
+    ("~guard", true),
+    // The marks of evacuated data centres.
+    ("~evacuated", true),
+    // The records of schedules.
+    ("~schedule", true),
+    // The checkpoints of partitions.
+    ("~checkpoint", true),
+    // The anchors of sessions that allow challenges.
+    ("~session", true),
 ];
+
+/// Returns true if the level of a path is this crate's own.
+pub(super) fn is_own_level(level: &str) -> bool {
+    OWN_LEVELS.iter().any(|(own, _)| *own == level)
+}
+
+/// Returns true if an overview hides the name, because it is below a level of keys that are no queue.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    let mut levels = OWN_LEVELS.iter();
+    levels.any(|(level, is_hidden)| *is_hidden && name.starts_with(level))
+}
 
 /// The largest capacity, because every change of a permit reaches all sessions that hold or await one.
 pub(crate) const MAX_CAPACITY: usize = 1024;

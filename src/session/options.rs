@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::challenges::Challenges;
-use super::names::{OWN_LEVELS, SESSIONS};
+use super::names::{SESSIONS, is_own_level};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 use crate::etcd::TlsOptions;
@@ -630,7 +630,6 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 /// that this crate uses otherwise. `namespace` is the session's, with its final `/`.
 pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
     let within = prefix.strip_prefix(namespace);
-    let own_level = |level| OWN_LEVELS.contains(&level);
     let rule = if prefix.is_empty() {
         "must not be empty"
     } else if prefix.ends_with('/') {
@@ -642,7 +641,7 @@ pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
             "the prefix has {} bytes; at most {MAX_EXACT} are allowed",
             prefix.len()
         )));
-    } else if prefix.split('/').any(own_level) || within.is_some_and(|name| name.starts_with('~')) {
+    } else if prefix.split('/').any(is_own_level) || within.is_some_and(|name| name.starts_with('~')) {
         "must not have a level such as '~semaphore', below which this crate keeps other keys"
     } else {
         return Ok(());
