@@ -50,11 +50,19 @@ impl Driver {
                 _ => {}
             }
         }
+        self.ask_elders();
         self.io.flush();
         self.won.drain(..).for_each(Won::hand_over);
         let core = &self.core;
         self.releases
             .answer(|slot, term| core.is_released(slot, term));
+    }
+
+    /// Asks other sessions for signs of life, if others are ahead now.
+    fn ask_elders(&mut self) {
+        if let (Some(peers), Some(elders)) = (&self.peers, self.core.take_elders()) {
+            peers.ask(elders);
+        }
     }
 
     /// Prepares a request before it is sent.

@@ -12,6 +12,7 @@ mod io;
 mod marks;
 mod notes;
 mod observing;
+mod peers;
 mod releases;
 mod spans;
 mod watches;
@@ -19,6 +20,7 @@ mod watches;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use eldest_peers::Answering;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result};
@@ -103,6 +105,10 @@ pub(crate) struct Parts {
     pub(crate) deadlines: Arc<Deadlines>,
     pub(crate) state: watch::Sender<SessionState>,
     pub(crate) commands: CommandReceiver,
+    /// The way in which the tasks of the session reach the driver.
+    pub(crate) inward: WeakCommands,
+    /// The port at which the session gives signs of life.
+    pub(crate) port: Option<Answering>,
     pub(crate) identity: Arc<str>,
     /// The prefix of all keys of the session.
     pub(crate) namespace: Arc<[u8]>,
@@ -112,6 +118,8 @@ pub(crate) struct Driver {
     env: SharedEnv,
     pool: Arc<Pool>,
     core: Core,
+    /// The exchange of signs of life, if the session allows challenges.
+    peers: Option<peers::Peers>,
     marks: marks::Marks,
     deadlines: Arc<Deadlines>,
     state: watch::Sender<SessionState>,
@@ -144,9 +152,22 @@ impl Driver {
             deadlines,
             state,
             commands,
+            inward,
+            port,
             identity,
             namespace,
         } = parts;
+        let challenges = config.challenges.as_ref();
+        let peers = challenges.map(|challenges| {
+            peers::Peers::start(peers::Exchange {
+                env: Arc::clone(&env),
+                port,
+                lead: challenges.lead,
+                deadlines: Arc::clone(&deadlines),
+                commands: inward,
+                identity: Arc::clone(&identity),
+            })
+        });
         let (inbox, io) = Inbox::with_io(
             Arc::clone(&env),
             Arc::clone(&pool),
@@ -163,6 +184,7 @@ impl Driver {
             ),
             marks: marks::Marks::new(Arc::clone(&config.homes.marks)),
             core: Core::new(config),
+            peers,
             env,
             pool,
             deadlines,

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use eldest_peers::Answering;
 use futures::FutureExt;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
@@ -26,6 +27,7 @@ use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{
     Announcement, AsOf, Deadlines, LocalStatuses, Roster, SessionState, check_room,
 };
+use eldest_core::Config;
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
@@ -261,7 +263,9 @@ impl Session {
                 "the ttl is short: a change of etcd's own leader may cost the leadership",
             );
         }
-        Ok(Self::start(env, Arc::new(pool), settings))
+        let (port, address) = settings.open_port()?.unzip();
+        let config = settings.core_config(&address.unwrap_or_default());
+        Ok(Self::start(env, Arc::new(pool), settings, (config, port)))
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -276,10 +280,14 @@ impl Session {
         &self.handle.shared
     }
 
-    fn start(env: SharedEnv, pool: Arc<Pool>, settings: Settings) -> Self {
+    fn start(
+        env: SharedEnv,
+        pool: Arc<Pool>,
+        settings: Settings,
+        (config, port): (Config, Option<Answering>),
+    ) -> Self {
         let (commands, commands_in) = Commands::channel();
         let (state, state_seen) = watch::channel(SessionState::Connecting);
-        let config = settings.core_config();
         let deadlines = Deadlines::new(settings.grace, config.challenges.is_some());
         let watched: Arc<dyn Watched> = Arc::clone(&deadlines) as Arc<dyn Watched>;
         env.watch(Arc::downgrade(&watched));
@@ -309,6 +317,8 @@ impl Session {
                 deadlines: Arc::clone(&deadlines),
                 state,
                 commands: commands_in,
+                inward: commands.downgrade(),
+                port,
                 identity,
                 namespace,
             })

@@ -5,8 +5,9 @@ mod challenges;
 mod config;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
+
+use eldest_peers::Answering;
 
 pub use self::challenges::Challenges;
 use super::names::{SESSIONS, is_own_level};
@@ -392,7 +393,7 @@ impl SessionOptions {
 
     /// Returns margin, grace period and request timeout: as set, or scaled with the TTL and the time to answer challenges.
     fn scaled(&self) -> (Duration, Duration, Duration) {
-        let (ttl, allowed) = (self.ttl, self.challenges);
+        let (ttl, allowed) = (self.ttl, self.challenges.as_ref());
         let margin = (ttl / 20).min(Duration::from_secs(2));
         let grace = (ttl / 5).min(Duration::from_secs(10));
         let grace = allowed.map_or(grace, Challenges::grace);
@@ -431,7 +432,7 @@ impl SessionOptions {
             }
         }
         self.check_spare(request_timeout, grace, margin)?;
-        if let Some(allowed) = self.challenges {
+        if let Some(allowed) = &self.challenges {
             allowed.check(ttl, (request_timeout, grace, self.clock_drift_ppm))?;
         }
         if let Some(guard) = &self.guard {
@@ -496,8 +497,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings that the core needs.
-    pub(crate) fn core_config(&self) -> Config {
+    /// Returns the settings that the core needs. The session's anchor announces `address`, at which others reach its port;
+    /// it is empty if there is no port.
+    pub(crate) fn core_config(&self, address: &str) -> Config {
         Config {
             ttl: self.ttl,
             trust: self.trust,
@@ -507,23 +509,38 @@ impl Settings {
             homes: self.homes(),
             long_queue: LONG_QUEUE,
             batch: BATCH,
-            challenges: self.challenge_config(),
+            challenges: self.challenge_config(address),
         }
     }
 
-    fn challenge_config(&self) -> Option<ChallengeConfig> {
-        let allowed = self.challenges?;
+    fn challenge_config(&self, address: &str) -> Option<ChallengeConfig> {
+        let allowed = self.challenges.as_ref()?;
         Some(ChallengeConfig {
             sessions: self.anchors().into(),
             lead: allowed.time(),
             trust: allowed.trust(self.trust.drift_ppm),
             grace: self.grace,
             interval: allowed.interval(),
-            // Others suspect a session without an address by its lease.
-            address: Arc::default(),
+            address: address.as_bytes().into(),
             announce,
             announced,
         })
+    }
+
+    /// Opens the port at which the session gives signs of life, if it has one. Returns the port with the address that the
+    /// session announces.
+    pub(super) fn open_port(&self) -> Result<Option<(Answering, String)>> {
+        let challenges = self.challenges.as_ref();
+        let Some((challenges, listen)) = challenges.and_then(|c| Some((c, c.listens()?))) else {
+            return Ok(None);
+        };
+        let opened = Answering::bind(listen).and_then(|port| {
+            let bound = port.address()?;
+            Ok((port, challenges.advertised(bound)))
+        });
+        let opened = opened
+            .map_err(|error| invalid(format!("challenges cannot listen at {listen}: {error}")))?;
+        Ok(Some(opened))
     }
 
     /// Returns the prefix of the anchors of sessions that allow challenges.
@@ -641,7 +658,9 @@ pub(crate) fn check_exact(prefix: &str, namespace: &str) -> Result<()> {
             "the prefix has {} bytes; at most {MAX_EXACT} are allowed",
             prefix.len()
         )));
-    } else if prefix.split('/').any(is_own_level) || within.is_some_and(|name| name.starts_with('~')) {
+    } else if prefix.split('/').any(is_own_level)
+        || within.is_some_and(|name| name.starts_with('~'))
+    {
         "must not have a level such as '~semaphore', below which this crate keeps other keys"
     } else {
         return Ok(());

@@ -219,6 +219,14 @@ impl Deadlines {
         }
     }
 
+    /// Returns the present lease, and until when clean reads let its session lead: the clock's origin if none counts.
+    pub(crate) fn clean_reads(&self) -> Option<(i64, Time)> {
+        let present = self.present();
+        let reads = present.reads.as_ref().filter(|reads| !reads.is_frozen());
+        let until = reads.map_or(Time::ZERO, |reads| reads.time());
+        Some((present.lease.as_ref()?.lease, until))
+    }
+
     /// Begins the time for which clean reads let the session lead.
     pub(crate) fn begin_reads(&self, deadline: Time) {
         self.present().read_until(deadline);

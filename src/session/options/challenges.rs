@@ -1,5 +1,7 @@
-//! Defines how long a session may answer nothing before others take over, and the times that follow from it.
+//! Defines how long a session may answer nothing before others take over, the times that follow from it, and the address
+//! at which the session gives signs of life.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::invalid;
@@ -10,6 +12,8 @@ use eldest_core::lease::Trust;
 const SHORTEST: Duration = Duration::from_millis(200);
 /// The longest time from one clean read to the next.
 const INTERVAL: Duration = Duration::from_millis(300);
+/// The longest host of an address, in bytes: the longest name in DNS.
+const MAX_HOST: usize = 253;
 
 /// How long a session may answer nothing before the sessions that wait behind it take over.
 ///
@@ -22,9 +26,11 @@ const INTERVAL: Duration = Duration::from_millis(300);
 /// | [`Challenges::steady`] | 4 s | after 4.2 s | no, if etcd elects another one within 2 s |
 /// | [`Challenges::fast`] | 0.4 s | after 0.42 s | yes |
 #[must_use = "challenges are allowed by `SessionOptions::challenges`"]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenges {
     answer_within: Duration,
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
 }
 
 impl Challenges {
@@ -42,28 +48,61 @@ impl Challenges {
     pub fn answer_within(time: Duration) -> Self {
         Self {
             answer_within: time,
+            listen: None,
+            advertise: None,
         }
     }
 
-    pub(super) fn time(self) -> Duration {
+    /// Gives signs of life at that address of this machine, so that a silent leader is suspected at once or after D / 3,
+    /// and at most 0.5 s. By default, the session opens no port.
+    ///
+    /// The port 0 lets the system choose one. Sessions connect directly to each other, without encryption; the messages
+    /// carry no secret and no authority. Let every node of the namespace reach the port, and no one else.
+    pub fn listen(mut self, address: impl Into<SocketAddr>) -> Self {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Sets the address at which other sessions reach the port of [`Challenges::listen`], as `host:port`, such as
+    /// `10.0.0.1:7400`, `[fd00::1]:7400` or `node-a:7400`. By default, the address at which the session listens.
+    ///
+    /// An address that leads nowhere, or to another session, is no danger: the session answers the challenges that
+    /// follow, and goes on leading.
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.advertise = Some(address.into());
+        self
+    }
+
+    /// Returns the address at which the session listens.
+    pub(super) fn listens(&self) -> Option<SocketAddr> {
+        self.listen
+    }
+
+    /// Returns the address that the session announces, if it listens at `bound`.
+    pub(super) fn advertised(&self, bound: SocketAddr) -> String {
+        let advertised = self.advertise.clone();
+        advertised.unwrap_or_else(|| bound.to_string())
+    }
+
+    pub(super) fn time(&self) -> Duration {
         self.answer_within
     }
 
     /// Returns the default of the grace period.
-    pub(super) fn grace(self) -> Duration {
+    pub(super) fn grace(&self) -> Duration {
         self.answer_within / 10
     }
 
     /// Returns the longest default of the request timeout: two requests fit between two reads.
-    pub(super) fn request_timeout(self) -> Duration {
+    pub(super) fn request_timeout(&self) -> Duration {
         self.answer_within / 4
     }
 
-    pub(super) fn interval(self) -> Duration {
+    pub(super) fn interval(&self) -> Duration {
         (self.answer_within / 3).min(INTERVAL)
     }
 
-    pub(super) fn trust(self, drift_ppm: u32) -> Trust {
+    pub(super) fn trust(&self, drift_ppm: u32) -> Trust {
         Trust {
             margin: self.answer_within / 20,
             drift_ppm,
@@ -73,7 +112,7 @@ impl Challenges {
     /// Checks that the time fits the session's other times, and that one read may be lost without losing the
     /// leadership.
     pub(super) fn check(
-        self,
+        &self,
         ttl: Duration,
         (request_timeout, grace, drift_ppm): (Duration, Duration, u32),
     ) -> Result<()> {
@@ -95,6 +134,46 @@ impl Challenges {
                  {trusted:?}"
             )));
         }
-        Ok(())
+        self.check_addresses()
     }
+
+    /// Checks that other sessions can reach the port, as far as the addresses show.
+    fn check_addresses(&self) -> Result<()> {
+        let message = match (self.listen, &self.advertise) {
+            (None, Some(advertised)) => format!(
+                "challenges advertise {advertised:?}, but the session listens nowhere; set the address to listen at too"
+            ),
+            (Some(listen), None) if listen.ip().is_unspecified() => format!(
+                "challenges listen at {listen}, to which no other session can connect; set the address to advertise, as \
+                 host:port"
+            ),
+            (_, Some(advertised)) if !is_place(advertised) => format!(
+                "challenges advertise {advertised:?}; it must be host:port, such as 10.0.0.1:7400, [fd00::1]:7400 or \
+                 node-a:7400, with a port from 1 to 65535 and an address to which others can connect"
+            ),
+            _ => return Ok(()),
+        };
+        Err(invalid(message))
+    }
+}
+
+/// Returns true for `host:port`, with a name, an IPv4 address or an IPv6 address in brackets.
+fn is_place(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
+        && port.parse::<u16>().is_ok_and(|port| port != 0);
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_host = match (bracketed, host.parse::<Ipv4Addr>()) {
+        (Some(ip), _) => ip.parse::<Ipv6Addr>().is_ok_and(|ip| !ip.is_unspecified()),
+        (None, Ok(ip)) => !ip.is_unspecified(),
+        (None, Err(_)) => {
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            (1..=MAX_HOST).contains(&host.len()) && host.bytes().all(is_allowed)
+        }
+    };
+    is_port && is_host
 }

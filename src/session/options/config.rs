@@ -1,5 +1,6 @@
 //! Reads a session's options from a program's configuration.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -26,6 +27,8 @@ struct Config {
     #[serde(default)]
     follow_members: bool,
     challenges: Option<Allowed>,
+    challenges_listen: Option<SocketAddr>,
+    challenges_advertise: Option<String>,
     credentials: Option<Account>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<Files>,
@@ -37,6 +40,25 @@ enum Allowed {
     Steady,
     Fast,
     AnswerWithinMs(u64),
+}
+
+impl Config {
+    fn challenges(&mut self) -> Result<Option<Challenges>, &'static str> {
+        let (listen, advertise) = (self.challenges_listen, self.challenges_advertise.take());
+        let Some(mut challenges) = self.challenges.take().map(Challenges::from) else {
+            return match (listen, advertise) {
+                (None, None) => Ok(None),
+                _ => Err("`challenges_listen` and `challenges_advertise` go with `challenges`"),
+            };
+        };
+        if let Some(address) = listen {
+            challenges = challenges.listen(address);
+        }
+        if let Some(address) = advertise {
+            challenges = challenges.advertise(address);
+        }
+        Ok(Some(challenges))
+    }
 }
 
 impl From<Allowed> for Challenges {
@@ -98,7 +120,8 @@ impl Files {
 
 impl<'de> Deserialize<'de> for SessionOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let read = Config::deserialize(deserializer)?;
+        let mut read = Config::deserialize(deserializer)?;
+        let challenges = read.challenges().map_err(serde::de::Error::custom)?;
         let (ms, default) = (Duration::from_millis, SessionOptions::new(read.identity));
         Ok(SessionOptions {
             namespace: read.namespace.unwrap_or(default.namespace),
@@ -111,7 +134,7 @@ impl<'de> Deserialize<'de> for SessionOptions {
             announcement: read.announcement,
             data_center: read.data_center,
             follow_members: read.follow_members,
-            challenges: read.challenges.map(Challenges::from),
+            challenges,
             credentials: (read.credentials.map(Account::credentials).transpose())
                 .map_err(serde::de::Error::custom)?,
             #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -163,6 +186,27 @@ mod tests {
         assert_eq!(with(json!("fast")), Challenges::fast());
         let second = Challenges::answer_within(Duration::from_secs(1));
         assert_eq!(with(json!({"answer_within_ms": 1000})), second);
+    }
+
+    #[test]
+    fn addresses_of_challenges_are_read_and_go_with_challenges() {
+        let (listen, advertise) = ("0.0.0.0:7400", "node-a:7400");
+        let options = read(json!({
+            "identity": "a", "challenges": "fast", "challenges_listen": listen, "challenges_advertise": advertise,
+        }));
+        let challenges = Challenges::fast()
+            .listen(([0, 0, 0, 0], 7400))
+            .advertise(advertise);
+        assert_eq!(options.unwrap().challenges, Some(challenges));
+        for (name, address) in [
+            ("challenges_listen", listen),
+            ("challenges_advertise", advertise),
+        ] {
+            let error = read(json!({"identity": "a", name: address})).unwrap_err();
+            assert!(error.contains("go with `challenges`"), "{error}");
+        }
+        let error = read(json!({"identity": "a", "challenges": "fast", "challenges_listen": "x"}));
+        assert!(error.unwrap_err().contains("socket address"));
     }
 
     #[test]

@@ -247,7 +247,7 @@ fn times_of_a_session_follow_from_its_time_to_answer() {
         (Challenges::fast(), [40, 100, 133, 20], 0),
     ] {
         let settings = options.clone().challenges(challenges).settle().unwrap();
-        let config = settings.core_config();
+        let config = settings.core_config("a:1");
         let allowed = config.challenges.as_ref().unwrap();
         let times = [
             config.grace,
@@ -259,12 +259,14 @@ fn times_of_a_session_follow_from_its_time_to_answer() {
         assert_eq!(times, [grace, request, interval, margin]);
         assert_eq!(allowed.grace, config.grace);
         assert_eq!(&*allowed.sessions, b"ns/~session/");
+        assert_eq!(&*allowed.address, b"a:1");
         // A read that is sent after the change is answered before the token is cancelled.
         let leads = allowed.trust.deadline(Time::ZERO, allowed.lead);
         let late = allowed.interval * 2 + Duration::from_millis(change) + config.request_timeout;
         assert_eq!(Time::ZERO.after(late + config.grace) <= leads, change > 0);
     }
-    assert!(options.settle().unwrap().core_config().challenges.is_none());
+    let config = options.settle().unwrap().core_config("");
+    assert!(config.challenges.is_none());
     let everywhere = SessionOptions::new("n").namespace("").settle().unwrap();
     assert_eq!(everywhere.anchors(), b"~session/");
 }
@@ -289,4 +291,57 @@ fn time_to_answer_that_does_not_fit_is_refused_with_the_rule() {
         let message = refused(options);
         assert!(message.contains(rule), "{message}");
     }
+}
+
+#[test]
+fn addresses_of_challenges_are_refused_with_the_rule() {
+    let any: std::net::SocketAddr = ([0, 0, 0, 0], 7400).into();
+    let listening = || Challenges::steady().listen(any);
+    let with = |challenges| SessionOptions::new("n").challenges(challenges);
+    for (challenges, rule) in [
+        (
+            Challenges::steady().advertise("a:1"),
+            "advertise \"a:1\", but the session listens nowhere",
+        ),
+        (
+            listening(),
+            "listen at 0.0.0.0:7400, to which no other session can connect",
+        ),
+        (
+            listening().listen((std::net::Ipv6Addr::UNSPECIFIED, 7400)),
+            "listen at [::]:7400",
+        ),
+    ] {
+        let message = refused(with(challenges));
+        assert!(message.contains(rule), "{message}");
+    }
+    for place in [
+        "",
+        "a",
+        ":1",
+        "a:",
+        "a:0",
+        "a:+1",
+        "a:65536",
+        "a b:1",
+        "a:1:2",
+        "::1:7400",
+        "[::]:1",
+        "0.0.0.0:1",
+        "[a]:1",
+        "http://a:1",
+        "a:1/",
+    ] {
+        let message = refused(with(listening().advertise(place)));
+        let rule = format!("advertise {place:?}; it must be host:port");
+        assert!(message.contains(&rule), "{message}");
+    }
+    for place in ["a:1", "10.0.0.1:65535", "[fd00::1]:7400", "node-a.x_y:7400"] {
+        let challenges = listening().advertise(place);
+        assert_eq!(challenges.advertised(any), place);
+        with(challenges).settle().unwrap();
+    }
+    let local = listening().listen(([127, 0, 0, 1], 0));
+    with(local.clone()).settle().unwrap();
+    assert_eq!(local.advertised(([127, 0, 0, 1], 9).into()), "127.0.0.1:9");
 }

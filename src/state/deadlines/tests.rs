@@ -129,3 +129,23 @@ fn reads_that_ended_unnoticed_count_for_no_later_lease() {
     assert!(deadlines.term().unwrap().over().is_cancelled());
     assert!(!deadlines.extend_reads(at(400)));
 }
+
+#[test]
+fn clean_reads_count_only_while_they_let_the_session_lead() {
+    let deadlines = Deadlines::new(GRACE, true);
+    assert_eq!(deadlines.clean_reads(), None, "no lease");
+    deadlines.begin(7, at(1000));
+    assert_eq!(deadlines.clean_reads(), Some((7, Time::ZERO)));
+    deadlines.begin_reads(at(100));
+    assert!(deadlines.extend_reads(at(200)));
+    assert_eq!(deadlines.clean_reads(), Some((7, at(200))));
+    deadlines.fire(at(170));
+    let over = Some((7, Time::ZERO));
+    assert_eq!(deadlines.clean_reads(), over, "the watchdog has ended it");
+    deadlines.begin_reads(at(300));
+    assert_eq!(deadlines.clean_reads(), Some((7, at(300))));
+    deadlines.end_reads();
+    assert_eq!(deadlines.clean_reads(), over);
+    deadlines.end();
+    assert_eq!(deadlines.clean_reads(), None);
+}

@@ -1,0 +1,133 @@
+//! Exchanges signs of life with other sessions in a task beside the driver, and reports to the driver which are silent.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest_peers::{Alive, Answering, Asking, Event, Machine, Watched};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use super::Command;
+use super::inbox::WeakCommands;
+use crate::runtime::SharedEnv;
+use crate::state::Deadlines;
+use eldest_core::challenge::Elder;
+use eldest_core::time::Time;
+
+/// The sessions to be asked for signs of life, by their leases.
+type Asked = BTreeMap<i64, Watched>;
+
+/// The parts from which the exchange is built.
+pub(super) struct Exchange {
+    pub(super) env: SharedEnv,
+    /// The session's port, if it has one.
+    pub(super) port: Option<Answering>,
+    /// How long a clean read lets the session lead.
+    pub(super) lead: Duration,
+    pub(super) deadlines: Arc<Deadlines>,
+    pub(super) commands: WeakCommands,
+    pub(super) identity: Arc<str>,
+}
+
+/// The driver's end of the exchange, which ends when this is dropped.
+pub(super) struct Peers(watch::Sender<Asked>);
+
+impl Peers {
+    /// Starts the task.
+    pub(super) fn start(exchange: Exchange) -> Self {
+        let (asked, to_ask) = watch::channel(Asked::new());
+        let env = Arc::clone(&exchange.env);
+        env.spawn(exchange.run(to_ask).in_current_span().boxed());
+        Self(asked)
+    }
+
+    /// Replaces the sessions that are asked for signs of life.
+    pub(super) fn ask(&self, elders: Vec<Elder>) {
+        let asked = elders.into_iter().map(|elder| {
+            let Elder {
+                lease,
+                address,
+                lead,
+            } = elder;
+            (lease, Watched { address, lead })
+        });
+        self.0.send_replace(asked.collect());
+    }
+}
+
+impl Exchange {
+    async fn run(self, mut to_ask: watch::Receiver<Asked>) {
+        let machine: Arc<dyn Machine> = Arc::new(Surroundings(Arc::clone(&self.env)));
+        let mut asking = Asking::new(Arc::clone(&machine));
+        let alive = || self.alive();
+        let answer = async {
+            match &self.port {
+                Some(port) => port.run(&*machine, &alive).await,
+                None => pending().await,
+            }
+        };
+        let mut answer = pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                changed = to_ask.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    asking.watch(to_ask.borrow_and_update().clone());
+                }
+                () = &mut answer => {}
+                event = asking.next() => self.report(event, &to_ask.borrow()),
+            }
+        }
+    }
+
+    /// Returns the state by which the port answers: no sign of life is sent once the driver has not read cleanly for a
+    /// while, whatever keeps it.
+    fn alive(&self) -> Option<Alive> {
+        let (lease, until) = self.deadlines.clean_reads()?;
+        let lead = self.lead;
+        Some(Alive { lease, lead, until })
+    }
+
+    fn report(&self, event: Event, asked: &Asked) {
+        let (lease, is_silent) = match event {
+            Event::Silent(lease) => (lease, true),
+            Event::Heard(lease) => (lease, false),
+            _ => return,
+        };
+        let (identity, id) = (&*self.identity, format!("{lease:x}"));
+        let address = asked.get(&lease).map_or("", |watched| &watched.address);
+        if is_silent {
+            tracing::warn!(target: "eldest::session", identity, lease = id, address, "no sign of life");
+        } else {
+            tracing::info!(target: "eldest::session", identity, lease = id, address, "sign of life again");
+        }
+        if let Some(commands) = self.commands.upgrade() {
+            // If the driver is gone, it suspects nobody.
+            let _ = commands.send_at_once(Command::Suspect { lease, is_silent });
+        }
+    }
+}
+
+/// The session's environment, as the exchange sees it.
+struct Surroundings(SharedEnv);
+
+impl Machine for Surroundings {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+}
