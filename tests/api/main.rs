@@ -26,6 +26,7 @@ mod ordering;
 mod outside_runtime;
 mod overview;
 mod partitions;
+mod peers;
 mod released_terms;
 mod requests;
 mod running;

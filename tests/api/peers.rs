@@ -1,0 +1,288 @@
+//! Tests signs of life between sessions: a silent leader is succeeded soon, one that is only unreachable keeps leading, and
+//! a port is opened and closed with its session.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::common::{
+    OnPort, Result, SOON, Thread, elected, in_memory, keys, leases, options, soon, stays,
+};
+use eldest::{Candidate, Challenges, ErrorKind, Leadership, Session, SessionOptions};
+use eldest_testing::{MemoryEtcd, Proxy, crash, eventually};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
+
+/// The time to answer. The TTL of [`options`] is 30 times as long.
+const D: Duration = Duration::from_secs(2);
+const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+
+fn listening() -> Challenges {
+    Challenges::answer_within(D).listen(LOCAL)
+}
+
+fn with(identity: &str, challenges: Challenges) -> SessionOptions {
+    options(identity).grace(D / 10).challenges(challenges)
+}
+
+async fn leading(session: &Session) -> Result<(Candidate, Leadership)> {
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    Ok((candidate, leadership))
+}
+
+async fn waiting(session: &Session) -> Result<Candidate> {
+    Ok(soon("campaign", session.election("e")?.campaign()).await?)
+}
+
+/// Returns the address that the anchor of a lease announces.
+async fn advertised(etcd: &MemoryEtcd, lease: i64) -> Result<String> {
+    let anchors = keys(&mut etcd.client().await, "eldest/~session/").await;
+    let own = anchors.iter().find(|key| key.lease == lease);
+    let (_, address) = own
+        .and_then(|key| key.value.split_once(' '))
+        .ok_or("an anchor")?;
+    Ok(address.to_owned())
+}
+
+/// Waits until the session at that address gives signs of life to another one.
+async fn asked(etcd: &MemoryEtcd, lease: i64) -> Result {
+    let address = advertised(etcd, lease).await?;
+    let mut hello = b"eldest\x01".to_vec();
+    hello.extend(lease.to_be_bytes());
+    Ok(eventually(SOON, "a sign of life", async || {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = TcpStream::connect(&address).await.ok()?;
+        stream.write_all(&hello).await.ok()?;
+        (stream.read_u8().await.ok()? == 1).then_some(())
+    })
+    .await?)
+}
+
+/// Returns how long a successor took at least, if the leader fell silent at `begun`.
+fn took(begun: Instant) -> Duration {
+    let (took, least) = (begun.elapsed(), D.mul_f64(1.001) + D / 20);
+    assert!(took >= least, "it was condemned too early: {took:?}");
+    took
+}
+
+#[tokio::test]
+async fn leader_whose_process_ends_is_succeeded_without_waiting_for_its_ttl() -> Result {
+    let etcd = MemoryEtcd::start();
+    let a = etcd.session(with("a", listening())).await?;
+    let b = etcd.session(with("b", listening())).await?;
+    let (_candidate, first) = leading(&a).await?;
+    let mut second = waiting(&b).await?;
+    asked(&etcd, first.lease_id()).await?;
+    sleep(D).await;
+    assert!(first.is_valid(), "it gives signs of life");
+    let begun = Instant::now();
+    crash(&a)?;
+    let next = elected(&mut second).await?;
+    took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    Ok(())
+}
+
+/// Its port is open and its machine lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leader_whose_process_hangs_is_succeeded() -> Result {
+    let etcd = OnPort::start().await?;
+    let thread = Thread::start()?;
+    let endpoint = etcd.endpoint().to_owned();
+    let a = thread.handle().spawn(async move {
+        let session = Session::connect([endpoint], with("a", listening())).await?;
+        leading(&session).await
+    });
+    let (candidate, first) = a.await??;
+    let b = Session::connect([etcd.endpoint()], with("b", listening())).await?;
+    let mut second = waiting(&b).await?;
+    asked(&etcd, first.lease_id()).await?;
+    let begun = Instant::now();
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    // Its only worker.
+    thread.handle().spawn(async move {
+        let _ = blocked.recv();
+    });
+    let next = elected(&mut second).await?;
+    took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    drop(release);
+    drop(candidate);
+    Ok(())
+}
+
+/// Its process answers, but the task that reads learns nothing.
+#[tokio::test]
+async fn leader_that_is_cut_off_from_etcd_is_succeeded() -> Result {
+    let etcd = OnPort::start().await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let a = Session::connect([proxy.endpoint()], with("a", listening())).await?;
+    let b = Session::connect([etcd.endpoint()], with("b", listening())).await?;
+    let (_candidate, first) = leading(&a).await?;
+    let mut second = waiting(&b).await?;
+    asked(&etcd, first.lease_id()).await?;
+    let begun = Instant::now();
+    proxy.cut();
+    let next = elected(&mut second).await?;
+    took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    Ok(())
+}
+
+/// Returns an address at which nothing listens.
+async fn nowhere() -> Result<SocketAddr> {
+    Ok(TcpListener::bind(LOCAL).await?.local_addr()?)
+}
+
+/// Checks that the leader is challenged, and goes on leading.
+async fn keeps_leading(etcd: &MemoryEtcd, first: &Leadership) -> Result {
+    let mut client = etcd.client().await;
+    let watch = etcd_client::WatchOptions::new().with_prefix();
+    let (path, lease) = ("eldest/~session/", first.lease_id());
+    let below = format!("{path}{lease:x}/challenges/");
+    let mut challenged = client.watch(below, Some(watch)).await?;
+    let is_put = async {
+        while let Some(answer) = challenged.message().await? {
+            if !answer.events().is_empty() {
+                return Ok::<_, etcd_client::Error>(true);
+            }
+        }
+        Ok(false)
+    };
+    assert!(soon("a challenge", is_put).await?);
+    stays(D * 2, "it leads", async || first.is_valid()).await?;
+    assert_eq!(first.lost_reason(), None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn leader_whose_port_is_unreachable_answers_in_etcd_and_keeps_leading() -> Result {
+    let etcd = MemoryEtcd::start();
+    let unreachable = listening().advertise(nowhere().await?.to_string());
+    let a = etcd.session(with("a", unreachable)).await?;
+    let b = etcd.session(with("b", listening())).await?;
+    let (_candidate, first) = leading(&a).await?;
+    let _second = waiting(&b).await?;
+    keeps_leading(&etcd, &first).await
+}
+
+/// Such as one whose machine had that address before.
+#[tokio::test]
+async fn leader_that_advertises_the_port_of_another_session_keeps_leading() -> Result {
+    let etcd = MemoryEtcd::start();
+    let c = etcd.session(with("c", listening())).await?;
+    let (_c, other) = {
+        let mut candidate = soon("campaign", c.election("f")?.campaign()).await?;
+        let leadership = elected(&mut candidate).await?;
+        (candidate, leadership)
+    };
+    let stale = advertised(&etcd, other.lease_id()).await?;
+    let a = etcd
+        .session(with("a", listening().advertise(&*stale)))
+        .await?;
+    let b = etcd.session(with("b", listening())).await?;
+    let (_candidate, first) = leading(&a).await?;
+    assert_eq!(advertised(&etcd, first.lease_id()).await?, stale);
+    let _second = waiting(&b).await?;
+    keeps_leading(&etcd, &first).await?;
+    assert!(other.is_valid());
+    Ok(())
+}
+
+/// Its leases' rest shows that it renews no longer: a third of the TTL of 60 s, a second, and two requests later.
+#[tokio::test(start_paused = true)]
+async fn leader_without_a_port_is_succeeded_when_its_renewal_is_overdue() -> Result {
+    let etcd = in_memory();
+    let portless = || Challenges::answer_within(D);
+    let a = etcd.session(with("a", portless())).await?;
+    let b = etcd.session(with("b", portless())).await?;
+    let (_candidate, first) = leading(&a).await?;
+    let mut second = waiting(&b).await?;
+    sleep(Duration::from_secs(100)).await;
+    assert!(first.is_valid());
+    assert_eq!(advertised(&etcd, first.lease_id()).await?, "");
+    let begun = Instant::now();
+    crash(&a)?;
+    let next = second.elected().await?;
+    let took = took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    let most = Duration::from_secs(60) / 3 + Duration::from_secs(2) + D * 2;
+    assert!(took < most, "{took:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn port_that_is_taken_is_an_error_and_leaves_nothing() -> Result {
+    let etcd = OnPort::start().await?;
+    let taken = TcpListener::bind(LOCAL).await?;
+    let address = taken.local_addr()?;
+    let challenges = listening().listen(address);
+    let error = Session::connect([etcd.endpoint()], with("a", challenges.clone())).await;
+    let error = error.err().ok_or("refused")?;
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let message = error.to_string();
+    let rule = format!("challenges cannot listen at {address}");
+    assert!(message.contains(&rule), "{message}");
+    let mut client = etcd.client().await;
+    assert_eq!(keys(&mut client, "").await, []);
+    assert_eq!(leases(&mut client).await, 0);
+    drop(taken);
+    Session::connect([etcd.endpoint()], with("a", challenges)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn addresses_to_which_nobody_can_connect_are_refused() -> Result {
+    let any = listening().listen((Ipv4Addr::UNSPECIFIED, 0));
+    for challenges in [
+        any.clone(),
+        any.clone().advertise("here"),
+        any.advertise("0.0.0.0:1"),
+    ] {
+        let refused = Session::connect_lazy(["http://127.0.0.1:1"], with("a", challenges));
+        let error = refused.err().ok_or("refused")?;
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn port_is_closed_with_its_session() -> Result {
+    let etcd = MemoryEtcd::start();
+    for ends in [true, false] {
+        let a = etcd.session(with("a", listening())).await?;
+        let (candidate, first) = leading(&a).await?;
+        let address = advertised(&etcd, first.lease_id()).await?;
+        asked(&etcd, first.lease_id()).await?;
+        if ends {
+            drop((candidate, first));
+            a.close().await?;
+        } else {
+            drop((candidate, first, a));
+        }
+        eventually(SOON, "the port is closed", async || {
+            TcpStream::connect(&address).await.err()
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// A session without a port allows challenges and asks those that have one.
+#[tokio::test]
+async fn session_without_a_port_succeeds_a_silent_one() -> Result {
+    let etcd = MemoryEtcd::start();
+    let a = etcd.session(with("a", listening())).await?;
+    let b = etcd
+        .session(with("b", Challenges::answer_within(D)))
+        .await?;
+    let (_candidate, first) = leading(&a).await?;
+    let mut second = waiting(&b).await?;
+    asked(&etcd, first.lease_id()).await?;
+    let begun = Instant::now();
+    crash(&a)?;
+    let next = elected(&mut second).await?;
+    took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    Ok(())
+}
