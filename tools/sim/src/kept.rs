@@ -148,7 +148,7 @@ fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(),
     )?;
     ensure(fault.election < ELECTIONS.len(), "`election` is 0 or 1")?;
     ensure(
-        !Kind::CHALLENGES.contains(&fault.kind) || !plan.lead.is_zero(),
+        !fault.kind.is_about_challenges() || !plan.lead.is_zero(),
         "only sessions with a `lead` are challenged",
     )?;
     ensure(

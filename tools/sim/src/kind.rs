@@ -100,7 +100,7 @@ pub(crate) enum Kind {
     Suspicion,
     /// All nodes suspect the same session, although it answers.
     SuspectedByAll,
-    /// The node is stopped right after it has sent the next request of one kind about challenges.
+    /// The node is stopped when it has sent the next request of one kind about challenges, or a while later.
     StopAtStep,
     /// The node's next request of one kind about challenges arrives late, long after it timed out here.
     StepLate,
@@ -108,10 +108,19 @@ pub(crate) enum Kind {
     StepUnheard,
     /// The answer to the node's next request of one kind about challenges is slow.
     StepSlow,
+    /// The node's next request of one kind about challenges is applied twice: at once, and again later.
+    StepTwice,
+    /// No sign of life passes between the node and others: to it, from it or both. All links to etcd work.
+    PeersCut,
     /// etcd has no space: nothing is put or granted.
     NoSpace,
     /// The node's session no longer allows challenges.
     Withdraw,
+    /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
+    /// its lease, too.
+    SessionsDenied,
+    /// Another client deletes the anchor of the leader's session, or of another one.
+    AnchorDeleted,
 }
 
 impl Kind {
@@ -191,8 +200,16 @@ impl Kind {
         Kind::StepLate,
         Kind::StepUnheard,
         Kind::StepSlow,
+        Kind::StepTwice,
+        Kind::PeersCut,
+    ];
+
+    /// Kinds that are drawn only for such sessions, and more seldom: each ends many terms.
+    pub(crate) const SELDOM: [Kind; 4] = [
         Kind::NoSpace,
         Kind::Withdraw,
+        Kind::SessionsDenied,
+        Kind::AnchorDeleted,
     ];
 
     /// Kinds that meet one request. Their fault may name the request's kind. Seeds draw only [`Kind::AnswerLostOnce`] of them.
@@ -207,6 +224,11 @@ impl Kind {
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 
+    /// Returns true if only sessions that allow challenges meet the fault.
+    pub(crate) fn is_about_challenges(self) -> bool {
+        Self::CHALLENGES.contains(&self) || Self::SELDOM.contains(&self)
+    }
+
     /// Returns true if the fault deletes keys that have an owner.
     pub(crate) fn meddles(self) -> bool {
         matches!(
@@ -217,6 +239,7 @@ impl Kind {
                 | Kind::Revoke
                 | Kind::DeleteHeld
                 | Kind::StaleRevocation
+                | Kind::AnchorDeleted
         )
     }
 }

@@ -29,6 +29,10 @@ pub(crate) const STORMS: u32 = 3;
 /// There is at least one fault for so many seconds of a node.
 const NODE_SECONDS: u32 = 10;
 
+/// One story of so many has a crowd: so many nodes that may challenge one leader.
+const CROWDED: u8 = 48;
+const CROWD: usize = 22;
+
 pub(crate) const SETTINGS: Settings = Settings::FAST;
 
 /// I5: the time within which there is a leader again.
@@ -148,6 +152,8 @@ pub(crate) struct Member {
     pub(crate) capacity: u32,
     /// True if the node wants data centres to own equal shares.
     pub(crate) spread: bool,
+    /// How much of the plan's `lead` a clean read lets the node lead; zero if its session allows no challenges.
+    pub(crate) lead_percent: u32,
 }
 
 /// All decisions made before the world begins. A kept plan names its differences from `Plan::default()`.
@@ -185,6 +191,10 @@ pub(crate) struct Plan {
     /// How long a clean read lets a session lead; zero if no session allows challenges.
     #[serde(with = "seconds")]
     pub(crate) lead: Duration,
+    /// True if challenges have no margin beside the bound on the drift of clocks.
+    pub(crate) tight: bool,
+    /// True if sessions give signs of life while they read from etcd, not while their link to it works.
+    pub(crate) by_reads: bool,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -198,6 +208,7 @@ impl Default for Member {
             home: Home::Nowhere,
             capacity: 1,
             spread: false,
+            lead_percent: 100,
         }
     }
 }
@@ -218,6 +229,8 @@ impl Default for Plan {
             pages: false,
             readers: false,
             lead: Duration::ZERO,
+            tight: false,
+            by_reads: false,
             faults: Vec::new(),
         }
     }
@@ -317,19 +330,41 @@ impl Plan {
     /// other choice stays as it is.
     pub(crate) fn challenged(mut self) -> Self {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x6a09_e667_f3bc_c908);
-        self.lead = Duration::from_millis([800, 1000, 1500][rng.usize(..3)]);
+        self.draw_sessions(&mut rng);
         let nodes = self.members.len();
         // Fewer other faults leave more sessions that only seem to be silent.
         if rng.bool() {
             self.faults.retain(|_| rng.u8(..4) == 0);
         }
         for _ in 0..rng.usize(1..=8) {
-            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES[..6]);
+            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES);
         }
         if rng.u8(..3) == 0 {
-            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES[6..]);
+            self.one_a_storm(&mut rng, nodes, &Kind::SELDOM);
         }
         self
+    }
+
+    /// Draws how long clean reads let the sessions lead, their clocks, and how they notice each other.
+    fn draw_sessions(&mut self, rng: &mut fastrand::Rng) {
+        let beyond =
+            |member: &Member| member.rate_ppm.unsigned_abs() > u64::from(SETTINGS.drift_ppm);
+        self.lead = Duration::from_millis([800, 1000, 1500][rng.usize(..3)]);
+        self.tight = rng.u8(..3) == 0;
+        self.by_reads = rng.bool();
+        if rng.u8(..3) == 0 {
+            let most = i64::from(SETTINGS.drift_ppm);
+            let within = self.members.iter_mut().filter(|member| !beyond(member));
+            within.for_each(|member| member.rate_ppm = [-most, most][rng.usize(..2)]);
+        }
+        if rng.u8(..3) == 0 {
+            for member in &mut self.members[1..] {
+                member.lead_percent = [0, 0, 50, 100, 150][rng.usize(..5)];
+            }
+        }
+        if rng.u8(..CROWDED) == 0 {
+            self.members.resize_with(CROWD, || member(rng));
+        }
     }
 
     fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {
@@ -368,6 +403,7 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
         home: Home::Nowhere,
         capacity: 1,
         spread: false,
+        lead_percent: 100,
     }
 }
 

@@ -169,7 +169,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}, without a margin: {}, sessions seem alive by their reads: {}",
         plan.members.len(),
         plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
@@ -181,14 +181,16 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.together,
         plan.pages,
         plan.readers,
-        plan.lead
+        plan.lead,
+        plan.tight,
+        plan.by_reads
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);
-        let looks = member.looks;
+        let (looks, lead) = (member.looks, member.lead_percent);
         let _ = writeln!(
             text,
-            "  node {node}: clock {rate:+} ppm, follows {follow:?}, looks at {looks:?}, work {}",
+            "  node {node}: clock {rate:+} ppm, follows {follow:?}, looks at {looks:?}, leads for {lead} % of that, work {}",
             work.map_or("ignores its token".to_owned(), |work| format!(
                 "ends after {work:?}"
             ))

@@ -76,6 +76,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
         long_queue: plan.long_queue,
         batch: plan.batch,
         lead: plan.lead,
+        tight: plan.tight,
         ..SETTINGS
     };
     let mut world = World::with(settings, plan.members.len(), plan.seed);
@@ -87,6 +88,7 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
     world.together = plan.together;
     world.pages = plan.pages;
     world.readers = plan.readers;
+    world.by_reads = plan.by_reads;
     world.working = true;
     world.trace = traced.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| carry_out(plan, &mut world)));
@@ -132,15 +134,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
         Beside::Partitions => ELECTIONS.len() as u32 + 1 + COUNT,
     };
     for (node, member) in plan.members.iter().enumerate() {
-        w.nodes[node].rate_ppm = member.rate_ppm;
-        w.nodes[node].work = works(member);
-        w.nodes[node].follow = member.follow;
-        w.nodes[node].home = member.home;
-        w.nodes[node].capacity = member.capacity;
-        w.nodes[node].spread = member.spread;
-        let looks = member.looks.at(plan.beside);
-        w.nodes[node].looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
-        rejoin(w, node);
+        begin(plan, w, (node, member));
     }
     if !plan.lead.is_zero() {
         w.watch_for_silence();
@@ -186,6 +180,21 @@ fn carry_out(plan: &Plan, w: &mut World) {
             w.nodes[node].work = works(member);
         }
     }
+}
+
+/// Lets a node begin as its member of the plan says.
+fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
+    w.set_lead(node, plan.lead * member.lead_percent / 100);
+    let n = &mut w.nodes[node];
+    n.rate_ppm = member.rate_ppm;
+    n.work = works(member);
+    n.follow = member.follow;
+    n.home = member.home;
+    n.capacity = member.capacity;
+    n.spread = member.spread;
+    let looks = member.looks.at(plan.beside);
+    n.looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
+    rejoin(w, node);
 }
 
 fn works(member: &Member) -> Work {

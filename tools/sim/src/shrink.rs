@@ -119,11 +119,14 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.pages = false);
     attempt(&|plan| plan.readers = false);
     attempt(&|plan| plan.lead = Duration::ZERO);
+    attempt(&|plan| plan.tight = false);
+    attempt(&|plan| plan.by_reads = false);
     attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);
     for node in 0..nodes {
         attempt(&|plan| plan.members[node].rate_ppm = 0);
+        attempt(&|plan| plan.members[node].lead_percent = 100);
         attempt(&|plan| plan.members[node].follow = WatchScope::Everyone);
         attempt(&|plan| plan.members[node].looks = Looks::Nothing);
         attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::requests::befalls;
+use super::{forbid_watches, heal};
 use crate::kind::Kind;
 use crate::plan::Fault;
+use crate::world::challenging::SESSIONS;
 use crate::world::cluster::ELECTIONS;
 use crate::world::suspecting::Step;
 use crate::world::{Fate, Stop, World};
@@ -41,12 +43,16 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
             }
         }
         Kind::StopAtStep => {
+            let third = lasts / 3;
+            let micros = (dice >> 16) % (third.as_micros() as u64).max(1);
+            let is_later = (dice >> 8).is_multiple_of(2);
             w.stops.push(Stop {
                 node,
                 what: step(dice),
-                lasts: lasts / 2,
+                wait: Duration::from_micros(micros * u64::from(is_later)),
+                lasts: third,
             });
-            w.after(lasts / 2, move |w| w.stops.retain(|stop| stop.node != node));
+            w.after(third, move |w| w.stops.retain(|stop| stop.node != node));
         }
         Kind::StepLate => once(w, node, step(dice), Fate::Late(lasts / 2), lasts),
         Kind::StepUnheard => once(w, node, step(dice), Fate::AnswerLost, lasts),
@@ -55,11 +61,18 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
             let slow = Duration::from_micros((dice >> 8) % most.max(1));
             once(w, node, step(dice), Fate::Slow(slow), lasts);
         }
+        Kind::StepTwice => once(w, node, step(dice), Fate::Twice(lasts / 2), lasts),
+        Kind::PeersCut => cut_peers(w, fault),
         Kind::NoSpace => {
             w.store.full = true;
             w.after(lasts, |w| w.store.full = false);
         }
         Kind::Withdraw => w.withdraw(node),
+        Kind::SessionsDenied => deny_sessions(w, fault),
+        Kind::AnchorDeleted => {
+            let of = meant(w, fault);
+            w.delete_anchor(of);
+        }
         _ => return false,
     }
     true
@@ -67,11 +80,51 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
 
 /// Returns the lease of the leader, or of another session.
 fn suspect(w: &World, fault: Fault) -> Option<i64> {
+    w.nodes[meant(w, fault)].lease()
+}
+
+/// Returns the leader, or another node.
+fn meant(w: &World, fault: Fault) -> usize {
     let leader = w.leader(ELECTIONS[fault.election]);
     let other = (fault.dice >> 16) as usize % w.nodes.len();
     let is_led = !fault.dice.is_multiple_of(4);
-    let node = leader.filter(|_| is_led).unwrap_or(other);
-    w.nodes[node].lease()
+    leader.filter(|_| is_led).unwrap_or(other)
+}
+
+/// Keeps signs of life from the node, to the node, or both, at one other node or at all.
+fn cut_peers(w: &mut World, fault: Fault) {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    let one = (dice >> 16) as usize % w.nodes.len();
+    let is_one = (dice >> 8).is_multiple_of(2);
+    for other in (0..w.nodes.len()).filter(|other| !is_one || *other == one) {
+        if dice % 3 != 1 {
+            w.deafen(other, node, lasts);
+        }
+        if dice % 3 != 0 {
+            w.deafen(node, other, lasts);
+        }
+    }
+}
+
+/// Makes etcd refuse a node all anchors and challenges, and in half of the stories the renewal of its lease.
+fn deny_sessions(w: &mut World, fault: Fault) {
+    let Fault {
+        node, lasts, dice, ..
+    } = fault;
+    let renewals = dice.is_multiple_of(2);
+    w.relink(node, |l| {
+        (l.sessions_denied, l.renewals_denied) = (true, renewals);
+    });
+    forbid_watches(w, node, (SESSIONS, false), lasts);
+    // etcd leaves the open watches as they are; their stream may break.
+    if (dice >> 8).is_multiple_of(2) {
+        w.disturb_watches(node, true);
+    }
+    heal(w, node, lasts, |l| {
+        (l.sessions_denied, l.renewals_denied) = (false, false);
+    });
 }
 
 /// Gives the node's next request of that kind its fate, if it is sent before half of the time is over.

@@ -41,6 +41,7 @@ const SLOW: Settings = Settings {
     long_queue: LONG_QUEUE,
     batch: BATCH,
     lead: Duration::ZERO,
+    tight: false,
 };
 
 /// The TTL of every world in these tests.

@@ -110,6 +110,7 @@ impl World {
             }
             other => {
                 self.says_action(node, &other);
+                self.check_lead(node, &other);
                 self.note_action(node, other);
             }
         }

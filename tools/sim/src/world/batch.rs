@@ -287,7 +287,9 @@ impl Fate {
         back: Duration,
     ) -> (Option<Duration>, Option<Duration>) {
         match fate {
-            None | Some(Fate::RefusedLater(_) | Fate::Refused(_)) => (Some(out), Some(back)),
+            None | Some(Fate::RefusedLater(_) | Fate::Refused(_) | Fate::Twice(_)) => {
+                (Some(out), Some(back))
+            }
             Some(Fate::RequestLost) => (None, None),
             Some(Fate::AnswerLost) => (Some(out), None),
             Some(Fate::Late(by)) => (Some(by), None),

@@ -5,18 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::anchors::{announce, announced};
+use super::node::Term;
 use super::promise::Invariant;
 use super::settings::Settings;
 use super::store::Key;
+use super::suspecting::Step;
 use super::{Node, World};
-use eldest_core::action::Ask;
+use eldest_core::action::{Action, Ask};
 use eldest_core::challenge::ChallengeConfig;
+use eldest_core::kv::Entry;
 use eldest_core::lease::Trust;
 use eldest_core::time::Time;
-use eldest_core::txn::Op;
+use eldest_core::txn::{Op, When};
 
 /// The prefix of the anchors.
-const SESSIONS: &[u8] = b"~session/";
+pub(crate) const SESSIONS: &[u8] = b"~session/";
+
+/// The folder of an anchor's challenges.
+const CHALLENGES: &[u8] = b"/challenges/";
 
 /// The longest time from one clean read to the next.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -38,7 +44,11 @@ impl Settings {
 
     pub(crate) fn lead_trust(&self) -> Trust {
         Trust {
-            margin: self.lead / 20,
+            margin: if self.tight {
+                Duration::ZERO
+            } else {
+                self.lead / 20
+            },
             drift_ppm: self.drift_ppm,
         }
     }
@@ -61,11 +71,66 @@ impl World {
         node.beyond() || (is_challenged && self.nodes.iter().any(Node::beyond))
     }
 
-    /// Returns the anchor in etcd of a node's session, if the session allows challenges.
+    /// Sets how long a clean read lets a node lead that has not begun yet: zero for a session that allows no challenges.
+    pub(crate) fn set_lead(&mut self, node: usize, lead: Duration) {
+        let n = &mut self.nodes[node];
+        if n.settings.lead != lead {
+            let settings = Settings { lead, ..n.settings };
+            let recording = n.recording;
+            *n = Node::new(settings, n.seed);
+            n.recording = recording;
+        }
+    }
+
+    /// Returns the anchor in etcd of a node's session, if the session allows challenges. A key that was put in place of
+    /// a deleted anchor is none.
     pub(super) fn anchor(&self, node: &Node) -> Option<Key> {
         let lease = node.lease().filter(|_| !node.settings.lead.is_zero())?;
         let anchor = anchor_of(lease);
-        self.store.keys.contains_key(&anchor).then_some(anchor)
+        self.stands(&anchor).then_some(anchor)
+    }
+
+    fn stands(&self, anchor: &[u8]) -> bool {
+        let first = self.anchors.put.get(anchor);
+        let is_first = |key: &Entry| first.is_none_or(|first| *first == key.create_revision);
+        self.store.keys.get(anchor).is_some_and(is_first)
+    }
+
+    /// Records that etcd has put an anchor at that revision. Only the first one counts.
+    pub(super) fn note_anchor(&mut self, ask: &Ask, revision: i64) {
+        if let (Some(Step::Anchor), Ask::Transact(txn)) = (Step::of(ask), ask)
+            && let [Op::Put { key, .. }] = &txn.then[..]
+        {
+            self.anchors.put.entry(Arc::clone(key)).or_insert(revision);
+        }
+    }
+
+    /// Deletes the anchor of a node's session as another client does. Until the last clean read is too old, the session
+    /// may lead beside another one.
+    pub(crate) fn delete_anchor(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        let Some((anchor, lease)) = self.anchor(n).zip(n.lease()) else {
+            return;
+        };
+        let until = self.leads_until(node).filter(|_| n.clean_under(&anchor));
+        let until = until.map_or(self.now, |until| n.world(until));
+        self.anchors.deleted.insert(lease, until);
+        self.anchors.put.remove(&anchor);
+        self.says(None, || format!("the anchor of {lease:x} is deleted"));
+        self.store.delete(&anchor);
+        self.publish();
+    }
+
+    /// Returns true if another client has deleted the anchor of that term's session, and the last clean read before
+    /// that still lets the session lead.
+    pub(super) fn lost_its_anchor(&self, prize: usize, token: i64) -> bool {
+        let lost = |term: &Term| {
+            let until = self.anchors.deleted.get(&term.lease);
+            let is_meant = term.prize == prize && term.token == token;
+            is_meant && until.is_some_and(|until| self.now < *until)
+        };
+        let mut nodes = self.nodes.iter();
+        !self.anchors.deleted.is_empty() && nodes.any(|n| n.terms.iter().any(lost))
     }
 
     /// Records a request that was sent then and that etcd has just applied, if it reads a node's anchor while no
@@ -74,16 +139,18 @@ impl World {
         let Ask::Transact(txn) = ask else {
             return;
         };
-        let Some(anchor) = self.anchor(&self.nodes[node]) else {
+        let mut ops = txn.then.iter();
+        let below = ops.find_map(|op| match op {
+            Op::ReadBelow(prefix) | Op::DeleteBelow(prefix) => Some(prefix),
+            _ => None,
+        });
+        let anchor = below.and_then(|below| below.strip_suffix(CHALLENGES));
+        let (Some(below), Some(anchor)) = (below, anchor) else {
             return;
         };
-        let below = [&anchor, &b"/challenges/"[..]].concat();
-        let reads = txn.then.iter().any(|op| match op {
-            Op::ReadBelow(prefix) | Op::DeleteBelow(prefix) => **prefix == *below,
-            _ => false,
-        });
-        let stands = |key: &Key| key.starts_with(&below);
-        if reads && !self.store.keys.keys().any(stands) {
+        let challenges = |key: &Key| key.starts_with(below);
+        if self.stands(anchor) && !self.store.keys.keys().any(challenges) {
+            let anchor = Key::from(anchor);
             let local = self.nodes[node].local(sent);
             let clean = &mut self.nodes[node].clean;
             let key = clean.as_ref().filter(|(of, _)| *of == anchor);
@@ -92,20 +159,80 @@ impl World {
         }
     }
 
+    /// Returns the time of its own clock until which a node's last clean read lets it lead.
+    fn leads_until(&self, node: usize) -> Option<Time> {
+        let n = &self.nodes[node];
+        let (_, sent) = n.clean.as_ref()?;
+        Some(n.settings.lead_trust().deadline(*sent, n.settings.lead))
+    }
+
     /// Checks that a node whose term is valid has sent a clean read not long ago.
     pub(super) fn check_clean(&mut self, node: usize) {
         let n = &self.nodes[node];
         if n.settings.lead.is_zero() || n.doubts.withdrawn {
             return;
         }
-        let lasts = |(_, sent): &(Arc<[u8]>, Time)| {
-            n.settings.lead_trust().deadline(*sent, n.settings.lead)
-        };
-        let until = n.clean.as_ref().map(lasts);
         let now = n.local(self.now);
+        let until = self.leads_until(node);
         if until.is_none_or(|until| until <= now) {
             let what = format!("node {node} leads at {now:?}, and may lead until {until:?}");
             self.broken(Invariant::Unread, what);
         }
+    }
+
+    /// Checks that a node extends the time of its terms no further than its last clean read allows.
+    pub(super) fn check_lead(&mut self, node: usize, action: &Action) {
+        let Action::Lead { deadline, .. } = action else {
+            return;
+        };
+        let until = self.leads_until(node);
+        if until.is_none_or(|until| until < *deadline) {
+            let what = format!("node {node} leads until {deadline:?}, and may until {until:?}");
+            self.broken(Invariant::Unread, what);
+        }
+    }
+
+    /// Returns true if a request reads, writes or deletes an anchor or a challenge. The revocation of a
+    /// lease needs permission for all of its keys.
+    pub(super) fn is_about_sessions(&self, ask: &Ask) -> bool {
+        let is_below = |key: &Key| key.starts_with(SESSIONS);
+        match ask {
+            Ask::Transact(_) => Step::of(ask).is_some(),
+            Ask::Revoke { lease } => self.store.keys_of(*lease).iter().any(is_below),
+            Ask::Delete { key, .. } | Ask::Find { key } => is_below(key),
+            Ask::Release { keys } => keys.iter().any(|(key, _)| is_below(key)),
+            _ => false,
+        }
+    }
+
+    /// Checks that neither the node nor the suspect of a step against another session is one without challenges.
+    pub(super) fn check_parties(&mut self, node: usize, ask: &Ask) {
+        let (Some(Step::Challenge | Step::Condemn | Step::Absence), Ask::Transact(txn)) =
+            (Step::of(ask), ask)
+        else {
+            return;
+        };
+        let is_plain = |n: &Node| n.settings.lead.is_zero();
+        let suspect = txn.when.iter().find_map(|when| match when {
+            When::Created(key, created) if !key.starts_with(SESSIONS) => {
+                let entry = self.store.keys.get(key);
+                entry.filter(|entry| entry.create_revision == *created)
+            }
+            _ => None,
+        });
+        let of_suspect = |n: &&Node| suspect.is_some_and(|key| n.lease() == Some(key.lease));
+        let mut suspects = self.nodes.iter().filter(of_suspect);
+        if is_plain(&self.nodes[node]) || suspects.any(is_plain) {
+            let what = format!("node {node} sends {}", super::trace::ask(ask));
+            self.broken(Invariant::Plain, what);
+        }
+    }
+}
+
+impl Node {
+    /// Returns true if its last clean read was one of that anchor.
+    fn clean_under(&self, anchor: &Key) -> bool {
+        let clean = self.clean.as_ref();
+        clean.is_some_and(|(of, _)| of == anchor)
     }
 }

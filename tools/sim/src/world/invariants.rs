@@ -116,13 +116,15 @@ impl World {
         }
     }
 
-    /// Returns true if another client deleted or overwrote the key of a term.
-    fn was_touched(&self, prize: usize, token: i64) -> bool {
+    /// Returns true if another client deleted or overwrote the key of a term, or deleted the anchor of its session a
+    /// short time ago.
+    pub(super) fn was_touched(&self, prize: usize, token: i64) -> bool {
         let prefix = &self.prizes[prize].prefix;
         let touched = self.touched.range((token, Key::default())..);
         let mut with_it = touched.take_while(|(revision, _)| *revision == token);
         // A partition's key is its own prefix.
         with_it.any(|(_, key)| key == prefix || (prefix.ends_with(b"/") && key.starts_with(prefix)))
+            || self.lost_its_anchor(prize, token)
     }
 
     /// Checks I2 and I4. A node whose key was deleted by another client may still see itself first in late events.

@@ -6,7 +6,7 @@ pub(crate) mod agenda;
 mod anchors;
 pub(crate) mod announcing;
 pub(crate) mod batch;
-mod challenging;
+pub(crate) mod challenging;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod doubts;
@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use agenda::Agenda;
 use counter::{Counter, Effect};
+use doubts::Anchors;
 use driver::Happened;
 use message::Message;
 use node::Node;
@@ -60,6 +61,8 @@ pub(crate) enum Fate {
     Delayed(Duration),
     /// The answer comes that much later.
     Slow(Duration),
+    /// The request is applied in time, and once more that much later.
+    Twice(Duration),
     /// The request is refused without effect.
     Refused(Class),
     /// The request is carried out, and a later part of the same operation is refused, such as another page of a join's
@@ -75,10 +78,12 @@ pub(crate) struct Rule {
     pub(crate) times: usize,
 }
 
-/// A node that is stopped for a while when it has sent its next request of one kind.
+/// A node that is stopped for a while when it has sent its next request of one kind, or later.
 pub(crate) struct Stop {
     pub(crate) node: usize,
     pub(crate) what: fn(&Ask) -> bool,
+    /// The time from the request to the stop.
+    pub(crate) wait: Duration,
     pub(crate) lasts: Duration,
 }
 
@@ -278,6 +283,9 @@ pub(crate) struct World {
     pub(crate) working: bool,
     /// True if the nodes share partitions.
     pub(crate) has_partitions: bool,
+    /// True if sessions give signs of life while they read from etcd, not while their link to it works.
+    pub(crate) by_reads: bool,
+    pub(crate) anchors: Anchors,
     /// How many keys a session may have; each is checked in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
@@ -334,6 +342,8 @@ impl World {
             readers: false,
             working: false,
             has_partitions: false,
+            by_reads: false,
+            anchors: Anchors::default(),
             turns: 2,
             mutant: None,
             broken: None,

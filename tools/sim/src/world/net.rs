@@ -169,8 +169,12 @@ impl World {
 
     /// Returns true if the request is about keys, and the node has no permission for them.
     pub(super) fn is_forbidden(&self, node: usize, ask: &Ask) -> bool {
-        let about_leases = matches!(ask, Ask::Grant { .. } | Ask::Open { .. } | Ask::Renew);
-        self.nodes[node].link.not_permitted && !about_leases
+        let link = &self.nodes[node].link;
+        match ask {
+            Ask::Grant { .. } => false,
+            Ask::Open { .. } | Ask::Renew => link.renewals_denied,
+            _ => link.not_permitted || (link.sessions_denied && self.is_about_sessions(ask)),
+        }
     }
 
     fn unreadable(&self, node: usize, key: &[u8]) -> bool {
@@ -435,6 +439,7 @@ impl World {
             self.time_out(node, request, stream, now, true);
         }
         self.stop_at(node, &ask);
+        self.arrive_again(node, request, &ask, fate);
         if let Some(out) = out {
             let back = back.filter(|_| in_time);
             let arrive = Ev::Arrive {
@@ -446,6 +451,21 @@ impl World {
                 refusal,
             };
             self.schedule(now.after(out), node, arrive);
+        }
+    }
+
+    /// Lets a request that is sent now arrive later, too, if that is its fate. Nobody awaits a second answer.
+    fn arrive_again(&mut self, node: usize, request: RequestId, ask: &Ask, fate: Option<Fate>) {
+        if let Some(Fate::Twice(by)) = fate {
+            let again = Ev::Arrive {
+                request,
+                ask: ask.clone(),
+                stream: None,
+                sent: self.now,
+                back: None,
+                refusal: None,
+            };
+            self.schedule(self.now.after(by), node, again);
         }
     }
 

@@ -47,6 +47,7 @@ pub(crate) struct Term {
     pub(crate) prize: usize,
     pub(crate) key: Key,
     pub(crate) token: i64,
+    pub(crate) lease: i64,
     pub(crate) belief: Rc<Belief>,
     pub(crate) lead: Option<Rc<Belief>>,
     pub(crate) until: Time,
@@ -103,6 +104,12 @@ pub(crate) struct Link {
     pub(crate) opening: Duration,
     /// True if etcd permits the node no key, neither to read nor to write. It may still have and renew its lease.
     pub(crate) not_permitted: bool,
+    /// True if etcd permits the node no anchor and no challenge.
+    pub(crate) sessions_denied: bool,
+    /// True if etcd refuses to renew the node's lease, because it may not write all keys of it.
+    pub(crate) renewals_denied: bool,
+    /// The nodes whose signs of life do not arrive here, each until then.
+    pub(crate) deaf: BTreeMap<usize, Time>,
     /// True if renewals are carried out, but acknowledged with another raft term than reads.
     pub(crate) odd_term: bool,
 }
@@ -460,6 +467,8 @@ impl Node {
         if lead.is_none() && reads {
             return None;
         }
+        // The lease may have been lost since, in the same turn.
+        let lease = self.lease().or(self.leases.last().copied())?;
         self.terms.push(Term {
             slot: *slot,
             id: *term,
@@ -467,6 +476,7 @@ impl Node {
             prize,
             key: Arc::clone(key),
             token: *token,
+            lease,
             belief,
             lead,
             until: Time::MAX,

@@ -37,6 +37,8 @@ pub(crate) enum Invariant {
     Evacuated,
     /// A session that allows challenges leads only by a recent clean read.
     Unread,
+    /// A session without challenges challenges no other, and none challenges it.
+    Plain,
     /// The core panicked.
     Panic,
 }
@@ -59,6 +61,7 @@ impl fmt::Display for Invariant {
             Invariant::Present => "observers are shown what is",
             Invariant::Evacuated => "others lead for an evacuated data centre",
             Invariant::Unread => "nobody leads without a clean read",
+            Invariant::Plain => "sessions without challenges take no part in them",
             Invariant::Panic => "no panic",
         })
     }

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) batch: usize,
     /// How long a clean read lets a session lead; zero for sessions that allow no challenges.
     pub(crate) lead: Duration,
+    /// True if challenges have no margin beside the bound on the drift of clocks.
+    pub(crate) tight: bool,
 }
 
 impl Settings {
@@ -35,6 +37,7 @@ impl Settings {
         long_queue: LONG_QUEUE,
         batch: BATCH,
         lead: Duration::ZERO,
+        tight: false,
     };
 
     /// Returns the configuration of a session with these settings.

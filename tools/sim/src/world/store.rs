@@ -248,6 +248,12 @@ impl Store {
         queue
     }
 
+    /// Returns the oldest direct child.
+    pub(super) fn eldest(&self, prefix: &[u8]) -> Option<Entry> {
+        let children = self.children(prefix).into_iter();
+        children.min_by_key(|e| e.create_revision)
+    }
+
     pub(crate) fn renew(&mut self, now: Time, lease: i64) -> Option<Duration> {
         let lease = self.leases.get_mut(&lease)?;
         lease.expires = now.after(lease.ttl);

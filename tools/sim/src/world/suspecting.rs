@@ -5,11 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cluster::ELECTIONS;
 use super::promise::Invariant;
 use super::store::Key;
 use super::{Node, Stop, World};
 use eldest_core::action::{Answer, Ask};
+use eldest_core::time::Time;
 use eldest_core::txn::{Op, Transacted, Txn, When};
+
+/// How many times its lead a session may be the first in a queue without leading there, until others suspect it.
+const IDLE: u32 = 2;
 
 /// How often each node checks whether the other sessions are silent.
 const EVERY: Duration = Duration::from_millis(100);
@@ -46,16 +51,55 @@ impl World {
     pub(crate) fn watch_for_silence(&mut self) {
         self.after(EVERY, |w| {
             for node in 0..w.nodes.len() {
+                w.note_idleness(node);
+            }
+            for node in 0..w.nodes.len() {
                 w.review_doubts(node);
             }
             w.watch_for_silence();
         });
     }
 
-    /// Returns true if the session of that lease answers no other: its process is dead, stopped or cut off.
-    fn is_silent(&self, lease: i64) -> bool {
-        let owner = self.nodes.iter().find(|n| n.lease() == Some(lease));
-        owner.is_none_or(|n| n.paused || n.link.requests_lost || n.link.answers_lost || n.closed())
+    /// Returns true if that node hears nothing of the session of that lease: its process is dead or stopped, or messages
+    /// between them are lost; or the session gives no sign of life, because it reads nothing from etcd or does not lead
+    /// though it could.
+    fn is_silent(&self, lease: i64, node: usize) -> bool {
+        let Some(owner) = self.nodes.iter().position(|n| n.lease() == Some(lease)) else {
+            return true;
+        };
+        let deaf = self.nodes[node].link.deaf.get(&owner);
+        let n = &self.nodes[owner];
+        let is_cut = n.link.requests_lost || n.link.answers_lost;
+        let patience = if self.by_reads {
+            n.settings.lead / 3
+        } else {
+            n.settings.lead * IDLE
+        };
+        let is_idle = |since: Time| self.now >= since.after(patience);
+        n.paused
+            || n.closed()
+            || deaf.is_some_and(|until| self.now < *until)
+            || (is_cut && !self.by_reads)
+            || n.doubts.idle_since.is_some_and(is_idle)
+    }
+
+    /// Records whether the node's session is the first in the queue of an election, and does not lead there.
+    fn note_idleness(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        let idles = n.lease().is_some_and(|lease| {
+            ELECTIONS.iter().any(|election| {
+                let eldest = self.store.eldest(election);
+                eldest.is_some_and(|e| e.lease == lease) && n.valid(election, self.now).is_none()
+            })
+        });
+        let since = n.doubts.idle_since.unwrap_or(self.now);
+        self.nodes[node].doubts.idle_since = idles.then_some(since);
+    }
+
+    /// Keeps the signs of life of one node from another for a while.
+    pub(crate) fn deafen(&mut self, node: usize, to: usize, lasts: Duration) {
+        let until = self.now.after(lasts);
+        self.nodes[node].link.deaf.insert(to, until);
     }
 
     fn review_doubts(&mut self, node: usize) {
@@ -70,7 +114,7 @@ impl World {
             let falsely = self.nodes[node].doubts.falsely.get(&lease);
             let is_doubted = falsely.is_some_and(|until| self.now < *until);
             let is_known = self.store.leases.contains_key(&lease);
-            let suspects = is_known && (is_doubted || self.is_silent(lease));
+            let suspects = is_known && (is_doubted || self.is_silent(lease, node));
             let doubts = &mut self.nodes[node].doubts;
             if suspects && doubts.suspected.insert(lease) {
                 self.command(node, move |w| {
@@ -99,19 +143,27 @@ impl World {
         });
     }
 
-    /// Stops the node after it has sent a request at which it is to be stopped.
+    /// Stops the node when it has sent a request at which it is to be stopped, or later.
     pub(super) fn stop_at(&mut self, node: usize, ask: &Ask) {
         let stops = |stop: &Stop| stop.node == node && (stop.what)(ask);
         if let Some(at) = self.stops.iter().position(stops) {
-            let lasts = self.stops.remove(at).lasts;
-            if !self.nodes[node].paused {
-                self.pause(node, lasts);
+            let Stop { wait, lasts, .. } = self.stops.remove(at);
+            let life = self.lives[node];
+            let stop = move |w: &mut World| {
+                if w.lives[node] == life && !w.nodes[node].paused {
+                    w.pause(node, lasts);
+                }
+            };
+            if wait.is_zero() {
+                stop(self);
+            } else {
+                self.after(wait, stop);
             }
         }
     }
 
     /// Lets etcd apply a transaction, and checks whose keys it deletes.
-    pub(super) fn transact(&mut self, node: usize, ask: &Ask) -> Answer {
+    pub(crate) fn transact(&mut self, node: usize, ask: &Ask) -> Answer {
         let of_delete = |op: &Op| match op {
             Op::Delete(key) => Some(Arc::clone(key)),
             _ => None,
@@ -126,8 +178,9 @@ impl World {
             }
             _ => Vec::new(),
         };
+        self.check_parties(node, ask);
         let answer = self.store.perform(self.now, ask, None);
-        let Answer::Transacted(Transacted { held, .. }) = answer else {
+        let Answer::Transacted(Transacted { held, header, .. }) = answer else {
             return answer;
         };
         let counts = &mut self.happened.challenged;
@@ -140,6 +193,7 @@ impl World {
             _ => {}
         }
         if held {
+            self.note_anchor(ask, header.revision);
             self.check_condemned(node, &deleted);
         }
         answer
@@ -153,10 +207,10 @@ impl World {
         let acts = |(key, created): &(Key, i64)| {
             let leads = |n: &Node| {
                 let mut terms = n.valid_terms(self.now);
-                terms.any(|t| t.key == *key && t.token == *created)
+                let term = terms.find(|t| t.key == *key && t.token == *created);
+                term.is_some_and(|term| !self.was_touched(term.prize, term.token))
             };
-            let touched = self.touched.contains(&(*created, Arc::clone(key)));
-            !touched && self.nodes.iter().any(leads)
+            self.nodes.iter().any(leads)
         };
         if let Some((key, created)) = deleted.iter().find(|deleted| acts(deleted)) {
             let key = String::from_utf8_lossy(key);

@@ -17,15 +17,17 @@ fn living_leader_answers_and_keeps_its_term() {
 
 #[test]
 fn challengers_never_starve_a_leader_that_lives() {
-    let mut w = World::of(SETTINGS, 12, 1);
+    /// More sessions than ever compete for one election in earnest.
+    const NODES: usize = 25;
+    let mut w = World::of(SETTINGS, NODES, 1);
     w.delay = ms(20);
-    for node in 0..12 {
+    for node in 0..NODES {
         w.campaign(node);
         w.run(ms(150));
     }
     assert!(w.leads(0));
     for turn in 0..200 {
-        for node in 1..12 {
+        for node in 1..NODES {
             if (turn + node) % 2 == 0 {
                 suspect(&mut w, node, 0);
             } else {
@@ -37,7 +39,7 @@ fn challengers_never_starve_a_leader_that_lives() {
     let counts = w.happened.challenged;
     assert!(counts.challenges > 500, "{counts:?}");
     assert!(w.leads(0) && w.elected.len() == 1);
-    for node in 1..12 {
+    for node in 1..NODES {
         trust_again(&mut w, node, 0);
     }
     w.run(secs(2));

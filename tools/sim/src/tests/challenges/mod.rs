@@ -4,6 +4,9 @@ mod absence;
 mod answering;
 mod condemning;
 mod elders;
+mod meddling;
+mod mixing;
+mod noticing;
 mod reading;
 
 use std::time::Duration;
@@ -82,6 +85,14 @@ fn suspect(w: &mut World, node: usize, of: usize) {
 fn trust_again(w: &mut World, node: usize, of: usize) {
     let lease = w.nodes[of].lease().unwrap();
     w.give(node, |m, now| m.challenges(now).trust_again(lease));
+}
+
+impl World {
+    /// Returns true if both nodes lead, each by its own clock.
+    fn leads_beside(&self, node: usize, other: usize) -> bool {
+        let leads = |node: usize| self.nodes[node].valid(E, self.now).is_some();
+        leads(node) && leads(other)
+    }
 }
 
 /// Returns how many challenges stand.

@@ -1,0 +1,113 @@
+//! Tests that suspicions may be wrong or late: links between sessions are cut, challengers stop, requests come twice.
+
+use super::*;
+use crate::world::{Fate, Stop, World};
+
+/// Makes a world in which the nodes suspect silent sessions by themselves.
+fn watchful(nodes: usize) -> World {
+    let mut w = seated(nodes);
+    w.watch_for_silence();
+    w
+}
+
+/// The links to etcd work, so that the leader answers.
+#[test]
+fn leader_that_another_node_does_not_hear_keeps_its_term() {
+    let mut w = watchful(2);
+    w.deafen(1, 0, LEAD * 5);
+    w.run(LEAD * 4);
+    assert!(w.count(1, challenges) > 0 && w.count(0, challenges) == 0);
+    assert!(w.leads(0) && w.elected.len() == 1);
+    w.run(LEAD * 2);
+    assert_eq!(standing(&w), 0, "it hears the leader again");
+    w.check_settled();
+}
+
+/// The leader waits for no session behind it.
+#[test]
+fn leader_that_hears_nobody_challenges_nobody() {
+    let mut w = watchful(3);
+    w.deafen(0, 1, LEAD * 3);
+    w.deafen(0, 2, LEAD * 3);
+    w.run(LEAD * 4);
+    assert_eq!(w.count(0, challenges), 0);
+    assert!(w.leads(0) && w.elected.len() == 1);
+}
+
+/// Its process lives, and gives signs of life only while its reads let it lead.
+#[test]
+fn leader_without_its_link_to_etcd_is_suspected_when_its_reads_are_too_old() {
+    let mut w = watchful(2);
+    w.by_reads = true;
+    let last = sent(&w, 0, reads_cleanly);
+    w.relink(0, |l| l.requests_lost = true);
+    w.until("it is challenged", LEAD * 2, |w| standing(w) == 1);
+    assert!(w.nodes[0].local(w.now) > leads_until(last));
+    w.until("it is replaced", wait() + ms(50), |w| w.leads(1));
+}
+
+/// A session that renews its lease and does not lead though it is the first is as good as dead.
+#[test]
+fn first_session_that_does_not_lead_is_suspected() {
+    let mut w = watchful(3);
+    w.the_next(usize::MAX, 1, reads_cleanly, Fate::RequestLost);
+    w.the_next(usize::MAX, 1, answers, Fate::RequestLost);
+    w.run(LEAD * 2);
+    w.leave(0, E);
+    w.drop_leadership(0, E);
+    w.until("it is replaced", LEAD * 5, |w| w.leads(2));
+    assert_eq!(w.happened.challenged.condemned, 1);
+}
+
+/// The challenger is stopped while it counts, and goes on long after the leader has answered.
+#[test]
+fn challenger_that_was_stopped_condemns_no_leader_that_has_answered() {
+    let mut w = seated(2);
+    w.stops.push(Stop {
+        node: 1,
+        what: challenges,
+        wait: ms(300),
+        lasts: LEAD * 2,
+    });
+    w.relink(0, |l| l.watches_stalled = true);
+    suspect(&mut w, 1, 0);
+    w.until("it is stopped", secs(1), |w| w.nodes[1].paused);
+    let counts = |w: &World| (w.happened.challenged.answers, w.happened.challenged.refuted);
+    assert_eq!(counts(&w), (1, 0));
+    w.until("it is too late", secs(4), |w| counts(w).1 == 1);
+    assert!(w.leads(0) && w.elected.len() == 1);
+}
+
+/// The second copy stands when the count of the first one is over.
+#[test]
+fn challenge_that_is_applied_twice_condemns_no_leader_that_answers() {
+    let mut w = seated(2);
+    w.next(1, challenges, Fate::Twice(wait().saturating_sub(ms(20))));
+    w.relink(0, |l| l.watches_stalled = true);
+    suspect(&mut w, 1, 0);
+    w.until("it is too late", secs(4), |w| {
+        w.happened.challenged.refuted == 1
+    });
+    assert!(w.leads(0) && w.elected.len() == 1);
+    w.run(LEAD);
+    assert_eq!(standing(&w), 0, "the copy is answered, too");
+}
+
+/// The copy deletes the next challenge of a session that is stopped by then.
+#[test]
+fn answer_that_is_applied_twice_only_delays_a_condemnation() {
+    let mut w = seated(2);
+    w.next(0, answers, Fate::Twice(LEAD));
+    suspect(&mut w, 1, 0);
+    w.until("it answers", LEAD, |w| w.happened.challenged.answers == 1);
+    w.pause(0, secs(20));
+    for refuted in [1, 0] {
+        trust_again(&mut w, 1, 0);
+        w.run(ms(200));
+        suspect(&mut w, 1, 0);
+        w.run(wait() + ms(20));
+        let counts = std::mem::take(&mut w.happened.challenged);
+        assert_eq!((counts.refuted, counts.condemned), (refuted, 1 - refuted));
+    }
+    assert!(w.leads(1));
+}
