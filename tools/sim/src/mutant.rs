@@ -1,5 +1,7 @@
 //! Names the rules of the library that can be broken on purpose, one at a time, to show that the simulator notices.
 
+use crate::plan::Plan;
+
 /// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
@@ -21,10 +23,11 @@ pub(crate) enum Mutant {
     GuardRevokesEarly,
     GuardRevokesAnothers,
     GuardProvesOnce,
+    StaleReads,
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 18] = [
+    pub(crate) const ALL: [Mutant; 19] = [
         Mutant::ReceiveInstant,
         Mutant::Proxied,
         Mutant::NoVerification,
@@ -43,6 +46,7 @@ impl Mutant {
         Mutant::GuardRevokesEarly,
         Mutant::GuardRevokesAnothers,
         Mutant::GuardProvesOnce,
+        Mutant::StaleReads,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +69,7 @@ impl Mutant {
             Mutant::GuardRevokesEarly => "guard-revokes-early",
             Mutant::GuardRevokesAnothers => "guard-revokes-anothers",
             Mutant::GuardProvesOnce => "guard-proves-once",
+            Mutant::StaleReads => "stale-reads",
         }
     }
 
@@ -118,6 +123,18 @@ impl Mutant {
             Mutant::GuardProvesOnce => {
                 "a guard revokes the lease that a dead process has proven once, even if another leads under it by then"
             }
+            Mutant::StaleReads => {
+                "a clean read is not linearizable: it shows the state that the one before should have shown"
+            }
+        }
+    }
+
+    /// Returns the story of a seed in which the rule matters: sessions that allow challenges, if the rule is about them.
+    pub(crate) fn plan(self, seed: u64) -> Plan {
+        let plan = Plan::of(seed);
+        match self {
+            Mutant::StaleReads => plan.challenged(),
+            _ => plan,
         }
     }
 

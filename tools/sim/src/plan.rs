@@ -358,13 +358,24 @@ impl Plan {
             within.for_each(|member| member.rate_ppm = [-most, most][rng.usize(..2)]);
         }
         if rng.u8(..3) == 0 {
-            for member in &mut self.members[1..] {
-                member.lead_percent = [0, 0, 50, 100, 150][rng.usize(..5)];
+            for node in 1..self.members.len() {
+                let percent = [0, 0, 50, 100, 150][rng.usize(..5)];
+                if self.suits(percent) {
+                    self.members[node].lead_percent = percent;
+                }
             }
         }
         if rng.u8(..CROWDED) == 0 {
             self.members.resize_with(CROWD, || member(rng));
         }
+    }
+
+    /// Returns true if a clean read that lets a session lead for so much of the plan's `lead` outlasts the next one, and
+    /// the messages and turns of both.
+    fn suits(&self, lead_percent: u32) -> bool {
+        let lead = self.lead * lead_percent / 100;
+        let usable = lead.saturating_sub(lead * 15 / 100);
+        lead.is_zero() || usable >= lead / 3 + (self.delay + self.cost) * 3
     }
 
     fn one_a_storm(&mut self, rng: &mut fastrand::Rng, nodes: usize, kinds: &[Kind]) {

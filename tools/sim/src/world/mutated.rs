@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::message::Message;
-use super::store::{EXISTS, Key};
+use super::store::{EXISTS, Key, Store};
+use super::suspecting::Step;
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, Join, Joined, Listed, RequestId, SlotId, TermId, WatchId};
 use eldest_core::kv::{Change, Entry, Header};
 use eldest_core::queue::Own;
 use eldest_core::time::Time;
+use eldest_core::txn::Transacted;
 
 /// The memory of a mutated adapter.
 #[derive(Debug, Default)]
@@ -26,6 +28,8 @@ pub(crate) struct Memory {
     pub(crate) created: BTreeMap<Key, i64>,
     /// Watches that etcd cancelled, unreported to the core.
     pub(crate) reopened: Vec<WatchId>,
+    /// The store at the last clean read.
+    pub(crate) shown: Option<Box<Store>>,
     /// The key of each watch, and whether it is a prefix.
     pub(crate) watches: BTreeMap<WatchId, (Key, bool)>,
 }
@@ -220,6 +224,27 @@ impl World {
         memory.renewed = None;
         let (ttl, header) = (self.settings.ttl, memory.acknowledged?);
         Some(Answer::Renewed { ttl, header })
+    }
+
+    /// Answers a clean read from the store as it was at the one before, unless there was no anchor then.
+    pub(crate) fn read_late(&mut self, node: usize, ask: &Ask) -> Option<Answer> {
+        if self.mutant != Some(Mutant::StaleReads) || Step::of(ask) != Some(Step::Read) {
+            return None;
+        }
+        let present = Box::new(self.store.clone());
+        let mut before = self.nodes[node].memory.shown.replace(present)?;
+        let answer = before.perform(self.now, ask, None);
+        let Answer::Transacted(Transacted { held, found, .. }) = answer else {
+            return None;
+        };
+        // The header is not below the known state, or it would look like another store's.
+        let header = self.store.header();
+        let is_there = found.first().is_some_and(|anchor| !anchor.is_empty());
+        is_there.then_some(Answer::Transacted(Transacted {
+            header,
+            held,
+            found,
+        }))
     }
 
     /// Handles a delete that reaches etcd. Returns true if it was carried out here.

@@ -112,6 +112,7 @@ impl World {
         };
         let stale = self.nodes[node].link.stale.filter(|_| alive);
         let earlier = self.answered_by_proxy(node, ask, lease);
+        let earlier = earlier.or_else(|| self.read_late(node, ask));
         // A leader that has lost its followers acknowledges until it notices.
         let acknowledges = |since: Time| *ask == Ask::Renew && self.now.since(since) < ELECTION;
         let answer = match (ask, stale) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::world::Fate;
+use eldest_core::candidate::WatchScope;
 
 #[test]
 fn living_leader_answers_and_keeps_its_term() {
@@ -90,6 +91,21 @@ fn answer_that_was_lost_is_sent_again() {
     assert!(w.count(2, answers) > 1);
 }
 
+/// The later challenge was put after the answer to the first one, which has not arrived yet.
+#[test]
+fn challenge_that_follows_an_answer_is_answered_too() {
+    let mut w = seated(5);
+    w.run(LEAD * 2);
+    w.next(2, answers, Fate::Slow(ms(200)));
+    suspect(&mut w, 3, 2);
+    w.until("it answers", secs(1), |w| {
+        w.happened.challenged.answers == 1
+    });
+    suspect(&mut w, 4, 2);
+    w.run(LEAD * 3);
+    assert_eq!(w.happened.challenged.condemned, 0);
+}
+
 /// A read that shows a challenge does not let the session lead; the answer does.
 #[test]
 fn session_leads_by_its_answers_alone() {
@@ -173,6 +189,24 @@ fn withdrawing_session_keeps_its_anchor_until_its_terms_are_over() {
     w.until("the cutoff", LEAD, |w| w.nodes[0].local(w.now) >= cutoff);
     assert!(w.store.keys.contains_key(&anchor) && !w.leads(0));
     w.until("the next leads", LEAD, |w| w.leads(1));
+}
+
+/// The work of its term in one election goes on, and so do its clean reads, when it becomes the first in another.
+#[test]
+fn withdrawing_session_begins_no_term() {
+    let mut w = seated(2);
+    for node in [1, 0] {
+        w.join(node, b"f/", WatchScope::Auto, false);
+        w.run(ms(50));
+    }
+    w.nodes[0].work = crate::world::node::Work::Never;
+    w.withdraw(0);
+    w.run(ms(50));
+    w.leave(1, b"f/");
+    w.drop_leadership(1, b"f/");
+    w.run(LEAD / 2);
+    assert_eq!(w.store.queue(b"f/").len(), 1);
+    assert_eq!(w.leader(b"f/"), None);
 }
 
 /// Its work winds up when another client revokes the lease.

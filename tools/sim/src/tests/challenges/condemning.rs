@@ -234,3 +234,62 @@ fn lease_is_revoked_after_the_condemnation_was_confirmed() {
     w.run(ms(200));
     assert_eq!(w.count(1, revokes), 0);
 }
+
+#[test]
+fn suspect_is_condemned_at_the_very_end_of_the_wait() {
+    let mut w = seated(2);
+    w.drawn = false;
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    w.until("it is condemned", secs(3), |w| w.count(1, condemns) == 1);
+    let answered = sent(&w, 1, challenges).after(w.delay * 2);
+    assert_eq!(sent(&w, 1, condemns), answered.after(wait()));
+}
+
+/// The next challenge, which was sent after the break, gets no answer.
+#[test]
+fn answer_to_a_challenge_before_a_break_does_not_count() {
+    let mut w = seated(2);
+    w.pause(0, secs(5));
+    w.next(1, challenges, Fate::Slow(ms(250)));
+    suspect(&mut w, 1, 0);
+    w.run(ms(100));
+    w.next(1, challenges, Fate::AnswerLost);
+    w.disturb_watches(1, true);
+    w.until("it asks a third time", secs(1), |w| {
+        w.count(1, challenges) == 3
+    });
+    let third = w.now;
+    w.until("it is replaced", secs(3), |w| w.leads(1));
+    assert!(w.now.since(third) >= wait());
+}
+
+/// The removal of the earlier challenge takes a while, and must not hit the later one.
+#[test]
+fn challenge_of_a_new_suspicion_waits_until_the_earlier_one_is_gone() {
+    let mut w = seated(2);
+    w.pause(0, secs(5));
+    suspect(&mut w, 1, 0);
+    w.until("challenged", secs(1), |w| standing(w) == 1);
+    w.run(ms(50));
+    w.next(1, deletes, Fate::Late(ms(250)));
+    trust_again(&mut w, 1, 0);
+    w.run(ms(50));
+    suspect(&mut w, 1, 0);
+    w.until("it is replaced", wait() + ms(500), |w| w.leads(1));
+    assert_eq!(w.happened.challenged.refuted, 0);
+}
+
+/// Nobody but the session that waited for the leader could profit.
+#[test]
+fn challenger_whose_candidate_has_left_condemns_nobody() {
+    let mut w = seated(2);
+    w.keep_lease(1);
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    w.until("challenged", secs(1), |w| standing(w) == 1);
+    w.leave(1, E);
+    w.run(wait() * 2);
+    assert_eq!(w.count(1, condemns), 0);
+    assert_eq!(standing(&w), 0);
+}

@@ -1,7 +1,7 @@
 //! Tests challenges while operators delete anchors or revoke permissions.
 
 use super::*;
-use crate::world::World;
+use crate::world::Fate;
 use crate::world::promise::Invariant;
 use eldest_core::action::Class;
 
@@ -42,6 +42,21 @@ fn session_that_reads_its_anchor_gone_leads_no_longer_than_until_the_next_read()
     w.until("the other leads", ms(50), |w| w.leads(1));
     w.run(TTL * 2);
     w.check_settled();
+}
+
+/// An answer that was on its way when the anchor was deleted is no clean read.
+#[test]
+fn session_whose_answer_finds_no_anchor_gives_up_its_lease() {
+    let mut w = seated(2);
+    until_read(&mut w, 0);
+    let lease = w.nodes[0].lease();
+    w.next(0, answers, Fate::Delayed(ms(100)));
+    suspect(&mut w, 1, 0);
+    w.until("it answers", ms(50), |w| w.count(0, answers) == 1);
+    w.delete_anchor(0);
+    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
+    w.run(ms(110));
+    assert_ne!(w.nodes[0].lease(), lease);
 }
 
 /// Returns the promise that breaks if the first node goes on leading for a while after its last clean read, because

@@ -36,6 +36,19 @@ fn anchor_is_put_once_though_the_answer_was_lost() {
 }
 
 #[test]
+fn session_whose_anchors_path_is_taken_takes_another_lease() {
+    let mut w = World::of(SETTINGS, 1, 1);
+    w.next(0, puts_anchor, Fate::RequestLost);
+    w.campaign(0);
+    w.run(ms(200));
+    let lease = w.nodes[0].lease().unwrap();
+    let anchor = crate::tests::key(&format!("~session/{lease:x}"));
+    w.store.put(&anchor, b"1500000 somebody else's", 0);
+    w.until("it leads", secs(3), |w| w.leads(0));
+    assert_ne!(w.nodes[0].lease(), Some(lease));
+}
+
+#[test]
 fn new_candidate_that_may_not_put_its_anchor_is_refused() {
     let mut w = World::of(SETTINGS, 1, 1);
     w.next(0, puts_anchor, Fate::Refused(Class::Denied));
