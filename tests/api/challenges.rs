@@ -46,7 +46,7 @@ async fn silent_leader_is_succeeded_after_its_time_to_answer() -> Result {
     let [a, b] = [challenged(&etcd, "a").await?, challenged(&etcd, "b").await?];
     let (_election, first) = leading(&a).await?;
     let mut second = soon("campaign", b.election("e")?.campaign()).await?;
-    // It announces no address, so it is challenged once after 2 D.
+    // The first session announces no address, so it is challenged once after 2 D.
     sleep(D * 4).await;
     assert!(first.is_valid(), "clean reads move its deadline");
     assert!(first.valid_until().time_left() < D);

@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     Suspect(i64),
     /// Reads the anchor or the lease of that elder, or challenges the elder.
     Elder(i64),
+    /// Reviews which sessions are ahead of the member in that slot.
+    Elders(SlotId),
     Grant,
     Renewal,
     Probe,

@@ -312,7 +312,7 @@ fn tabulate(most: u64) -> ExitCode {
 
 fn catch(mutant: Mutant, most: u64) -> Option<(u64, Broken)> {
     (1..=most).find_map(|seed| {
-        let broken = run::run(&mutant.plan(seed), Some(mutant), false).broken?;
+        let broken = run::run(&Plan::for_mutant(seed, mutant), Some(mutant), false).broken?;
         Some((seed, broken))
     })
 }

@@ -1,7 +1,5 @@
 //! Names the rules of the library that can be broken on purpose, one at a time, to show that the simulator notices.
 
-use crate::plan::Plan;
-
 /// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
@@ -126,15 +124,6 @@ impl Mutant {
             Mutant::StaleReads => {
                 "a clean read is not linearizable: it shows the state that the one before should have shown"
             }
-        }
-    }
-
-    /// Returns the story of a seed in which the rule matters: sessions that allow challenges, if the rule is about them.
-    pub(crate) fn plan(self, seed: u64) -> Plan {
-        let plan = Plan::of(seed);
-        match self {
-            Mutant::StaleReads => plan.challenged(),
-            _ => plan,
         }
     }
 

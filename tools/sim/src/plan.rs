@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
+use crate::mutant::Mutant;
 use crate::notation::{follow_name, seconds, seconds_or_ever};
 use crate::once::Request;
 use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
@@ -323,6 +324,15 @@ impl Plan {
                 member.home = [Home::East, Home::West][rng.usize(..2)];
                 member.spread = all || rng.u8(..4) > 0;
             }
+        }
+    }
+
+    /// Returns the story of a seed in which that broken rule matters: sessions that allow challenges, if it is about them.
+    pub(crate) fn for_mutant(seed: u64, mutant: Mutant) -> Self {
+        let plan = Self::of(seed);
+        match mutant {
+            Mutant::StaleReads => plan.challenged(),
+            _ => plan,
         }
     }
 

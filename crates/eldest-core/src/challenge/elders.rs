@@ -60,7 +60,7 @@ struct Anchored {
     address: Option<String>,
 }
 
-/// What is known of an elder.
+/// The state of an elder, as far as it is known.
 #[derive(Debug)]
 struct Known {
     announced: Announced,

@@ -56,7 +56,7 @@ impl Hall<'_> {
     }
 
     /// Reviews the sessions ahead of that candidate, and those that are suspected, after a change of its view. A member
-    /// finds those ahead of it when it rebalances.
+    /// reviews those ahead of it when it has rebalanced.
     pub(super) fn review_others(&mut self, slot: SlotId) {
         if !self.slots.candidate(slot).is_some_and(Candidacy::is_member) {
             self.review_elders(slot);

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::hall::Hall;
 use super::slots::{Rooms, Slot, Slots};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Seat};
@@ -38,14 +37,6 @@ impl Holdings<'_> {
         self.rooms.seat(self.slots, slot, self.now)
     }
 
-    fn hall(&mut self) -> Hall<'_> {
-        Hall {
-            now: self.now,
-            slots: self.slots,
-            rooms: self.rooms,
-        }
-    }
-
     /// Deletes the key of a partition, and retries until it is gone.
     fn remove(&mut self, key: &Arc<[u8]>, create_revision: Option<i64>, waits: Option<SlotId>) {
         let Rooms { removals, out, .. } = &mut *self.rooms;
@@ -68,8 +59,9 @@ impl Holdings<'_> {
         if let Some(member) = self.membership() {
             member.rebalanced(now);
         }
-        let slot = self.slot;
-        self.hall().review_elders(slot);
+        if self.rooms.challenges.config().is_some() {
+            self.rooms.out.set_timer(now, Timer::Elders(self.slot));
+        }
         if self.rooms.lease.leads_until().is_none() {
             return;
         }

@@ -93,6 +93,7 @@ impl Core {
                 Timer::CleanRead => self.hall(now).clean_read_due(),
                 Timer::Suspect(suspect) => self.hall(now).suspect_due(suspect),
                 Timer::Elder(lease) => self.hall(now).elder_due(lease),
+                Timer::Elders(slot) => self.hall(now).review_elders(slot),
                 Timer::Probe => self.hall(now).probe(),
                 Timer::Watches => self.hall(now).open_watches(),
                 Timer::Rewatch(slot) => self.hall(now).rewatch(slot),

@@ -8,7 +8,7 @@ use crate::kind::Kind;
 use crate::plan::Fault;
 use crate::world::challenging::SESSIONS;
 use crate::world::cluster::ELECTIONS;
-use crate::world::suspecting::Step;
+use crate::world::step::Step;
 use crate::world::{Fate, Stop, World};
 use eldest_core::action::Ask;
 

@@ -90,7 +90,12 @@ fn stories_with_challenges_break_nothing_and_have_every_event() {
 #[test]
 fn deliberate_breaks_are_noticed_and_all_in_the_table() {
     let rows = Mutant::ALL.map(|mutant| {
-        let first = |seed| Some((seed, run(&mutant.plan(seed), Some(mutant), false).broken?));
+        let first = |seed| {
+            Some((
+                seed,
+                run(&Plan::for_mutant(seed, mutant), Some(mutant), false).broken?,
+            ))
+        };
         let caught = (1..=MOST).find_map(first);
         let noticed = caught.is_some() || is_noticed_by_a_kept_plan(mutant);
         assert!(noticed, "{} is not noticed", mutant.name());

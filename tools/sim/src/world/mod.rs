@@ -23,6 +23,7 @@ pub(crate) mod observers;
 pub(crate) mod partitions;
 pub(crate) mod promise;
 pub(crate) mod settings;
+pub(crate) mod step;
 pub(crate) mod store;
 pub(crate) mod suspecting;
 pub(crate) mod tally;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::message::Message;
+use super::step::Step;
 use super::store::{EXISTS, Key, Store};
-use super::suspecting::Step;
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, Join, Joined, Listed, RequestId, SlotId, TermId, WatchId};

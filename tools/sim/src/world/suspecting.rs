@@ -7,44 +7,18 @@ use std::time::Duration;
 
 use super::cluster::ELECTIONS;
 use super::promise::Invariant;
+use super::step::Step;
 use super::store::Key;
 use super::{Node, Stop, World};
 use eldest_core::action::{Answer, Ask};
 use eldest_core::time::Time;
-use eldest_core::txn::{Op, Transacted, Txn, When};
+use eldest_core::txn::{Op, Transacted, Txn};
 
 /// How many times its lead a session may be the first in a queue without leading there, until others suspect it.
 const IDLE: u32 = 2;
 
 /// How often each node checks whether the other sessions are silent.
 const EVERY: Duration = Duration::from_millis(100);
-
-/// The step of the protocol that a transaction makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Anchor,
-    Read,
-    Answer,
-    Challenge,
-    Condemn,
-    Absence,
-}
-
-impl Step {
-    pub(crate) fn of(ask: &Ask) -> Option<Self> {
-        let Ask::Transact(Txn { when, then, .. }) = ask else {
-            return None;
-        };
-        Some(match (&when[..], &then[..]) {
-            ([], _) => Step::Read,
-            (_, [Op::DeleteBelow(_)]) => Step::Answer,
-            (_, [Op::Put { .. }]) => Step::Anchor,
-            (_, [Op::Put { .. }, ..]) => Step::Challenge,
-            ([When::NotCreated(..), ..], _) => Step::Absence,
-            _ => Step::Condemn,
-        })
-    }
-}
 
 impl World {
     /// Makes every node suspect the silent sessions from now on.

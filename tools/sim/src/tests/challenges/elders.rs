@@ -197,7 +197,7 @@ fn short_terms_without_an_address_are_not_challenged() {
     assert_eq!(w.count(1, challenges), 0);
 }
 
-/// It may not read its anchor any more, so it waits first in the queue for ever.
+/// The session may not read its anchor any more, so it waits first in the queue for ever.
 #[test]
 fn session_that_does_not_lead_though_it_is_first_is_condemned() {
     let mut w = unheard(LONG);
@@ -230,7 +230,7 @@ fn dead_leader_without_an_address_is_suspected_when_its_renewal_is_overdue() {
     assert!(w.now.since(renewed) > LONG.ttl / 3 + wait());
 }
 
-/// It has answered before, so it would be challenged again after a long pause only.
+/// The suspect has answered before, so it would be challenged again after a long pause only.
 #[test]
 fn overdue_renewal_ends_the_pause_after_wrong_suspicions() {
     let mut w = World::of(LONG, 2, 1);

@@ -15,7 +15,7 @@ use super::asks::*;
 use super::{E, SLOW, TTL};
 use crate::world::World;
 use crate::world::settings::Settings;
-use crate::world::suspecting::Step;
+use crate::world::step::Step;
 use eldest_core::action::Ask;
 use eldest_core::time::Time;
 

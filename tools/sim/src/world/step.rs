@@ -1,0 +1,31 @@
+//! Names the step of the protocol of challenges that a transaction makes.
+
+use eldest_core::action::Ask;
+use eldest_core::txn::{Op, Txn, When};
+
+/// The step of the protocol that a transaction makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Anchor,
+    Read,
+    Answer,
+    Challenge,
+    Condemn,
+    Absence,
+}
+
+impl Step {
+    pub(crate) fn of(ask: &Ask) -> Option<Self> {
+        let Ask::Transact(Txn { when, then, .. }) = ask else {
+            return None;
+        };
+        Some(match (&when[..], &then[..]) {
+            ([], _) => Step::Read,
+            (_, [Op::DeleteBelow(_)]) => Step::Answer,
+            (_, [Op::Put { .. }]) => Step::Anchor,
+            (_, [Op::Put { .. }, ..]) => Step::Challenge,
+            ([When::NotCreated(..), ..], _) => Step::Absence,
+            _ => Step::Condemn,
+        })
+    }
+}
