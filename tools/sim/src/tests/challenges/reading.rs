@@ -128,9 +128,11 @@ fn anchor_with_another_create_revision_is_not_the_announced_one() {
     w.store.delete(&anchor);
     w.store.put(&anchor, &entry.value, entry.lease);
     w.publish();
+    let clean = w.nodes[0].clean.clone();
     w.until("another lease", TTL, |w| {
         w.nodes[0].lease().is_some_and(|other| Some(other) != lease)
     });
+    assert_eq!(w.nodes[0].clean, clean, "no read of it is clean");
 }
 
 /// The work of a leader that shuts down may go on until its lease ends, for as long as reads are clean.
