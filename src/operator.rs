@@ -92,6 +92,8 @@ pub struct Times {
     pub grace: Duration,
     /// How late a renewal may be verified: `2/3 ttl - margin - grace`.
     pub spare: Duration,
+    /// How long the session may answer no challenge, if it allows challenges.
+    pub answer_within: Option<Duration>,
 }
 
 /// Returns the times of a session with these options.
@@ -107,6 +109,7 @@ pub fn times(options: &SessionOptions) -> Result<Times> {
         margin: settings.trust.margin,
         grace: settings.grace,
         spare: settings.spare(),
+        answer_within: settings.answer_within(),
     })
 }
 

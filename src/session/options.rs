@@ -583,6 +583,11 @@ impl Settings {
         self.spare >= self.request_timeout * 2 + election_timeout
     }
 
+    /// Returns how long the session may answer no challenge, if it allows challenges.
+    pub(crate) fn answer_within(&self) -> Option<Duration> {
+        self.challenges.as_ref().map(Challenges::time)
+    }
+
     /// Returns how late a renewal may be verified.
     pub(crate) fn spare(&self) -> Duration {
         self.spare

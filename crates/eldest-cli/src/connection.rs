@@ -9,10 +9,11 @@ use anyhow::Result;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use eldest::{Credentials, Endpoint, Session, SessionOptions, TlsOptions, operator};
-use jiff::SignedDuration;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::RootCertStore;
 
+use crate::challenges::Allowed;
+pub(crate) use crate::duration::duration;
 use crate::endpoints::{self, Listed};
 use crate::exit::{Code, fault};
 use crate::trust;
@@ -96,8 +97,8 @@ pub(crate) struct Connection {
     )]
     pub(crate) round_trip: Option<Duration>,
 
-    /// How long to wait for one answer before the next member is tried [default: TTL/20, 300 ms to 2 s; with --round-trip, six
-    /// round trips and 250 ms, at least 500 ms]
+    /// How long to wait for one answer before the next member is tried [default: TTL/20, 300 ms to 2 s; with --challenges, at most
+    /// a quarter of that time; with --round-trip, six round trips and 250 ms, at least 500 ms]
     #[arg(
         long, global = true, value_name = "DURATION", value_parser = duration,
         env = "ELDEST_REQUEST_TIMEOUT", hide_env_values = true, help_heading = CONNECTION
@@ -132,6 +133,9 @@ pub(crate) struct Connection {
         hide_env_values = true, help_heading = SESSION
     )]
     pub(crate) clock_drift_ppm: u32,
+
+    #[command(flatten)]
+    pub(crate) allowed: Allowed,
 }
 
 impl Connection {
@@ -159,6 +163,15 @@ impl Connection {
             options = options.tls(tls);
         }
         Ok(options)
+    }
+
+    /// Makes the options of a node's session, which may allow challenges.
+    pub(crate) fn node_options(&self, identity: &str) -> Result<SessionOptions> {
+        let options = self.session_options(identity)?;
+        Ok(match self.allowed.of_node()? {
+            Some(challenges) => options.challenges(challenges),
+            None => options,
+        })
     }
 
     /// Sets the times. Times that are given take precedence over those derived from the round trip.
@@ -350,34 +363,9 @@ fn read(option: &str, file: &Path) -> Result<Vec<u8>> {
         .map_err(|error| fault(Code::Usage, format!("{option} {}: {error}", file.display())))
 }
 
-/// Parses a duration as people write it, such as `10s`, `500ms` or `1m30s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    if text.parse::<f64>().is_ok() {
-        return Err(format!(
-            "it has no unit; write {text}s for seconds, or {text}ms"
-        ));
-    }
-    let parsed: SignedDuration = text
-        .parse()
-        .map_err(|_| "write it as 10s, 500ms or 1m30s".to_owned())?;
-    parsed
-        .try_into()
-        .map_err(|_| "it must not be negative".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read_as_people_write_them_and_never_without_a_unit() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(duration("10").unwrap_err().contains("10s"));
-        assert!(duration("-10s").unwrap_err().contains("negative"));
-        assert!(duration("soon").unwrap_err().contains("500ms"));
-    }
 
     #[test]
     fn a_secret_is_not_shown() {

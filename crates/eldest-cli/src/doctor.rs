@@ -61,7 +61,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = span, default_value = "3s")]
     clock: Duration,
 
-    /// The grace period of the node; `run` and `lock` add TTL/20, at most 2 s [default: TTL/5, at most 10 s]
+    /// The grace period of the node; `run` and `lock` add TTL/20, at most 2 s [default: TTL/5, at most 10 s; with
+    /// --challenges, a tenth of that time]
     #[arg(
         long, value_name = "DURATION", value_parser = duration, env = "ELDEST_GRACE", hide_env_values = true,
         help_heading = "Session"
@@ -92,6 +93,9 @@ fn span(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let connection = &global.connection;
     let mut options = connection.session_options("eldest-doctor")?;
+    if let Some(challenges) = connection.allowed.without_port() {
+        options = options.challenges(challenges);
+    }
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }

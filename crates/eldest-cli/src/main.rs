@@ -11,12 +11,14 @@
 #[cfg(target_os = "linux")]
 mod agent;
 mod answering;
+mod challenges;
 mod cli;
 mod connection;
 #[cfg(unix)]
 mod contain;
 mod distance;
 mod doctor;
+mod duration;
 mod endpoints;
 mod evacuate;
 mod evict;

@@ -148,7 +148,8 @@ pub(crate) struct Args {
     )]
     stall_timeout: Option<Duration>,
 
-    /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s]
+    /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with --challenges, a tenth
+    /// of that time]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = "Session"
@@ -374,9 +375,13 @@ impl Args {
 
 async fn session(global: &Global, args: &Args, announced: Announcement) -> Result<Session> {
     let connection = &global.connection;
-    let mut options = connection
-        .session_options(&args.member.id())?
-        .announcement(announced);
+    let id = args.member.id();
+    let options = if args.observe {
+        connection.session_options(&id)
+    } else {
+        connection.node_options(&id)
+    };
+    let mut options = options?.announcement(announced);
     if let Some(grace) = args.grace {
         options = options.grace(grace);
     }

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::guard::Guard;
-use eldest::internal::Pause;
-use eldest::{CancellationToken, Partitions, Session, SessionOptions, Term};
+use eldest::internal::{self, Pause};
+use eldest::{CancellationToken, Challenges, Partitions, Session, SessionOptions, Term, operator};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use crate::challenges::Pace;
 use crate::connection::Connection;
 use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
 use crate::exit::{self, Code, fault};
@@ -42,7 +43,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     guard: guard::Args,
 
-    /// How long the program has between SIGTERM and SIGKILL after a loss [default: TTL/5, at most 10 s]
+    /// How long the program has between SIGTERM and SIGKILL after a loss [default: TTL/5, at most 10 s; with --challenges, a
+    /// twentieth of that time]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = HEADING
@@ -89,6 +91,8 @@ pub(crate) struct Supervisor {
     guarded: Option<Session>,
     /// The lock, or as many permits as there may be programs. No program begins without it.
     guard: Resource,
+    /// True if both sessions allow challenges.
+    is_challenged: bool,
 }
 
 impl Supervisor {
@@ -102,11 +106,13 @@ impl Supervisor {
         capacity: Option<u32>,
     ) -> Result<(Session, Arc<Self>)> {
         let found = find(&args.program[0])?;
-        let ttl = connection.ttl();
         let endpoints = connection.node_endpoints()?;
-        let lead = (ttl / 20).min(Duration::from_secs(2));
-        let grace = args.grace.unwrap_or((ttl / 5).min(Duration::from_secs(10)));
         let id = args.member.id();
+        let allowed = [
+            connection.allowed.of_node()?,
+            connection.allowed.of_second()?,
+        ];
+        let Pace { grace, lead, tick } = args.pace(connection, allowed[0].as_ref())?;
         let signals = Signals::listen()?;
         let child_registry =
             ChildRegistry::found().context("this process cannot find its child processes")?;
@@ -115,30 +121,27 @@ impl Supervisor {
             environment: environment(name, &id, connection),
             grace,
             lead,
-            tick: ttl / 40,
+            tick,
             cgroup: !args.no_cgroup,
         });
         let mut standby = Keeper::start(&spec, &child_registry).await?;
         let guard = args.guard(&mut standby).await?;
-        let options = || -> Result<SessionOptions> {
-            let options = connection.session_options(&id)?.grace(grace + lead);
-            Ok(match &guard {
-                Some(guard) => options.guard(guard.clone()),
-                None => options,
-            })
-        };
+        let [first, second] = allowed;
+        let is_challenged = second.is_some();
+        let options = connection.session_options(&id)?.grace(grace + lead);
         let announcement = args.member.announcement(connection);
         let announcement = match capacity {
             Some(capacity) => announcement.with_capacity(capacity),
             None => announcement,
         };
-        let session = Session::connect(&endpoints, options()?.announcement(announcement)).await?;
+        let own = with(options.clone(), guard.as_ref(), first).announcement(announcement);
+        let session = Session::connect(&endpoints, own).await?;
         let namespace = match session.namespace() {
             "" => GUARDS.to_owned(),
             "/" => format!("/{GUARDS}"),
             namespace => format!("{namespace}/{GUARDS}"),
         };
-        let guards = options()?.namespace(namespace);
+        let guards = with(options, guard.as_ref(), second).namespace(namespace);
         let guards = Session::connect(&endpoints, guards);
         let guards = guards.instrument(log::detail()).await?;
         warm_up(&guards).await?;
@@ -154,6 +157,7 @@ impl Supervisor {
             guard: Resource::new(&guards, name, sharing)?,
             guarded: guard.map(|_| session.clone()),
             guards,
+            is_challenged,
         };
         Ok((session, Arc::new(supervisor)))
     }
@@ -184,6 +188,7 @@ impl Supervisor {
             guard: Resource::new(&self.guards, &name, Sharing::Alone)?,
             guarded: self.guarded.clone(),
             guards: self.guards.clone(),
+            is_challenged: self.is_challenged,
         })
     }
 
@@ -280,7 +285,12 @@ impl Supervisor {
         let mut pause = Pause::default();
         loop {
             let begun = contain::now();
-            let error = match self.guard.acquire().await {
+            let acquired = tokio::select! {
+                biased;
+                acquired = self.guard.acquire() => acquired,
+                never = self.suspect_holder() => never,
+            };
+            let error = match acquired {
                 Err(error) if exit::may_pass(&error) => error,
                 acquired => return Ok(acquired?),
             };
@@ -288,6 +298,19 @@ impl Supervisor {
             tracing::warn!(%error, ?pause, "the lock of the program is refused; trying again");
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Suspects the session that holds the lock although this node leads: if it fell silent together with the session of
+    /// its election, it is challenged at once; if it lives, it answers. Never completes.
+    async fn suspect_holder<T>(&self) -> T {
+        if self.is_challenged
+            && let Ok(roster) = self.guard.roster().await
+            && let Some(holder) = roster.leader()
+        {
+            // A session that is closed acquires nothing either.
+            let _ = internal::suspect(&self.guards, holder.lease_id(), true);
+        }
+        std::future::pending().await
     }
 
     /// Waits for the program's end, and sets the time by which it must end.
@@ -358,6 +381,20 @@ impl Supervisor {
 }
 
 impl Args {
+    /// Returns how the program is ended, and refuses times that do not fit together before anything begins.
+    fn pace(&self, connection: &Connection, challenges: Option<&Challenges>) -> Result<Pace> {
+        let Some(challenges) = challenges.cloned() else {
+            let usual = Pace::of(connection.ttl(), None);
+            return Ok(self.grace.map_or(usual, |grace| Pace { grace, ..usual }));
+        };
+        let options = connection.session_options("eldest")?.challenges(challenges);
+        let times = operator::times(&options)?;
+        let usual = Pace::of(times.ttl, times.answer_within);
+        let pace = self.grace.map_or(usual, |grace| Pace { grace, ..usual });
+        operator::times(&options.grace(pace.grace + pace.lead))?;
+        Ok(pace)
+    }
+
     /// Returns the program with its arguments, with the file that was found for it.
     fn program_at(&self, found: PathBuf) -> Vec<OsString> {
         let mut program = self.program.clone();
@@ -384,6 +421,22 @@ impl Args {
             %error, "not guarded: if this command is killed, its place stays taken until the lease expires"
         );
         Ok(None)
+    }
+}
+
+/// Returns the options of a session that has this guard and allows these challenges.
+fn with(
+    options: SessionOptions,
+    guard: Option<&Guard>,
+    challenges: Option<Challenges>,
+) -> SessionOptions {
+    let options = match guard {
+        Some(guard) => options.guard(guard.clone()),
+        None => options,
+    };
+    match challenges {
+        Some(challenges) => options.challenges(challenges),
+        None => options,
     }
 }
 

@@ -10,6 +10,7 @@
     reason = "a test's whole scene lives in its future, once"
 )]
 
+mod challenges;
 mod chaos;
 mod commands;
 mod contained;

@@ -1,0 +1,90 @@
+//! Tests that a frozen node is succeeded long before its leases end, if it allows challenges: its election and the lock of
+//! its program are freed.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::diary::{output, text};
+use crate::processes::signal;
+use crate::stage::{ELECTION, Node, Result, Stage, eldest};
+
+/// A TTL that no step of the tests waits for: each step fails before.
+const TTL: Duration = Duration::from_secs(60);
+/// So long that a busy machine answers in time.
+const TIME: &str = "2s";
+
+fn node(stage: &Stage, name: &str) -> Result<Node> {
+    let options = [
+        "--challenges",
+        TIME,
+        "--challenges-listen",
+        "127.0.0.1:0",
+        "--restart",
+    ];
+    stage.patient_node(TTL, name, "", &options)
+}
+
+#[tokio::test]
+async fn frozen_node_is_succeeded_long_before_its_leases_end() -> Result {
+    let stage = Stage::new().await?;
+    let mut first = node(&stage, "a")?;
+    let began = stage.next_worker(0).await?;
+    let mut second = node(&stage, "b")?;
+    stage.has_candidate("b").await?;
+    let (keeper, program) = first.running().ok_or("the program runs")?;
+    for pid in [first.pid(), keeper] {
+        signal(pid, Signal::STOP);
+    }
+    // A frozen program would be found by the next one.
+    signal(program, Signal::KILL);
+    let next = stage.next_worker(began.token).await?;
+    assert!(next.token > began.token);
+    // The frozen processes wake after the end of their terms.
+    for pid in [keeper, first.pid()] {
+        signal(pid, Signal::CONT);
+    }
+    stage
+        .nothing_of(began.token, Duration::from_secs(10))
+        .await?;
+    second.stop().await?;
+    first.stop().await?;
+    stage.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_of_challenges_that_do_not_fit_are_refused_at_the_door() -> Result {
+    for (options, part) in [
+        (
+            &["--challenges-listen", "127.0.0.1:0"][..],
+            "--challenges-listen is given without --challenges",
+        ),
+        (
+            &["--challenges", "steady", "--ttl", "4s"],
+            "less than the ttl",
+        ),
+        (
+            &["--challenges", "fast", "--grace", "1s"],
+            "one lost read would cost the leadership",
+        ),
+        (
+            &[
+                "--challenges",
+                "fast",
+                "--challenges-listen",
+                "0.0.0.0:7400",
+            ],
+            "to which no other session can connect",
+        ),
+    ] {
+        let mut command = eldest();
+        command.args(["run", ELECTION]).args(options);
+        command.args(["--", "/bin/true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    Ok(())
+}
