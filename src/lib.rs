@@ -118,7 +118,7 @@
 //! | spread work over many nodes | [`Session::partitions`] |
 //! | list nodes that need no leader | [`Session::group`] |
 //! | decide after an error | [`Error::kind`], [`ErrorKind`] |
-//! | take over from a crash at once | [`SessionOptions::guard`] |
+//! | take over from a crash or silence | [`SessionOptions::guard`], [`challenges`](SessionOptions::challenges) |
 //! | see this node's state | [`Session::state`], [`Election::status`] |
 //!
 //! A dropped `campaign`, `acquire` or `run` leaves no key behind. The outcome of a dropped write, such as
@@ -235,9 +235,7 @@ pub use observe::{
 };
 pub use partitions::{Partition, PartitionMembership, PartitionRunner, Partitions};
 pub use schedule::{CatchUp, Delivery, Due, Every, Schedule};
-#[doc(hidden)] // until sessions exchange signs of life: nothing suspects a silent session yet
-pub use session::Challenges;
-pub use session::{Session, SessionOptions};
+pub use session::{Challenges, Session, SessionOptions};
 pub use state::{
     Announcement, AsOf, Deadline, Evacuate, Evacuation, LeaseView, Member, Roster, SessionState,
     Status, Term,

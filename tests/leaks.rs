@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use eldest::guard::{Guard, GuardState};
 use eldest::internal::agent;
-use eldest::{BoxError, CancellationToken, Session, SessionOptions};
+use eldest::{BoxError, CancellationToken, Challenges, Session, SessionOptions};
 use eldest_testing::history::{Recorder, Resources, Rules, What, check};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::Client;
@@ -233,6 +233,51 @@ async fn guarded(etcd: &Etcd, client: &Client, socket: &Path) -> Result {
     Ok(())
 }
 
+/// Runs two sessions that exchange signs of life, from their connection to their end.
+async fn exchange(etcd: &Etcd, client: &Client) -> Result {
+    let connect = async |name: &str| {
+        let challenges = Challenges::steady().listen((std::net::Ipv4Addr::LOCALHOST, 0));
+        let options = SessionOptions::new(name).ttl(TTL).challenges(challenges);
+        Session::connect([etcd.endpoint()], options).await
+    };
+    let (first, second) = (connect("first").await?, connect("second").await?);
+    let mut candidate = first.election("exchange")?.campaign().await?;
+    let leadership = candidate.elected().await?;
+    let waiting = second.election("exchange")?.campaign().await?;
+    leadership.resign().await?;
+    drop((candidate, waiting));
+    first.close().await?;
+    drop(second);
+    eventually(PATIENCE, "two sessions leave nothing", async || {
+        let now = in_use(etcd, client).await.ok()?;
+        (now.leases == 0 && now.keys == 0).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+/// Checks that sessions which exchange signs of life hold no more after the last than after the first ones.
+async fn exchanges(etcd: &Etcd, client: &Client) -> Result {
+    for _ in 0..3 {
+        exchange(etcd, client).await?;
+    }
+    let before = in_use(etcd, client).await?;
+    for _ in 0..20 {
+        exchange(etcd, client).await?;
+    }
+    hold_no_more(before, settled(etcd, client, before).await?);
+    Ok(())
+}
+
+fn hold_no_more(before: Resources, after: Resources) {
+    let counts = |held: &Resources| [held.watchers, held.tasks, held.threads, held.fds];
+    let more = counts(&after).into_iter().zip(counts(&before));
+    assert!(
+        more.into_iter().all(|(after, before)| after <= before),
+        "{after:?} after {before:?}"
+    );
+}
+
 /// Checks that an agent in this process, which guards one session after the other, holds no more after the last than
 /// after the first ones.
 async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
@@ -248,13 +293,7 @@ async fn guarded_sessions(etcd: &Etcd, client: &Client) -> Result {
     for _ in 0..30 {
         guarded(etcd, client, &socket).await?;
     }
-    let after = settled(etcd, client, before).await?;
-    let counts = |held: &Resources| [held.watchers, held.tasks, held.threads, held.fds];
-    let more = counts(&after).into_iter().zip(counts(&before));
-    assert!(
-        more.into_iter().all(|(after, before)| after <= before),
-        "{after:?} after {before:?}"
-    );
+    hold_no_more(before, settled(etcd, client, before).await?);
     running.abort();
     Ok(())
 }
@@ -304,5 +343,6 @@ async fn two_hundred_candidacies_leave_nothing_behind() -> Result {
     recorder.record("", "", What::Final(end));
     check(&recorder.history()?, &Rules::new(TTL)).assert_ok();
     assert_eq!((end.leases, end.keys, end.watchers), (0, 0, 0), "{end:?}");
+    exchanges(&etcd, &client).await?;
     guarded_sessions(&etcd, &client).await
 }

@@ -209,10 +209,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, or
-    /// there is no tokio runtime. `Unavailable`: no endpoint answered a linearizable read within the connect timeout
-    /// (default 5 s). `Unauthenticated`, `PermissionDenied`: etcd refused the session's user. `Unguarded`: the guard
-    /// that the options require cannot be reached, or refuses.
+    /// `InvalidInput`: an endpoint or an option breaks a rule, a file of certificates is missing or cannot be used, the
+    /// port of [challenges](SessionOptions::challenges) cannot be opened, or there is no tokio runtime. `Unavailable`: no
+    /// endpoint answered a linearizable read within the connect timeout (default 5 s). `Unauthenticated`,
+    /// `PermissionDenied`: etcd refused the session's user. `Unguarded`: the guard that the options require cannot be
+    /// reached, or refuses.
     ///
     /// # Cancellation safety
     ///
@@ -236,7 +237,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: an endpoint or an option breaks a rule, or there is no tokio runtime.
+    /// `InvalidInput`: an endpoint or an option breaks a rule, the port of [challenges](SessionOptions::challenges) cannot
+    /// be opened, or there is no tokio runtime.
     pub fn connect_lazy<E: Into<Endpoint>>(
         endpoints: impl IntoIterator<Item = E>,
         options: SessionOptions,

@@ -55,6 +55,7 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// | connect timeout | 5 s |
 /// | clock drift | 1000 ppm |
 /// | guard | none |
+/// | challenges | not allowed; no port |
 /// | members that etcd lists | not followed |
 ///
 /// With these values, one lost renewal does not cost the leadership. With a TTL of at least 4 s, a change of etcd's own
@@ -77,8 +78,9 @@ const MAX_EXACT: usize = 2 * MAX_NAME + 1;
 /// With the feature `serde`, a program can deserialize options from its configuration. The configuration has `identity`
 /// and every option that differs from the default, named as the methods here. Times are in milliseconds (`ttl_ms`,
 /// `grace_ms`). `credentials` has `user` and either `password` or `password_file`; `tls` has the files `authorities`,
-/// `certificate` and `key`, and `server_name`. Any other name is an error. Options cannot be serialized, because that
-/// would write the password.
+/// `certificate` and `key`, and `server_name`. `challenges` is `steady`, `fast` or `{answer_within_ms: ...}`, with the
+/// addresses `challenges_listen` and `challenges_advertise`. Any other name is an error. Options cannot be serialized,
+/// because that would write the password.
 #[must_use = "options do nothing until a session is made with them"]
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -271,14 +273,7 @@ impl SessionOptions {
     /// announce that key. Candidates that announce a plain string or bytes do not, and are succeeded after the TTL as
     /// before.
     ///
-    /// # Limits
-    ///
-    /// * At most one session leads as long as the clocks of *all* sessions keep the bound on
-    ///   [drift](SessionOptions::clock_drift_ppm). Without challenges, only the leader's own clock counts.
-    /// * A virtual machine whose clocks stand still while it is frozen is covered up to D, no longer up to a TTL.
-    ///   Fencing covers it ([`Term::txn`](crate::Term::txn)).
-    /// * A user who may write below `~session/` can end the terms of these sessions. If such a user deletes the anchor of a
-    ///   leader that is cut off, two sessions lead for up to D.
+    /// The [limits](Challenges#limits) differ from those of the lease: read them first.
     ///
     /// # Defaults
     ///
@@ -291,15 +286,19 @@ impl SessionOptions {
     /// the TTL, or if one lost read would cost the leadership: the time from one read to the next + `2 *
     /// request_timeout + grace + D / 20` must be at most D less clock drift. It returns `PermissionDenied` if the user may
     /// not read, write and delete below `~session/`. It refuses versions of etcd whose linearizable reads may be stale
-    /// after a pause (`Rejected`): before 3.4.42, 3.5 before 3.5.28, 3.6 before 3.6.9.
+    /// after a pause (`Rejected`): before 3.4.42, 3.5 before 3.5.28, 3.6 before 3.6.9. It returns `InvalidInput`, and
+    /// leaves nothing in etcd, if the addresses break a rule of [`Challenges::advertise`], or if the port cannot be
+    /// opened; the message names both.
     ///
     /// ```
     /// use eldest::{Challenges, SessionOptions};
     ///
-    /// let options = SessionOptions::new("node-a").challenges(Challenges::steady());
+    /// let challenges = Challenges::steady()
+    ///     .listen(([0, 0, 0, 0], 7400))
+    ///     .advertise("10.0.0.1:7400");
+    /// let options = SessionOptions::new("node-a").challenges(challenges);
     /// # let _ = options;
     /// ```
-    #[doc(hidden)] // until sessions exchange signs of life: nothing suspects a silent session yet
     pub fn challenges(mut self, challenges: Challenges) -> Self {
         self.challenges = Some(challenges);
         self

@@ -15,7 +15,8 @@ const INTERVAL: Duration = Duration::from_millis(300);
 /// The longest host of an address, in bytes: the longest name in DNS.
 const MAX_HOST: usize = 253;
 
-/// How long a session may answer nothing before the sessions that wait behind it take over.
+/// How long a session may answer nothing before the sessions that wait behind it take over, and the port at which it
+/// gives signs of life.
 ///
 /// The time D runs from the last read by which the session has seen that no other session challenges it. The session
 /// leads for D less clock drift and D / 20 after it sent that read. It sends one at least every D / 3, and at least
@@ -25,6 +26,28 @@ const MAX_HOST: usize = 253;
 /// |---|---|---|---|
 /// | [`Challenges::steady`] | 4 s | after 4.2 s | no, if etcd elects another one within 2 s |
 /// | [`Challenges::fast`] | 0.4 s | after 0.42 s | yes |
+///
+/// # Who suspects
+///
+/// The next candidate and the one behind it suspect the sessions ahead of them. A suspicion may be wrong: it costs two
+/// small writes, and ends no term of a session that answers in etcd. The pauses between wrong ones double, up to a minute.
+///
+/// | the session ahead | is suspected |
+/// |---|---|
+/// | [listens](Challenges::listen), and its process has ended | at once |
+/// | listens, and its process hangs, or its machine or network is down | after D / 3, at most 0.5 s |
+/// | listens, and can no longer read from etcd | after D and then D / 3, at most 0.5 s |
+/// | has no port, and does not renew its lease | when its renewal is a second and two request timeouts late: up to a third of the TTL and some 2 s |
+/// | has no port, and is first in a queue, perhaps without leading | once, after 2 D |
+///
+/// # Limits
+///
+/// * At most one session leads as long as the clocks of *all* sessions keep the bound on
+///   [drift](crate::SessionOptions::clock_drift_ppm). Without challenges, only the leader's own clock counts.
+/// * A virtual machine whose clocks stand still while it is frozen is covered up to D, no longer up to a TTL.
+///   Fencing covers it ([`Term::txn`](crate::Term::txn)).
+/// * A user who may write below `~session/` can end the terms of these sessions. If such a user deletes an anchor there by
+///   hand, the successor may lead for up to D before the predecessor notices, as after the deletion of a key by hand.
 #[must_use = "challenges are allowed by `SessionOptions::challenges`"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenges {

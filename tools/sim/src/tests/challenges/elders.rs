@@ -146,21 +146,47 @@ fn anchor_is_read_again_after_a_failure() {
     assert_eq!(asked(&mut w, 1), Some(vec![0]));
 }
 
-/// The condemner died before it could delete the keys of other elections, and this candidate joins later.
+/// The condemner died before it could delete the keys of other elections, and this candidate joins later. A put of the
+/// anchor that was sent twice may have arrived since.
 #[test]
 fn session_whose_anchor_is_gone_is_succeeded_without_a_suspicion() {
-    let mut w = World::of(SETTINGS, 3, 1);
-    for (node, election) in [(0, "e/"), (0, "f/"), (1, "e/")] {
-        w.join(node, election.as_bytes(), WatchScope::Auto, false);
-        w.run(ms(50));
+    for is_put_again in [false, true] {
+        let mut w = World::of(SETTINGS, 3, 1);
+        for (node, election) in [(0, "e/"), (0, "f/"), (1, "e/")] {
+            w.join(node, election.as_bytes(), WatchScope::Auto, false);
+            w.run(ms(50));
+        }
+        let anchor = w.nodes[0].clean.clone().unwrap().0;
+        let entry = w.store.keys[&anchor].clone();
+        w.pause(0, secs(5));
+        w.next(1, revokes, Fate::RequestLost);
+        suspect(&mut w, 1, 0);
+        w.until("it is condemned", secs(2), |w| w.leads(1));
+        w.kill(1);
+        if is_put_again {
+            w.store.put(&anchor, &entry.value, entry.lease);
+            w.publish();
+        }
+        w.join(2, b"f/", WatchScope::Auto, false);
+        w.until("at once", ms(100), |w| w.leader(b"f/") == Some(2));
     }
-    w.pause(0, secs(5));
-    w.next(1, revokes, Fate::RequestLost);
+}
+
+/// Another client has overwritten it, so nobody knows for how long its session leads.
+#[test]
+fn session_with_an_unreadable_anchor_is_challenged_rarely() {
+    let mut w = seated(1);
+    let anchor = w.nodes[0].clean.clone().unwrap().0;
+    w.store
+        .put(&anchor, b"unreadable", w.nodes[0].lease().unwrap());
+    w.publish();
+    w.add_node();
+    w.campaign(1);
+    w.run(ms(100));
     suspect(&mut w, 1, 0);
-    w.until("it is condemned", secs(2), |w| w.leads(1));
-    w.kill(1);
-    w.join(2, b"f/", WatchScope::Auto, false);
-    w.until("at once", ms(100), |w| w.leader(b"f/") == Some(2));
+    w.run(secs(30));
+    assert_eq!(w.count(1, challenges), 1);
+    assert!(w.leads(0) && w.elected.len() == 1);
 }
 
 /// Nothing shows whether it leads, so it must answer once.
@@ -277,4 +303,27 @@ fn condemned_session_is_deleted_everywhere_before_it_is_forgotten() {
     suspect(&mut w, 1, 0);
     let leads = |w: &World| [E, b"f/"].iter().all(|e| w.leader(e) == Some(1));
     w.until("it leads everywhere", wait() + ms(400), leads);
+}
+
+/// For a moment, requests of the candidate reach another cluster, such as by a wrong address.
+#[test]
+fn anchor_is_read_again_after_another_store_answered() {
+    let mut w = seated(1);
+    w.restored = true;
+    w.add_node();
+    w.next(1, finds, Fate::Delayed(ms(100)));
+    w.campaign(1);
+    w.until("it reads the anchor", secs(1), |w| w.count(1, finds) == 1);
+    let lease = w.nodes[0].lease();
+    w.relink(0, |l| l.requests_lost = true);
+    w.run(ms(20));
+    let store = w.store.clone();
+    w.store = crate::world::store::Store::new();
+    w.store.cluster = 8;
+    w.run(ms(100));
+    w.store = store;
+    w.relink(0, |l| l.requests_lost = false);
+    w.run(TTL * 2);
+    assert_eq!(w.nodes[0].lease(), lease);
+    assert_eq!(asked(&mut w, 1), Some(vec![0]));
 }
