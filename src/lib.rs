@@ -257,6 +257,8 @@ pub mod must_compile;
 mod pages {
     #[doc = include_str!("../README.md")]
     mod readme {}
+    #[doc = include_str!("../docs/challenges.md")]
+    mod challenges {}
     #[doc = include_str!("../docs/data-centres.md")]
     mod data_centres {}
     #[doc = include_str!("../docs/do-i-need-a-leader.md")]
