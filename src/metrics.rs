@@ -82,7 +82,22 @@ pub fn describe() {
         "eldest_evacuated",
         "1 while the data centre is evacuated, as the session sees it, else 0."
     );
+    describe_challenges();
     describe_endpoints();
+}
+
+/// Describes the metrics of challenges, as [`describe`] does.
+#[cfg(feature = "metrics")]
+fn describe_challenges() {
+    use ::metrics::{describe_counter, describe_gauge};
+    describe_counter!(
+        "eldest_challenges_total",
+        "Steps of challenges, by kind: suspected, sent, refuted, condemned, received, answered or lost."
+    );
+    describe_gauge!(
+        "eldest_challenges_silent",
+        "Sessions ahead of this one that give no sign of life."
+    );
 }
 
 /// Describes the metrics of endpoints, as [`describe`] does.
@@ -217,6 +232,15 @@ mod recorders {
             .set(value);
     }
 
+    pub(crate) fn challenge(identity: &str, kind: &'static str) {
+        counter!("eldest_challenges_total", "identity" => identity.to_owned(), "kind" => kind)
+            .increment(1);
+    }
+
+    pub(crate) fn silent(identity: &str, sessions: usize) {
+        gauge!("eldest_challenges_silent", "identity" => identity.to_owned()).set(sessions as f64);
+    }
+
     /// Reports counters that are still 0, so that their first rise is visible.
     pub(crate) fn agent_started() {
         agent_sessions(0);
@@ -292,6 +316,8 @@ mod recorders {
     pub(crate) fn watch_lost(_: &str) {}
     pub(crate) fn guarded(_: &str, _: bool) {}
     pub(crate) fn evacuated(_: &str, _: &str, _: bool) {}
+    pub(crate) fn challenge(_: &str, _: &'static str) {}
+    pub(crate) fn silent(_: &str, _: usize) {}
     pub(crate) fn agent_started() {}
     pub(crate) fn agent_sessions(_: usize) {}
     pub(crate) fn agent_released(_: &'static str) {}

@@ -4,6 +4,7 @@
 mod announcing;
 mod batch;
 mod candidate_state;
+mod challenging;
 mod effects;
 mod event;
 mod failures;
@@ -31,6 +32,7 @@ use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::time::Time;
 use eldest_core::{Config, Core};
 
 use candidate_state::Won;
@@ -120,6 +122,8 @@ pub(crate) struct Driver {
     core: Core,
     /// The exchange of signs of life, if the session allows challenges.
     peers: Option<peers::Peers>,
+    /// The time of the last line that this session is challenged.
+    challenged_at: Option<Time>,
     marks: marks::Marks,
     deadlines: Arc<Deadlines>,
     state: watch::Sender<SessionState>,
@@ -185,6 +189,7 @@ impl Driver {
             marks: marks::Marks::new(Arc::clone(&config.homes.marks)),
             core: Core::new(config),
             peers,
+            challenged_at: None,
             env,
             pool,
             deadlines,

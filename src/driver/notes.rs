@@ -65,6 +65,7 @@ impl Driver {
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
             }
+            Note::Challenge(note) => self.challenge_note(*note),
             Note::RequestFailed { .. } | Note::WatchLost { .. } | Note::StoreChanged { .. } => {
                 let line = self.failures.note(self.env.now(), note);
                 self.log_lines(line);

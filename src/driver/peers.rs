@@ -1,7 +1,8 @@
 //! Exchanges signs of life with other sessions in a task beside the driver, and reports to the driver which are silent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tracing::Instrument;
 
 use super::Command;
 use super::inbox::WeakCommands;
+use crate::metrics;
 use crate::runtime::SharedEnv;
 use crate::state::Deadlines;
 use eldest_core::challenge::Elder;
@@ -62,7 +64,10 @@ impl Peers {
 
 impl Exchange {
     async fn run(self, mut to_ask: watch::Receiver<Asked>) {
-        let machine: Arc<dyn Machine> = Arc::new(Surroundings(Arc::clone(&self.env)));
+        let machine: Arc<dyn Machine> = Arc::new(Surroundings {
+            env: Arc::clone(&self.env),
+            identity: Arc::clone(&self.identity),
+        });
         let mut asking = Asking::new(Arc::clone(&machine));
         let alive = || self.alive();
         let answer = async {
@@ -72,6 +77,7 @@ impl Exchange {
             }
         };
         let mut answer = pin!(answer);
+        let mut silent = BTreeSet::new();
         loop {
             tokio::select! {
                 biased;
@@ -79,11 +85,14 @@ impl Exchange {
                     if changed.is_err() {
                         return;
                     }
-                    asking.watch(to_ask.borrow_and_update().clone());
+                    let asked = to_ask.borrow_and_update().clone();
+                    silent.retain(|lease| asked.contains_key(lease));
+                    asking.watch(asked);
                 }
                 () = &mut answer => {}
-                event = asking.next() => self.report(event, &to_ask.borrow()),
+                event = asking.next() => self.report(event, &to_ask.borrow(), &mut silent),
             }
+            metrics::silent(&self.identity, silent.len());
         }
     }
 
@@ -95,7 +104,7 @@ impl Exchange {
         Some(Alive { lease, lead, until })
     }
 
-    fn report(&self, event: Event, asked: &Asked) {
+    fn report(&self, event: Event, asked: &Asked, silent: &mut BTreeSet<i64>) {
         let (lease, is_silent) = match event {
             Event::Silent(lease) => (lease, true),
             Event::Heard(lease) => (lease, false),
@@ -104,8 +113,10 @@ impl Exchange {
         let (identity, id) = (&*self.identity, format!("{lease:x}"));
         let address = asked.get(&lease).map_or("", |watched| &watched.address);
         if is_silent {
-            tracing::warn!(target: "eldest::session", identity, lease = id, address, "no sign of life");
+            silent.insert(lease);
+            tracing::info!(target: "eldest::session", identity, lease = id, address, "no sign of life");
         } else {
+            silent.remove(&lease);
             tracing::info!(target: "eldest::session", identity, lease = id, address, "sign of life again");
         }
         if let Some(commands) = self.commands.upgrade() {
@@ -116,18 +127,26 @@ impl Exchange {
 }
 
 /// The session's environment, as the exchange sees it.
-struct Surroundings(SharedEnv);
+struct Surroundings {
+    env: SharedEnv,
+    identity: Arc<str>,
+}
 
 impl Machine for Surroundings {
     fn now(&self) -> Time {
-        self.0.now()
+        self.env.now()
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.0.sleep(duration)
+        self.env.sleep(duration)
     }
 
     fn random(&self) -> u64 {
-        self.0.random()
+        self.env.random()
+    }
+
+    fn refuses_connections(&self, error: &io::Error) {
+        let identity = &*self.identity;
+        tracing::warn!(target: "eldest::session", identity, %error, "no connection accepted at the port for signs of life");
     }
 }

@@ -3,6 +3,7 @@
 
 #[path = "../capture/mod.rs"]
 mod capture;
+mod challenges;
 mod connection;
 mod keys;
 mod spans;

@@ -519,4 +519,44 @@ pub enum Note {
         /// The new cluster id and revision.
         is: (u64, i64),
     },
+    /// A step of a challenge.
+    Challenge(ChallengeNote),
+}
+
+/// A step of a challenge, of this session or by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChallengeNote {
+    /// This session suspects the session of that lease.
+    Suspects {
+        /// The suspect's lease.
+        lease: i64,
+    },
+    /// This session's challenge stands.
+    Challenges {
+        /// The suspect's lease.
+        lease: i64,
+        /// How long the suspect may answer nothing before it is condemned.
+        wait: Duration,
+    },
+    /// A suspect has answered this session's challenge.
+    Refuted {
+        /// The suspect's lease.
+        lease: i64,
+        /// How often it has done so while it was suspected without a break.
+        times: u32,
+    },
+    /// This session has condemned a suspect: its anchor and its key are deleted.
+    Condemns {
+        /// The suspect's lease.
+        lease: i64,
+    },
+    /// This session is challenged.
+    Challenged {
+        /// The challenger's lease.
+        by: i64,
+    },
+    /// This session has answered its challenges.
+    Answered,
+    /// The session's anchor is gone: others have condemned it.
+    Condemned,
 }

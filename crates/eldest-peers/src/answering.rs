@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use eldest_core::time::Time;
@@ -44,6 +45,8 @@ pub struct Alive {
 pub struct Answering {
     listener: TcpListener,
     most: usize,
+    /// True while the system refuses connections.
+    is_refused: AtomicBool,
 }
 
 impl Answering {
@@ -62,6 +65,7 @@ impl Answering {
         Ok(Self {
             listener: TcpListener::from_std(listener)?,
             most: MOST,
+            is_refused: AtomicBool::new(false),
         })
     }
 
@@ -126,8 +130,16 @@ impl Answering {
     async fn accept(&self, machine: &dyn Machine) -> TcpStream {
         loop {
             match self.listener.accept().await {
-                Ok((stream, _)) => return stream,
-                Err(_) => machine.sleep(ACCEPT_AGAIN).await,
+                Ok((stream, _)) => {
+                    self.is_refused.store(false, Ordering::Relaxed);
+                    return stream;
+                }
+                Err(error) => {
+                    if !self.is_refused.swap(true, Ordering::Relaxed) {
+                        machine.refuses_connections(&error);
+                    }
+                    machine.sleep(ACCEPT_AGAIN).await;
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Defines what the exchange takes from its machine, so that a test can script it.
 
+use std::io;
 use std::time::Duration;
 
 use eldest_core::time::Time;
@@ -13,6 +14,8 @@ pub trait Machine: Send + Sync + 'static {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
     /// Returns a random number, from which pauses get their jitter.
     fn random(&self) -> u64;
+    /// Takes the first of several refusals of the system to accept connections at the port.
+    fn refuses_connections(&self, error: &io::Error);
 }
 
 /// Returns the answer of `future`, or `None` if `limit` passes first. A future that is ready at once always answers.

@@ -30,8 +30,8 @@ pub use elders::Elder;
 pub(crate) use elders::{Elders, Standing};
 pub(crate) use reads::CleanReads;
 pub(crate) use requests::{
-    answer, challenge, challenge_key, challenges_of, clean_read, condemn, delete_by_absence,
-    is_below_sessions, is_challenge_by, lead_of, put_anchor,
+    answer, challenge, challenge_key, challenger, challenges_of, clean_read, condemn,
+    delete_by_absence, is_below_sessions, is_challenge_by, lead_of, put_anchor,
 };
 pub(crate) use suspects::{LONGEST, Progress, Suspect, Suspects, Target};
 

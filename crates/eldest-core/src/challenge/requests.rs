@@ -33,6 +33,12 @@ pub(crate) fn is_challenge_by(key: &[u8], lease: i64) -> bool {
     is_below_sessions(key) && key.ends_with(format!("/challenges/{lease:x}").as_bytes())
 }
 
+/// Returns the lease of the session by which that challenge is.
+pub(crate) fn challenger(challenge: &[u8]) -> Option<i64> {
+    let name = challenge.rsplit(|byte| *byte == b'/').next()?;
+    i64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()
+}
+
 /// Returns how long a clean read lets a session lead, from its anchor's value.
 pub(crate) fn lead_of(anchor: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(anchor).ok()?;

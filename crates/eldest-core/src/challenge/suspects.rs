@@ -88,11 +88,12 @@ impl Suspect {
         }
     }
 
-    /// Returns the pause after the suspect has answered once more: twice as long each time.
-    pub(crate) fn answered(&mut self, wait: Duration) -> Duration {
+    /// Returns the pause after the suspect has answered once more, which is twice as long each time, and how often it has
+    /// answered.
+    pub(crate) fn answered(&mut self, wait: Duration) -> (Duration, u32) {
         self.answers += 1;
         let times = 1u32 << self.answers.min(6);
-        wait.saturating_mul(times).min(LONGEST)
+        (wait.saturating_mul(times).min(LONGEST), self.answers)
     }
 
     /// Records that the suspect's anchor is gone. Returns the last target, with the revision of its challenge if that is

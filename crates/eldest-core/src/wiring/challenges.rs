@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::hall::Hall;
 use super::lease::Tenure;
 use super::slots::{Rooms, Slot};
-use crate::action::{Action, Answer, Class, RequestError, RequestId};
+use crate::action::{Action, Answer, ChallengeNote, Class, Note, RequestError, RequestId};
 use crate::candidate::{Candidacy, End, is_near_lead};
-use crate::challenge::{CHALLENGED, answer, challenges_of, clean_read, put_anchor};
+use crate::challenge::{CHALLENGED, answer, challenger, challenges_of, clean_read, put_anchor};
 use crate::kv::Change;
 use crate::purpose::{Concern, Purpose};
 use crate::reason::LostReason;
@@ -140,7 +140,7 @@ impl Tenure<'_> {
         };
         let anchor = result.entry(0);
         if anchor.is_none_or(|entry| entry.create_revision != own.create_revision) {
-            self.lose_lease(LostReason::LeaseLost);
+            self.condemned();
             return;
         }
         let revision = result.header.revision;
@@ -153,6 +153,14 @@ impl Tenure<'_> {
         }
     }
 
+    /// Gives up the lease of a session whose anchor is gone.
+    fn condemned(&mut self) {
+        self.rooms
+            .out
+            .note(Note::Challenge(ChallengeNote::Condemned));
+        self.lose_lease(LostReason::LeaseLost);
+    }
+
     /// Applies the result of an answer to challenges. While the anchor exists, its success is a clean read.
     fn challenges_answered(&mut self, request: RequestId, answer: Answer) {
         let Answer::Transacted(result) = answer else {
@@ -163,9 +171,12 @@ impl Tenure<'_> {
             return;
         };
         if !result.held {
-            self.lose_lease(LostReason::LeaseLost);
+            self.condemned();
             return;
         }
+        self.rooms
+            .out
+            .note(Note::Challenge(ChallengeNote::Answered));
         let reads = &mut self.rooms.challenges.reads;
         reads.unchallenged(result.header.revision);
         if reads.is_challenged() {
@@ -319,6 +330,10 @@ impl Hall<'_> {
     /// Answers the challenges that the watch shows.
     pub(super) fn challenges_changed(&mut self, changes: &[Change]) {
         let puts = changes.iter().filter(|c| matches!(c, Change::Put(_)));
+        for by in puts.clone().filter_map(|put| challenger(put.key())) {
+            let note = ChallengeNote::Challenged { by };
+            self.rooms.out.note(Note::Challenge(note));
+        }
         if let Some(revision) = puts.map(Change::revision).max() {
             self.rooms.challenges.reads.challenged(revision);
             self.answer_challenges();

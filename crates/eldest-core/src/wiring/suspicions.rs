@@ -7,7 +7,7 @@ use super::Core;
 use super::hall::Hall;
 use super::lease::Tenure;
 use super::slots::Rooms;
-use crate::action::{Answer, Ask, Class, RequestError, RequestId};
+use crate::action::{Answer, Ask, ChallengeNote, Class, Note, RequestError, RequestId};
 use crate::candidate::Candidacy;
 use crate::challenge::{
     Announced, LONGEST, Progress, Suspect, Target, challenge, challenge_key, condemn,
@@ -97,6 +97,8 @@ impl Hall<'_> {
     pub(super) fn suspect(&mut self, lease: i64) {
         let makes = self.rooms.challenges.config().is_some();
         if makes && self.rooms.challenges.suspects.add(lease) {
+            let note = ChallengeNote::Suspects { lease };
+            self.rooms.out.note(Note::Challenge(note));
             self.challenge(lease);
         }
     }
@@ -279,6 +281,9 @@ impl Hall<'_> {
                 let until = now.after(wait);
                 suspected.progress = Progress::Counting { written, until };
                 self.rooms.out.set_timer(until, Timer::Suspect(suspect));
+                let lease = suspect;
+                let note = ChallengeNote::Challenges { lease, wait };
+                self.rooms.out.note(Note::Challenge(note));
             }
             // Only etcd shows that it lives, and its answer has done so.
             (None, _) if self.rooms.challenges.elders.is_unheard(suspect) => {
@@ -286,8 +291,12 @@ impl Hall<'_> {
             }
             // The suspect has answered, or its anchor does not say for how long it may lead.
             _ => {
-                let at = now.after(suspected.answered(wait.unwrap_or(LONGEST)));
+                let (pause, times) = suspected.answered(wait.unwrap_or(LONGEST));
+                let at = now.after(pause);
                 suspected.start_again(at);
+                let lease = suspect;
+                let note = ChallengeNote::Refuted { lease, times };
+                self.rooms.out.note(Note::Challenge(note));
                 self.rooms.out.set_timer(at, Timer::Suspect(suspect));
             }
         }
@@ -321,6 +330,8 @@ impl Hall<'_> {
             let ask = Ask::Revoke { lease: suspect };
             let purpose = Purpose::Challenges(Concern::Revoke);
             self.rooms.out.ask(purpose, ask);
+            let note = ChallengeNote::Condemns { lease: suspect };
+            self.rooms.out.note(Note::Challenge(note));
         } else {
             self.clear_challenge(last);
         }

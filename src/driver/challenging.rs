@@ -1,0 +1,61 @@
+//! Logs and counts the steps of challenges.
+
+use std::time::Duration;
+
+use super::Driver;
+use crate::metrics;
+use eldest_core::action::ChallengeNote;
+
+/// The number of answers after which a session that gives no sign of life is named: it lives, so its port is at fault.
+const UNREACHABLE: u32 = 3;
+/// The shortest time between two lines that this session is challenged.
+const BETWEEN: Duration = Duration::from_secs(10);
+
+impl Driver {
+    pub(super) fn challenge_note(&mut self, note: ChallengeNote) {
+        let identity = &*self.identity;
+        metrics::challenge(identity, kind(note));
+        match note {
+            ChallengeNote::Suspects { lease } => {
+                tracing::debug!(target: "eldest::session", identity, lease = format!("{lease:x}"), "session suspected");
+            }
+            ChallengeNote::Challenges { lease, wait } => {
+                tracing::info!(target: "eldest::session", identity, lease = format!("{lease:x}"), ?wait, "session challenged");
+            }
+            ChallengeNote::Refuted { lease, times } if times == UNREACHABLE => {
+                tracing::warn!(
+                    target: "eldest::session", identity, lease = format!("{lease:x}"),
+                    "a session answers challenges, and gives no sign of life: let this node reach its port"
+                );
+            }
+            ChallengeNote::Condemns { lease } => {
+                tracing::warn!(target: "eldest::session", identity, lease = format!("{lease:x}"), "silent session condemned");
+            }
+            ChallengeNote::Challenged { by } => {
+                let now = self.env.now();
+                let is_due = |last| now.since(last) >= BETWEEN;
+                if self.challenged_at.is_none_or(is_due) {
+                    self.challenged_at = Some(now);
+                    tracing::info!(target: "eldest::session", identity, by = format!("{by:x}"), "challenged");
+                }
+            }
+            ChallengeNote::Refuted { .. } | ChallengeNote::Answered => {}
+            ChallengeNote::Condemned => {
+                tracing::warn!(target: "eldest::session", identity, "condemned by another session");
+            }
+        }
+    }
+}
+
+/// Returns the label of the metric.
+const fn kind(note: ChallengeNote) -> &'static str {
+    match note {
+        ChallengeNote::Suspects { .. } => "suspected",
+        ChallengeNote::Challenges { .. } => "sent",
+        ChallengeNote::Refuted { .. } => "refuted",
+        ChallengeNote::Condemns { .. } => "condemned",
+        ChallengeNote::Challenged { .. } => "received",
+        ChallengeNote::Answered => "answered",
+        ChallengeNote::Condemned => "lost",
+    }
+}
