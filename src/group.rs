@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::election::Candidate;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Observer;
+use crate::runtime::timeout;
 use crate::session::{Handle, Session, Use, check_name};
 use crate::state::{Announcement, Roster, Status};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
@@ -156,6 +157,72 @@ impl Group {
         Ok(Observer::start(handle, prefix, Reach::Children)
             .await?
             .unled())
+    }
+
+    /// Waits until the group has at least `n` members, and returns all of them, as a barrier for nodes that begin
+    /// together.
+    ///
+    /// The group had the returned members at some moment during the call: an observer's view wakes the call, and a
+    /// linearizable read confirms it. A member may leave at any time afterwards. The caller need not be a member. The
+    /// call retries while etcd cannot be reached; add a timeout if it should give up.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let other = Session::connect([etcd.endpoint()], SessionOptions::new("node-b")).await?;
+    /// # let _other = other.group("billing/import")?.join().await?;
+    /// let importers = session.group("billing/import")?;
+    /// let membership = importers.join().await?;
+    /// let all = importers.wait_for(2).await?;
+    /// println!("{} nodes begin to import", all.members().len());
+    /// # drop(membership);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: `n` is 0, which every group has. `Closed`: the session was closed. `PermissionDenied`,
+    /// `Unauthenticated`, `Rejected`: etcd refused the watch or the read.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn wait_for(&self, n: usize) -> Result<Roster> {
+        if n == 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "a wait for 0 members of {:?} would wait for nothing; the least is 1",
+                    self.name
+                ),
+            ));
+        }
+        let shared = &self.handle.shared;
+        let mut changes = self.observe().await?;
+        let mut next = changes.next().await;
+        loop {
+            let seen = next.ok_or_else(Error::closed)??;
+            if seen.count() >= n {
+                match self.members().await {
+                    Ok(members) if members.count() >= n => return Ok(members),
+                    // The view is older than the read: its next state follows.
+                    Ok(_) => {}
+                    Err(error) if !error.is_transient() => return Err(error),
+                    // The view may still be right: the next read follows, unless the view changes before.
+                    Err(_) => {
+                        let pause = shared.settings.request_timeout;
+                        let newer = timeout(&*shared.env, pause, changes.next()).await;
+                        next = newer.unwrap_or(Some(Ok(seen)));
+                        continue;
+                    }
+                }
+            }
+            next = changes.next().await;
+        }
     }
 
     fn prefix_bytes(&self) -> Arc<[u8]> {

@@ -113,6 +113,11 @@ impl Roster {
         self.inner.entries.is_empty()
     }
 
+    /// Returns the number of candidates or members, without reading their announcements.
+    pub(crate) fn count(&self) -> usize {
+        self.inner.entries.len()
+    }
+
     /// Returns every candidate or member, eldest first.
     pub fn members(&self) -> &[Member] {
         let members = || {
@@ -140,7 +145,7 @@ impl Roster {
 impl fmt::Display for Roster {
     /// Writes a summary: `node-a leads, 2 wait`, `nobody leads`, or `3 members` for a group.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.inner.entries.len();
+        let all = self.count();
         if self.unled {
             let members = if all == 1 { "member" } else { "members" };
             return write!(f, "{all} {members}");

@@ -5,6 +5,7 @@ use eldest::{
     Session, Status,
 };
 use eldest_testing::{crash, eventually};
+use tokio::time::timeout;
 
 use crate::common::{
     Result, SOON, Store, WHILE, identities, in_memory, keys, leases, nothing_under, only_key,
@@ -189,4 +190,70 @@ async fn an_abandoned_join_leaves_nothing() -> Result {
         keys(&mut client, PREFIX).await.is_empty()
     })
     .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_barrier_opens_when_the_last_member_has_joined() -> Result {
+    let etcd = in_memory();
+    let (_a, group, _member) = join(&etcd, "a").await?;
+    let error = soon("wait", group.wait_for(0)).await.expect_err("nothing");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let alone = soon("wait", group.wait_for(1)).await?;
+    assert_eq!((identities(&alone), alone.leader()), (vec!["a"], None));
+    let mut waiting = tokio::spawn(async move { group.wait_for(3).await });
+    let (_b, _, _second) = join(&etcd, "b").await?;
+    assert!(
+        timeout(WHILE, &mut waiting).await.is_err(),
+        "two are too few"
+    );
+    let (_c, _, _third) = join(&etcd, "c").await?;
+    let all = soon("three", waiting).await??;
+    assert_eq!(identities(&all), ["a", "b", "c"]);
+    Ok(())
+}
+
+/// The session's view shows two members, but one of them has left.
+#[tokio::test(start_paused = true)]
+async fn an_old_view_opens_no_barrier() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, group, _member) = join(&etcd, "a").await?;
+    let mut observer = group.observe().await?;
+    let other = format!("{PREFIX}other");
+    client.put(other.clone(), "other", None).await?;
+    there(&mut observer, &["a", "other"]).await?;
+    etcd.stall_watches(true);
+    client.delete(other.clone(), None).await?;
+    let mut waiting = tokio::spawn(async move { group.wait_for(2).await });
+    assert!(timeout(WHILE, &mut waiting).await.is_err(), "it left");
+    etcd.stall_watches(false);
+    there(&mut observer, &["a"]).await?;
+    client.put(other, "other", None).await?;
+    let both = soon("both", waiting).await??;
+    assert_eq!(identities(&both), ["a", "other"]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_barrier_waits_for_etcd_and_ends_with_its_session() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(short("a")).await?;
+    let group = session.group("workers")?;
+    let _member = soon("join", group.join()).await?;
+    let mut observer = group.observe().await?;
+    there(&mut observer, &["a"]).await?;
+    etcd.pause();
+    let mut waiting = tokio::spawn({
+        let group = group.clone();
+        async move { group.wait_for(1).await }
+    });
+    assert!(timeout(SOON, &mut waiting).await.is_err(), "no answer");
+    etcd.resume();
+    assert_eq!(identities(&soon("it", waiting).await??), ["a"]);
+
+    let waiting = tokio::spawn(async move { group.wait_for(2).await });
+    soon("close", session.close()).await?;
+    let error = soon("it ends", waiting).await?.expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    Ok(())
 }
