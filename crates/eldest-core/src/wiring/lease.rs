@@ -179,12 +179,9 @@ impl Tenure<'_> {
         self.hall().release_waiting(waiting);
         // etcd may still have the lease, and an abandoned one lives on, so it is revoked. If etcd has it, as a restored
         // store may, its keys stay for as long as work may continue under them.
-        let working = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.ending().is_some());
-        let not_before = if self.slots.values().any(working) {
-            self.now.after(self.rooms.config.grace)
-        } else {
-            self.now
-        };
+        let ending = self.slots.candidates().filter_map(|(_, c)| c.ending());
+        let not_before = ending.map(|(cutoff, _)| cutoff).max();
+        let not_before = not_before.unwrap_or(self.now).max(self.now);
         self.rooms.out.forget_deletes();
         let (out, lost) = (&mut self.rooms.out, (lease.id(), lease.ttl()));
         self.revocations.add(self.now, lost, not_before, out);

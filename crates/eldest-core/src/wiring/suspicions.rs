@@ -71,7 +71,14 @@ impl Tenure<'_> {
     /// Applies the answer to a request about a suspect.
     pub(super) fn suspect_answered(&mut self, suspect: i64, request: RequestId, answer: Answer) {
         match answer {
-            Answer::Transacted(result) => self.hall().suspect_shown(suspect, request, &result),
+            Answer::Transacted(result) => {
+                let suspected = self.rooms.challenges.suspects.get(suspect);
+                if !suspected.is_some_and(|s| s.progress.awaits(request)) {
+                    // The removal of this challenge may have overtaken it.
+                    self.rooms.lease.suspect();
+                }
+                self.hall().suspect_shown(suspect, request, &result);
+            }
             Answer::Failed(error) => {
                 if error.ambiguous {
                     // The challenge may be put later, when nothing waits for it any more.

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::world::Fate;
+use crate::world::node::Work;
 use crate::world::promise::Invariant;
 use eldest_core::action::Class;
+use eldest_core::reason::LostReason;
 
 /// Makes a world in which the first node has just read cleanly, and is stopped for a while.
 fn stopped_after_a_read(nodes: usize) -> World {
@@ -57,6 +59,28 @@ fn session_whose_answer_finds_no_anchor_gives_up_its_lease() {
     w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
     w.run(ms(110));
     assert_ne!(w.nodes[0].lease(), lease);
+}
+
+/// The work of a leader that shuts down may go on for as long as its clean reads let it lead. Its keys stay so long.
+#[test]
+fn session_whose_anchor_is_gone_revokes_its_lease_when_its_work_is_over() {
+    let grace = ms(100);
+    let mut w = World::of(Settings { grace, ..SETTINGS }, 2, 1);
+    for node in 0..2 {
+        w.campaign(node);
+        w.run(ms(20));
+    }
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    until_read(&mut w, 0);
+    let cutoff = leads_until(sent(&w, 0, reads_cleanly));
+    w.delete_anchor(0);
+    // A lease that is revoked under its work breaks the story.
+    w.until("it revokes its lease", TTL * 2, |w| {
+        w.count(0, revokes) == 1
+    });
+    assert!(w.nodes[0].local(w.now) >= cutoff);
+    w.until("the other leads", ms(50), |w| w.leads(1));
 }
 
 /// Makes the first node go on leading for a while after its last clean read, and the world record what that breaks.
