@@ -65,6 +65,14 @@ fn took(begun: Instant) -> Duration {
     took
 }
 
+/// Waits until the second candidate leads in place of the first one, which fell silent at `begun`.
+async fn succeeded(first: &Leadership, second: &mut Candidate, begun: Instant) -> Result {
+    let next = elected(second).await?;
+    took(begun);
+    assert!(!first.is_valid() && next.is_valid());
+    Ok(())
+}
+
 #[tokio::test]
 async fn leader_whose_process_ends_is_succeeded_without_waiting_for_its_ttl() -> Result {
     let etcd = MemoryEtcd::start();
@@ -77,10 +85,7 @@ async fn leader_whose_process_ends_is_succeeded_without_waiting_for_its_ttl() ->
     assert!(first.is_valid(), "it gives signs of life");
     let begun = Instant::now();
     crash(&a)?;
-    let next = elected(&mut second).await?;
-    took(begun);
-    assert!(!first.is_valid() && next.is_valid());
-    Ok(())
+    succeeded(&first, &mut second, begun).await
 }
 
 /// Its port is open and its machine lives.
@@ -103,9 +108,7 @@ async fn leader_whose_process_hangs_is_succeeded() -> Result {
     thread.handle().spawn(async move {
         let _ = blocked.recv();
     });
-    let next = elected(&mut second).await?;
-    took(begun);
-    assert!(!first.is_valid() && next.is_valid());
+    succeeded(&first, &mut second, begun).await?;
     drop(release);
     drop(candidate);
     Ok(())
@@ -123,10 +126,7 @@ async fn leader_that_is_cut_off_from_etcd_is_succeeded() -> Result {
     asked(&etcd, first.lease_id()).await?;
     let begun = Instant::now();
     proxy.cut();
-    let next = elected(&mut second).await?;
-    took(begun);
-    assert!(!first.is_valid() && next.is_valid());
-    Ok(())
+    succeeded(&first, &mut second, begun).await
 }
 
 /// Returns an address at which nothing listens.
@@ -281,8 +281,5 @@ async fn session_without_a_port_succeeds_a_silent_one() -> Result {
     asked(&etcd, first.lease_id()).await?;
     let begun = Instant::now();
     crash(&a)?;
-    let next = elected(&mut second).await?;
-    took(begun);
-    assert!(!first.is_valid() && next.is_valid());
-    Ok(())
+    succeeded(&first, &mut second, begun).await
 }

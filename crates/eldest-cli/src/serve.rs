@@ -148,8 +148,8 @@ pub(crate) struct Args {
     )]
     stall_timeout: Option<Duration>,
 
-    /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with --challenges, a tenth
-    /// of that time]
+    /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with
+    /// --challenges, a tenth of that time]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = "Session"

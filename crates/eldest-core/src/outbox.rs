@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::action::{Action, Answer, Ask, CandidateAction, Class, Note, RequestError};
+use crate::action::{
+    Action, Answer, Ask, CandidateAction, ChallengeNote, Class, Note, RequestError,
+};
 use crate::ids::RequestId;
 use crate::known_store::{Floor, KnownStore, Origin};
 use crate::kv::{Header, keys_below};
@@ -62,6 +64,10 @@ impl Outbox {
 
     pub(crate) fn note(&mut self, note: Note) {
         self.act(Action::Note(note));
+    }
+
+    pub(crate) fn note_challenge(&mut self, note: ChallengeNote) {
+        self.note(Note::Challenge(note));
     }
 
     /// Notes that a request about the key or prefix failed; empty if it was about the lease.

@@ -28,6 +28,10 @@ pub(crate) fn keys_ahead(me: &Candidacy) -> Option<Vec<(&Entry, bool)>> {
 }
 
 fn ahead<'a>(me: &'a Candidacy, own: &Own, count: usize) -> Vec<(&'a Entry, bool)> {
+    // Every event of the queue comes here, and no more readers than that are counted.
+    if count > MOST.max(me.capacity()) + 1 {
+        return Vec::new();
+    }
     let keys = me.view.ahead(own, MOST);
     let readers = keys.iter().take_while(|entry| is_shared(&entry.key));
     let leaders = readers.count().max(me.capacity());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hall::Hall;
 use super::lease::Tenure;
 use super::slots::{Rooms, Slot};
-use crate::action::{Action, Answer, ChallengeNote, Class, Note, RequestError, RequestId};
+use crate::action::{Action, Answer, ChallengeNote, Class, RequestError, RequestId};
 use crate::candidate::{Candidacy, End, is_near_lead};
 use crate::challenge::{CHALLENGED, answer, challenger, challenges_of, clean_read, put_anchor};
 use crate::kv::Change;
@@ -155,9 +155,7 @@ impl Tenure<'_> {
 
     /// Gives up the lease of a session whose anchor is gone.
     fn condemned(&mut self) {
-        self.rooms
-            .out
-            .note(Note::Challenge(ChallengeNote::Condemned));
+        self.rooms.out.note_challenge(ChallengeNote::Condemned);
         self.lose_lease(LostReason::LeaseLost);
     }
 
@@ -174,9 +172,7 @@ impl Tenure<'_> {
             self.condemned();
             return;
         }
-        self.rooms
-            .out
-            .note(Note::Challenge(ChallengeNote::Answered));
+        self.rooms.out.note_challenge(ChallengeNote::Answered);
         let reads = &mut self.rooms.challenges.reads;
         reads.unchallenged(result.header.revision);
         if reads.is_challenged() {
@@ -332,7 +328,7 @@ impl Hall<'_> {
         let puts = changes.iter().filter(|c| matches!(c, Change::Put(_)));
         for by in puts.clone().filter_map(|put| challenger(put.key())) {
             let note = ChallengeNote::Challenged { by };
-            self.rooms.out.note(Note::Challenge(note));
+            self.rooms.out.note_challenge(note);
         }
         if let Some(revision) = puts.map(Change::revision).max() {
             self.rooms.challenges.reads.challenged(revision);

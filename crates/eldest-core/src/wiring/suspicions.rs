@@ -7,7 +7,7 @@ use super::Core;
 use super::hall::Hall;
 use super::lease::Tenure;
 use super::slots::Rooms;
-use crate::action::{Answer, Ask, ChallengeNote, Class, Note, RequestError, RequestId};
+use crate::action::{Answer, Ask, ChallengeNote, Class, RequestError, RequestId};
 use crate::candidate::Candidacy;
 use crate::challenge::{
     Announced, LONGEST, Progress, Suspect, Target, challenge, challenge_key, condemn,
@@ -105,7 +105,7 @@ impl Hall<'_> {
         let makes = self.rooms.challenges.config().is_some();
         if makes && self.rooms.challenges.suspects.add(lease) {
             let note = ChallengeNote::Suspects { lease };
-            self.rooms.out.note(Note::Challenge(note));
+            self.rooms.out.note_challenge(note);
             self.challenge(lease);
         }
     }
@@ -290,7 +290,7 @@ impl Hall<'_> {
                 self.rooms.out.set_timer(until, Timer::Suspect(suspect));
                 let lease = suspect;
                 let note = ChallengeNote::Challenges { lease, wait };
-                self.rooms.out.note(Note::Challenge(note));
+                self.rooms.out.note_challenge(note);
             }
             // Only etcd shows that it lives, and its answer has done so.
             (None, _) if self.rooms.challenges.elders.is_unheard(suspect) => {
@@ -303,7 +303,7 @@ impl Hall<'_> {
                 suspected.start_again(at);
                 let lease = suspect;
                 let note = ChallengeNote::Refuted { lease, times };
-                self.rooms.out.note(Note::Challenge(note));
+                self.rooms.out.note_challenge(note);
                 self.rooms.out.set_timer(at, Timer::Suspect(suspect));
             }
         }
@@ -338,7 +338,7 @@ impl Hall<'_> {
             let purpose = Purpose::Challenges(Concern::Revoke);
             self.rooms.out.ask(purpose, ask);
             let note = ChallengeNote::Condemns { lease: suspect };
-            self.rooms.out.note(Note::Challenge(note));
+            self.rooms.out.note_challenge(note);
         } else {
             self.clear_challenge(last);
         }
