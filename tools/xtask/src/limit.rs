@@ -1,14 +1,16 @@
-//! Counts the time of a stage, without the time in which other stages hold it back on purpose.
+//! Counts the time in which a stage makes no progress, without the time in which other stages hold it back on purpose.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time limit of a stage. A stage that runs beside others, at the lowest priority, gets only their rest of the
-/// machine. Its time begins when the others have ended and wait for it.
+/// The longest time without progress (a line of output, a test that ended) before a stage is killed. How long a stage
+/// takes depends on what else the machine does; a stage that hangs prints nothing. A stage that runs beside others, at
+/// the lowest priority, gets only their rest of the machine. Its time begins when the others have ended and wait for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
     length: Duration,
-    begun: Arc<OnceLock<Instant>>,
+    /// The last progress, or the beginning; `None` while the stage is held back.
+    since: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Limit {
@@ -23,38 +25,57 @@ impl Limit {
     pub(crate) fn held_back(length: Duration) -> Self {
         Self {
             length,
-            begun: Arc::default(),
+            since: Arc::default(),
         }
     }
 
     /// Starts the time, unless it has begun.
     pub(crate) fn begin(&self) {
-        self.begun.get_or_init(Instant::now);
+        self.with(|since| _ = since.get_or_insert_with(Instant::now));
+    }
+
+    /// Counts from now on, if the time has begun.
+    pub(crate) fn progress(&self) {
+        self.with(|since| *since = since.map(|_| Instant::now()));
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        let begun = self.begun.get();
-        begun.is_some_and(|begun| begun.elapsed() >= self.length)
+        self.with(|since| since.is_some_and(|since| since.elapsed() >= self.length))
     }
 
     pub(crate) fn seconds(&self) -> u64 {
         self.length.as_secs()
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Option<Instant>) -> T) -> T {
+        f(&mut self.since.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Limit;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn time_in_which_a_stage_is_held_back_does_not_count() {
         let limit = Limit::held_back(Duration::ZERO);
         let stage = limit.clone();
+        stage.progress();
         assert!(!stage.is_over());
         limit.begin();
         assert!(stage.is_over());
         assert!(Limit::from_now(Duration::ZERO).is_over());
         assert!(!Limit::from_now(Duration::from_secs(60)).is_over());
+    }
+
+    #[test]
+    fn time_before_the_last_progress_does_not_count() {
+        let limit = Limit::from_now(Duration::from_secs(60));
+        let past = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+        limit.with(|since| *since = Some(past));
+        assert!(limit.is_over());
+        limit.progress();
+        assert!(!limit.is_over());
     }
 }

@@ -252,7 +252,7 @@ Stages of `cargo xtask test`:
 {}
 Stages of `cargo xtask verify`, whose results are kept in target/verify.json:
 {}
-Every stage runs, whatever the ones before it did, unless `build` failed. It is killed after {} minutes or --limit.
+Every stage runs, whatever the ones before it did, unless `build` failed. It is killed after {} minutes, or --limit, without progress.
 `cargo xtask test api::locks` runs all tests of tests/api/locks.rs, and `cargo xtask test api::locks::NAME` one.
 A failed test that uses real time, processes, sockets or containers runs once more at the end, alone. If it passes then, the
 table calls it flaky, and target/flaky/ has both outputs. A test that saw a promise broken, or runs in virtual time, is never repeated.

@@ -88,11 +88,14 @@ fn all(stage: &Stage, cases: Vec<Case>, room: Room) -> Vec<Ended> {
                     let begun = Instant::now();
                     let mut output = Vec::new();
                     let failed = if stage.is_over() {
-                        Err(anyhow::anyhow!("not run: the stage's time is over"))
+                        Err(anyhow::anyhow!(
+                            "not run: the stage made no progress for too long"
+                        ))
                     } else {
                         case.run(&mut output)
                     };
                     let took = begun.elapsed();
+                    stage.progress();
                     pool.end(&case);
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                     // The lock keeps the lines of one test together.

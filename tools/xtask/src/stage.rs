@@ -12,7 +12,7 @@ use crate::process::{self, End};
 use crate::retry::Retry;
 use crate::tally::Tally;
 
-/// The time after which a stage is killed.
+/// The time without progress after which a stage is killed.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A running stage.
@@ -137,7 +137,12 @@ impl Stage {
         println!("==> {} {elapsed:.1} s: {text}", self.name);
     }
 
-    /// Returns true if its time is over.
+    /// Counts the time limit from now on.
+    pub(crate) fn progress(&self) {
+        self.limit.progress();
+    }
+
+    /// Returns true if it made no progress for too long.
     pub(crate) fn is_over(&self) -> bool {
         self.limit.is_over()
     }
@@ -227,7 +232,7 @@ impl Stage {
             self.fail(format!("{error:#}"));
         }
         if self.failures.is_empty() && self.limit.is_over() {
-            self.fail(format!("over its limit of {} s", self.limit.seconds()));
+            self.fail(format!("no progress for {} s", self.limit.seconds()));
         }
         // A failure that belongs to no test (a build, a lint, the limit) is counted as well.
         if !self.failures.is_empty() {
@@ -282,8 +287,13 @@ impl Stage {
         Ok(Some(tally))
     }
 
-    fn run(&self, command: &mut Command, on_line: impl FnMut(&str)) -> Result<ExitStatus> {
+    fn run(&self, command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus> {
+        self.limit.progress();
         let is_over = || self.limit.is_over();
+        let on_line = |line: &str| {
+            self.limit.progress();
+            on_line(line);
+        };
         let end = if self.yields {
             process::run(&mut process::yielding(command), is_over, on_line)?
         } else {
@@ -292,7 +302,7 @@ impl Stage {
         match end {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
-                "killed at its limit of {} s, in `{}`; --limit SECONDS allows more",
+                "killed after {} s without output, in `{}`; --limit SECONDS allows more",
                 self.limit.seconds(),
                 process::show(command),
             ),
@@ -409,6 +419,18 @@ mod tests {
             "{:?}",
             report.failures
         );
+    }
+
+    #[test]
+    fn a_stage_that_shows_progress_may_take_longer_than_its_limit() {
+        let report = stage(Duration::from_secs(4), |stage| {
+            stage.step(&mut sh(
+                "for line in 1 2 3 4 5; do sleep 1; echo $line; done",
+            ))?;
+            Ok(())
+        });
+        assert!(report.took > Duration::from_secs(4));
+        assert_eq!(report.result(), "passed");
     }
 
     #[test]
