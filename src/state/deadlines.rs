@@ -96,6 +96,14 @@ impl LeaseDeadline {
         self.shared.time()
     }
 
+    /// Returns how much longer the lease is trusted: not at all once the trust has ended.
+    pub(crate) fn left(&self, now: Time) -> Duration {
+        if self.shared.is_frozen() {
+            return Duration::ZERO;
+        }
+        self.time().since(now)
+    }
+
     pub(crate) fn extend(&self, deadline: Time) -> bool {
         self.shared.extend(deadline)
     }

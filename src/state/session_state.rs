@@ -33,9 +33,10 @@ impl LeaseView {
         self.lease
     }
 
-    /// Returns how much longer the session trusts the lease if no renewal succeeds; computed at each call.
+    /// Returns how much longer the session trusts the lease if no renewal succeeds; computed at each call. It is zero
+    /// for good once the trust has ended, even before the deadline, as when the lease is revoked.
     pub fn time_left(&self) -> Duration {
-        self.lease_deadline.time().since(self.env.now())
+        self.lease_deadline.left(self.env.now())
     }
 }
 

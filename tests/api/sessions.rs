@@ -263,6 +263,27 @@ async fn session_state_goes_from_connecting_to_closed() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn view_of_a_lease_that_was_revoked_shows_no_time_left() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(short("a")).await?;
+    let _candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let mut state = session.state();
+    let SessionState::Live(lease) = state.borrow().clone() else {
+        unreachable!("a leading session has a lease");
+    };
+    assert!(!lease.time_left().is_zero());
+    let mut client = etcd.client().await;
+    client.lease_revoke(lease.lease_id()).await?;
+    let lost = state.wait_for(|state| match state {
+        SessionState::Live(present) => present.lease_id() != lease.lease_id(),
+        state => matches!(state, SessionState::Lost { .. }),
+    });
+    soon("the loss is noticed", lost).await?;
+    assert_eq!(lease.time_left(), Duration::ZERO);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_that_connected_is_ready() -> Result {
     let etcd = in_memory();
     let session = session(&etcd, "a").await?;
