@@ -58,7 +58,8 @@ const REAL: [(&str, &str); 3] = [
 ];
 
 /// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 16] = [
+const LONG: [&str; 21] = [
+    "auth::changes::",
     "auth::many::",
     "burst::",
     "cli::pages::",
@@ -69,17 +70,19 @@ const LONG: [&str; 16] = [
     "faults::nearest::",
     "faults::relisted::all_endpoints_",
     "guards::failing::",
+    "guards::further::",
     "guards::leaks::",
+    "guards::lives::",
     "leaks::",
     "page::",
     "partitions::",
     "restore::",
+    "serve::clients::",
+    "supervise::chaos::",
     "testing::cluster::",
 ];
 /// The tests of the others that take longest. They begin first until their times are known.
-const SLOW: [&str; 7] = [
-    "supervise::chaos::",
-    "guards::lives::",
+const SLOW: [&str; 5] = [
     "faults::relisted::",
     "cli::doctor::",
     "logs::connection::",
