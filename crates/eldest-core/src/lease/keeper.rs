@@ -16,7 +16,8 @@ use crate::reason::LostReason;
 use crate::time::Time;
 use crate::timers::Timer;
 
-/// After a lost join, or the loss of a leader's key, the lease's keys are swept once in this many verified renewals.
+/// After a lost join, the loss of a leader's key or a challenge, the lease's keys are swept once in this many verified
+/// renewals.
 const SWEEP_EVERY: u32 = 3;
 /// After the keepalive stream was opened, the keys are swept after the first verified renewal and after this one.
 const SWEEPS: u32 = 4;
@@ -61,8 +62,8 @@ pub(crate) struct LeaseKeeper {
     probe_key: Arc<[u8]>,
     /// True if etcd reports that the lease is gone.
     gone: bool,
-    /// The number of verified renewals since an answer to a join was lost or a leader's key was removed; `None` if that
-    /// never happened under this lease.
+    /// The number of verified renewals since an answer to a join was lost, a leader's key was removed or another session
+    /// was challenged; `None` if that never happened under this lease.
     suspicion: Option<u32>,
     /// The number of verified renewals until the last sweep that follows the opening of the keepalive stream. The store
     /// may have been restored to a state in which a former key of ours exists.

@@ -71,19 +71,8 @@ impl Tenure<'_> {
     /// Applies the answer to a request about a suspect.
     pub(super) fn suspect_answered(&mut self, suspect: i64, request: RequestId, answer: Answer) {
         match answer {
-            Answer::Transacted(result) => {
-                let suspected = self.rooms.challenges.suspects.get(suspect);
-                if !suspected.is_some_and(|s| s.progress.awaits(request)) {
-                    // The removal of this challenge may have overtaken it.
-                    self.rooms.lease.suspect();
-                }
-                self.hall().suspect_shown(suspect, request, &result);
-            }
+            Answer::Transacted(result) => self.hall().suspect_shown(suspect, request, &result),
             Answer::Failed(error) => {
-                if error.ambiguous {
-                    // The challenge may be put later, when nothing waits for it any more.
-                    self.rooms.lease.suspect();
-                }
                 if error.class == Class::LeaseGone {
                     self.rooms.lease.set_gone();
                     self.end_if_gone();
@@ -194,6 +183,8 @@ impl Hall<'_> {
         );
         suspected.target = Some(target);
         suspected.progress = Progress::Challenging(request);
+        // The challenge may be put later or twice, when nothing waits for it any more.
+        lease.suspect();
     }
 
     /// Handles a due time of a suspect: to challenge or to condemn it.

@@ -110,6 +110,7 @@ impl Inbox {
                 | Ask::Verify { .. }
                 | Ask::Revoke { .. }
                 | Ask::Sweep { .. }
+                | Ask::Transact(_)
         );
         if urgent {
             self.urgent_requests.insert(request);

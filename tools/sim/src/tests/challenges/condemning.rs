@@ -162,25 +162,6 @@ fn challenge_that_arrives_after_the_suspicion_is_swept() {
     assert_eq!(w.count(0, answers), 0);
 }
 
-/// The search for the challenge arrives before the challenge itself, whose answer comes in time.
-#[test]
-fn challenge_that_its_removal_overtakes_is_swept() {
-    let mut w = seated(2);
-    // The sweeps after the opening of the keepalive stream are over.
-    w.run(TTL * 2);
-    w.relink(0, |l| l.watches_stalled = true);
-    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
-    w.run(ms(50));
-    w.next(1, challenges, Fate::Delayed(ms(100)));
-    suspect(&mut w, 1, 0);
-    w.run(ms(10));
-    trust_again(&mut w, 1, 0);
-    w.run(ms(100));
-    assert_eq!(standing(&w), 1);
-    w.until("it is swept", TTL * 2, |w| standing(w) == 0);
-    assert_eq!(w.count(0, answers), 0);
-}
-
 #[test]
 fn suspicion_of_a_session_that_has_left_does_nothing() {
     let mut w = seated(2);
