@@ -228,7 +228,7 @@ pub use etcd::{
     Op, OpResult, TxnOutcome,
 };
 pub use group::{Group, GroupMembership};
-pub use lock::{Lock, LockGuard, Permit, Semaphore};
+pub use lock::{Lock, LockGuard, LockSet, LockSetGuard, Permit, Semaphore};
 pub use observe::{
     LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver,
     PartitionOwner, Queue, QueueKind,

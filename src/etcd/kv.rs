@@ -207,14 +207,14 @@ impl Pool {
         .await
     }
 
-    /// Sends a fenced transaction once, or again if etcd refused the token and applied nothing. `None`: the fence's key
-    /// no longer exists.
+    /// Sends a fenced transaction once, or again if etcd refused the token and applied nothing. `None`: the key of a
+    /// fence no longer exists.
     pub(crate) async fn fenced_txn(
         &self,
-        fence: Fence,
+        fences: Vec<Fence>,
         operations: Vec<Op>,
     ) -> Result<Option<TxnOutcome>, RequestError> {
-        let txn = &txn::fenced(fence, operations);
+        let txn = &txn::fenced(fences, operations);
         self.call(Lane::Data, |client| async move {
             txn::outcome(&kv(&client).txn(txn.clone()).await?)
         })

@@ -257,7 +257,7 @@ async fn every_call_may_move_between_threads(pool: Arc<Pool>) {
     sendable(pool.read(Lane::Data, b""));
     sendable(pool.release(&[]));
     sendable(pool.proclaim((b"", 0, 0), 0, b""));
-    sendable(pool.fenced_txn(Fence::new((*b"k").into(), 1), Vec::new()));
+    sendable(pool.fenced_txn(vec![Fence::new((*b"k").into(), 1)], Vec::new()));
     sendable(pool.probe(b""));
     sendable(pool.client(Lane::Data));
     sendable(pool.grant(1));

@@ -2,6 +2,7 @@
 
 mod resource;
 mod semaphore;
+mod set;
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,6 +17,7 @@ use resource::Resource;
 
 use semaphore::check_capacity;
 pub use semaphore::{Permit, Semaphore};
+pub use set::{LockSet, LockSetGuard};
 
 /// A lock that the sessions of all nodes share. One of them holds it at a time, in the order in which they asked.
 ///

@@ -409,20 +409,35 @@ impl Term {
     ///
     /// Not cancel safe: if the call is dropped midway, the outcome is unknown, as with `Ambiguous`.
     pub async fn txn(&self, operations: impl Into<Vec<Op>>) -> Result<TxnOutcome> {
-        let operations = operations.into();
-        if !self.is_valid() {
-            return Err(self.ended("nothing was sent"));
+        Self::txn_under(&[self], operations.into()).await
+    }
+
+    /// Applies `operations` as [`Term::txn`] does, on condition that the keys of all these terms of one session still
+    /// exist.
+    pub(crate) async fn txn_under(terms: &[&Self], operations: Vec<Op>) -> Result<TxnOutcome> {
+        if let Some(ended) = terms.iter().find(|term| !term.is_valid()) {
+            return Err(ended.ended("nothing was sent"));
         }
-        match self.shared.pool.fenced_txn(self.fence(), operations).await {
+        let Some(first) = terms.first() else {
+            return Err(Error::new(ErrorKind::InvalidInput, "no term fences this"));
+        };
+        let fences = terms.iter().map(|term| term.fence()).collect();
+        match first.shared.pool.fenced_txn(fences, operations).await {
             Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => Err(Error::new(
-                ErrorKind::FenceLost,
-                format!(
-                    "nothing was applied: {} is no longer the key with create revision {}",
-                    String::from_utf8_lossy(&self.shared.key),
-                    self.shared.token
-                ),
-            )),
+            Ok(None) => {
+                let keys = terms.iter().map(|term| {
+                    let key = String::from_utf8_lossy(&term.shared.key);
+                    format!(
+                        "{key} is no longer the key with create revision {}",
+                        term.shared.token
+                    )
+                });
+                let keys: Vec<String> = keys.collect();
+                Err(Error::new(
+                    ErrorKind::FenceLost,
+                    format!("nothing was applied: {}", keys.join(", or ")),
+                ))
+            }
             Err(failure) if failure.ambiguous => {
                 Err(Error::of_request(ErrorKind::Ambiguous, "", &failure))
             }

@@ -19,6 +19,7 @@ mod following;
 mod freshness;
 mod gateways;
 mod groups;
+mod lock_sets;
 mod locks;
 mod many;
 mod observing;

@@ -66,12 +66,13 @@ fn branch(conditions: Vec<Condition>, then: Vec<Op>, otherwise: Vec<Op>) -> Txn 
         .or_else(each(otherwise))
 }
 
-/// Builds the transaction that applies `operations` if the fence's key still exists.
-pub(in crate::etcd) fn fenced(fence: Fence, operations: Vec<Op>) -> Txn {
-    branch(vec![fence.into()], operations, Vec::new())
+/// Builds the transaction that applies `operations` if the key of each fence still exists.
+pub(in crate::etcd) fn fenced(fences: Vec<Fence>, operations: Vec<Op>) -> Txn {
+    let conditions = fences.into_iter().map(Condition::from).collect();
+    branch(conditions, operations, Vec::new())
 }
 
-/// Returns the outcome of a transaction that was applied, or `None` if its fence refused it.
+/// Returns the outcome of a transaction that was applied, or `None` if a fence refused it.
 pub(in crate::etcd) fn outcome(answer: &TxnResponse) -> Result<Option<TxnOutcome>, CallError> {
     let revision = header(answer.header())?.revision;
     if !answer.succeeded() {
