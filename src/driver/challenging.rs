@@ -43,6 +43,16 @@ impl Driver {
             ChallengeNote::Condemned => {
                 tracing::warn!(target: "eldest::session", identity, "condemned by another session");
             }
+            ChallengeNote::StepsBack {
+                lease,
+                is_denied: true,
+            } => {
+                let anchor = format!("~session/{lease:x}");
+                tracing::warn!(target: "eldest::session", identity, anchor, "this session may not read its anchor, so others lead: let its user read and write below ~session/");
+            }
+            ChallengeNote::StepsBack { .. } => {
+                tracing::warn!(target: "eldest::session", identity, "etcd answers too late for this session's challenges, so others lead: allow a longer time");
+            }
         }
     }
 }
@@ -57,5 +67,6 @@ const fn kind(note: ChallengeNote) -> &'static str {
         ChallengeNote::Challenged { .. } => "received",
         ChallengeNote::Answered => "answered",
         ChallengeNote::Condemned => "lost",
+        ChallengeNote::StepsBack { .. } => "stepped_back",
     }
 }

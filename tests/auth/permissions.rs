@@ -8,7 +8,7 @@ use eldest::{
     SessionOptions,
 };
 use eldest_testing::{Proxy, eventually};
-use etcd_client::{Permission, PermissionType};
+use etcd_client::{Permission, PermissionType, RoleRevokePermissionOptions};
 use tokio::time::timeout;
 
 use super::{Guarded, LONG, OTHER_PASSWORD, PASSWORD, Result};
@@ -294,5 +294,49 @@ async fn session_that_allows_challenges_needs_the_permission_to_answer_them() ->
     })
     .await?;
     me.close().await?;
+    guarded.nothing_is_left().await
+}
+
+/// The session goes on renewing its lease, so that its key would keep the place for ever. Nobody behind it challenges it.
+#[tokio::test]
+async fn session_that_may_not_read_its_anchor_lets_others_lead() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut guarded = Guarded::start(&[]).await?;
+    let anchors = |kind| Permission::new(kind, "ns/~session/").with_prefix();
+    let others = Permission::new(PermissionType::Readwrite, "ns/").with_range_end("ns/~session/");
+    let all = RoleRevokePermissionOptions::new().with_prefix();
+    let (root, both) = (&mut guarded.root, anchors(PermissionType::Readwrite));
+    root.role_revoke_permission("writer", "ns/", Some(all))
+        .await?;
+    root.role_grant_permission("writer", others).await?;
+    root.role_grant_permission("writer", both.clone()).await?;
+
+    let (first, leader, leadership) = guarded.leading("other").await?;
+    let time = Duration::from_secs(1);
+    let options = Guarded::options("me", PASSWORD).challenges(Challenges::answer_within(time));
+    let me = Session::connect([guarded.etcd.endpoint()], options).await?;
+    let candidate = me.election("jobs")?.campaign().await?;
+    let (last, mut next) = guarded.waiting("other").await?;
+    let write = anchors(PermissionType::Write);
+    guarded.root.role_grant_permission("writer", write).await?;
+    drop((leader, leadership));
+    first.close().await?;
+    let leadership = timeout(LONG, next.elected()).await??;
+    let line = "this session may not read its anchor, so others lead: let its user read and write below ~session/";
+    let granted = logs.one("eldest::session", "lease granted", &[("identity", "me")]);
+    let anchor = format!("~session/{}", granted.field("lease"));
+    logs.one("eldest::session", line, &[("anchor", &*anchor)]);
+
+    guarded.root.role_grant_permission("writer", both).await?;
+    let election = last.election("jobs")?;
+    eventually(LONG, "it stands again", async || {
+        let roster = election.roster().await.ok()?;
+        (roster.members().len() == 2).then_some(())
+    })
+    .await?;
+    assert!(leadership.is_valid());
+    drop((leadership, candidate));
+    me.close().await?;
+    last.close().await?;
     guarded.nothing_is_left().await
 }

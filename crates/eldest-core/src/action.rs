@@ -559,4 +559,11 @@ pub enum ChallengeNote {
     Answered,
     /// The session's anchor is gone: others have condemned it.
     Condemned,
+    /// etcd answers, and its answers have not let the session lead for too long: its candidates let others lead first.
+    StepsBack {
+        /// The session's lease.
+        lease: i64,
+        /// True if the session may not read its anchor; otherwise the answers come too late.
+        is_denied: bool,
+    },
 }

@@ -178,6 +178,11 @@ impl Candidacy {
         matches!(self.role, Role::Candidate)
     }
 
+    /// Returns true if the candidate can become leader, or own partitions.
+    pub(crate) fn may_lead(&self) -> bool {
+        !matches!(self.role, Role::Present)
+    }
+
     /// Returns true if the candidate is a member that may own partitions.
     pub fn is_member(&self) -> bool {
         matches!(self.role, Role::Member(_))

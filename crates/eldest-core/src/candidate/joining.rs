@@ -36,7 +36,8 @@ impl Seat<'_> {
         else {
             return false;
         };
-        if self.me.held || self.challenges.anchor.holds_joins() {
+        let is_barred = self.me.may_lead() && self.challenges.reads.is_barred();
+        if self.me.held || is_barred || self.challenges.anchor.holds_joins() {
             return false;
         }
         if self.now < not_before {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::phase::Phase;
 use super::seat::Seat;
+use crate::queue::Place;
 use crate::reason::EndReason;
 
 impl Seat<'_> {
@@ -68,6 +69,18 @@ impl Seat<'_> {
         self.me.held = held;
         if matches!(self.me.phase, Phase::Joining { request: None, .. }) {
             self.queue_join();
+        }
+    }
+
+    /// Gives up the key of a candidate that would lead, or own partitions, if the session might lead. It rejoins after a
+    /// clean read, so that it cannot step back again and again.
+    pub(crate) fn make_way(&mut self) {
+        let Some(own) = self.me.own() else {
+            return;
+        };
+        if self.me.is_member() || (self.me.leads() && self.me.place(own) == Place::First) {
+            self.step_back();
+            self.report_status();
         }
     }
 

@@ -1,18 +1,14 @@
 //! Decides which candidates need clean reads: those that lead, and those that may lead next.
 
+use super::Candidacy;
 use super::phase::Phase;
 use super::seat::Seat;
-use super::{Candidacy, Role};
 use crate::queue::Place;
 
 /// Returns true if the candidate leads, works on after its term, or may be the next to lead.
 pub(crate) fn is_near_lead(me: &Candidacy) -> bool {
-    let may_lead = matches!(
-        me.role,
-        Role::Candidate | Role::Member(_) | Role::Owner { .. }
-    );
     match &me.phase {
-        _ if !may_lead => false,
+        _ if !me.may_lead() => false,
         // Its work may go on until the cutoff, but not longer than clean reads allow.
         Phase::Ending { own, .. } => own.is_some(),
         Phase::Waiting { own } if me.leads() => match me.place(own) {

@@ -24,6 +24,10 @@ pub(crate) struct CleanReads {
     answer: Option<RequestId>,
     /// The watch of the session's challenges.
     watch: Option<WatchId>,
+    /// The time since which etcd has answered every request, and no answer has let the session lead.
+    refused_since: Option<Time>,
+    /// True if that has lasted too long, until an answer lets the session lead.
+    is_barred: bool,
 }
 
 impl CleanReads {
@@ -65,6 +69,31 @@ impl CleanReads {
     /// Takes the time before the request was sent, if it was sent under the present lease.
     pub(crate) fn answered(&mut self, request: RequestId) -> Option<Time> {
         self.in_flight.remove(&request)
+    }
+
+    /// Records that etcd has answered, and that the answer does not let the session lead: it is a refusal, or came too
+    /// late. Returns true if all answers have been so for `most`.
+    pub(crate) fn refused(&mut self, now: Time, most: Duration) -> bool {
+        let since = *self.refused_since.get_or_insert(now);
+        self.is_barred |= now >= since.after(most);
+        self.is_barred
+    }
+
+    /// Records that a request has failed otherwise, as all do while etcd answers nobody.
+    pub(crate) fn unanswered(&mut self) {
+        self.refused_since = None;
+    }
+
+    /// Records that an answer lets the session lead. Returns true if its candidates waited for that.
+    pub(crate) fn accepted(&mut self) -> bool {
+        self.refused_since = None;
+        std::mem::take(&mut self.is_barred)
+    }
+
+    /// Returns true if etcd's answers have not let the session lead for too long: its candidates join after the next one
+    /// that does.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.is_barred
     }
 
     /// Returns true if no request is in flight.

@@ -105,12 +105,7 @@ impl Tenure<'_> {
         challenges.anchor.again(not_before);
         out.set_timer(not_before, Timer::Anchor);
         out.note_failure("put anchor", anchor, error.clone());
-        for slot in self.slots.ids() {
-            if let Some(mut seat) = self.hall().seat(slot) {
-                seat.refuse_if_new(error);
-                self.hall().finish(slot);
-            }
-        }
+        self.refuse_new(error);
     }
 
     /// Applies the result of a clean read, or of an answer to challenges.
@@ -124,8 +119,13 @@ impl Tenure<'_> {
                 let anchor = self.rooms.challenges.anchor.known();
                 let anchor = anchor.map(|own| Arc::clone(&own.anchor));
                 let out = &mut self.rooms.out;
-                out.note_failure("read anchor", &anchor.unwrap_or_default(), error);
+                out.note_failure("read anchor", &anchor.unwrap_or_default(), error.clone());
                 self.hall().read_again();
+                if error.class == Class::Denied {
+                    self.lead_refused(Some(&error));
+                } else {
+                    self.rooms.challenges.reads.unanswered();
+                }
             }
             _ => {}
         }
@@ -222,9 +222,47 @@ impl Tenure<'_> {
         let before = lease.leads_until();
         let deadline = config.trust.deadline(sent, config.lead);
         lease.lead(self.now, deadline, out);
-        if before.is_none() && lease.leads_until().is_some() {
+        if lease.leads_until().is_none() {
+            self.lead_refused(None);
+            return;
+        }
+        let was_barred = challenges.reads.accepted();
+        if before.is_none() || was_barred {
             for slot in self.slots.ids() {
                 self.hall().review_candidate(slot);
+            }
+        }
+    }
+
+    /// Makes the session's candidates step back, if etcd has answered for so long and no answer has let the session lead.
+    fn lead_refused(&mut self, error: Option<&RequestError>) {
+        let Rooms {
+            challenges,
+            lease,
+            out,
+            ..
+        } = &mut *self.rooms;
+        let (Some(config), Some(lease)) = (challenges.config(), lease.trusted_id()) else {
+            return;
+        };
+        let (most, was_barred) = (config.lead * 2, challenges.reads.is_barred());
+        if !challenges.reads.refused(self.now, most) {
+            return;
+        }
+        if !was_barred {
+            let is_denied = error.is_some();
+            out.note_challenge(ChallengeNote::StepsBack { lease, is_denied });
+        }
+        debug_assert!(
+            self.rooms.lease.leads_until().is_none(),
+            "a session that may lead lets no other lead first"
+        );
+        if let Some(error) = error {
+            self.refuse_new(error);
+        }
+        for slot in self.slots.ids() {
+            if let Some(mut seat) = self.hall().seat(slot) {
+                seat.make_way();
             }
         }
     }
@@ -264,7 +302,9 @@ impl Hall<'_> {
             challenges, out, ..
         } = &mut *self.rooms;
         if !challenges.reads.take_due(self.now)
-            || !(challenges.reads.is_challenged() || self.slots.values().any(near))
+            || !(challenges.reads.is_challenged()
+                || challenges.reads.is_barred()
+                || self.slots.values().any(near))
         {
             return;
         }

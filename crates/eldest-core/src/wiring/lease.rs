@@ -55,14 +55,19 @@ impl Tenure<'_> {
                 self.rooms
                     .lease
                     .grant_failed(self.now, error.clone(), &mut self.rooms.out);
-                for slot in self.slots.ids() {
-                    if let Some(mut seat) = self.hall().seat(slot) {
-                        seat.refuse_if_new(&error);
-                        self.hall().finish(slot);
-                    }
-                }
+                self.refuse_new(&error);
             }
             _ => {}
+        }
+    }
+
+    /// Makes candidates that never had a key leave with this error, if it is not expected to pass.
+    pub(super) fn refuse_new(&mut self, error: &RequestError) {
+        for slot in self.slots.ids() {
+            if let Some(mut seat) = self.hall().seat(slot) {
+                seat.refuse_if_new(error);
+                self.hall().finish(slot);
+            }
         }
     }
 

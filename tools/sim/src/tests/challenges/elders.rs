@@ -4,7 +4,6 @@ use super::*;
 use crate::world::cluster::PERMITS;
 use crate::world::node::Node;
 use crate::world::{Fate, World};
-use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
 
 /// A TTL far above the time after which a renewal is overdue.
@@ -196,7 +195,10 @@ fn leader_without_an_address_is_challenged_once() {
     let begun = w.now;
     w.until("it is challenged", LEAD * 2, |w| standing(w) == 1);
     assert!(w.now.since(begun) + ms(100) > LEAD * 2);
-    w.run(secs(100));
+    for _ in 0..100 {
+        w.announce(0, E);
+        w.run(secs(1));
+    }
     assert_eq!(w.count(1, challenges), 1);
     assert!(w.leads(0) && w.elected.len() == 1);
     assert_eq!(asked(&mut w, 1), None);
@@ -223,13 +225,32 @@ fn short_terms_without_an_address_are_not_challenged() {
     assert_eq!(w.count(1, challenges), 0);
 }
 
-/// The session may not read its anchor any more, so it waits first in the queue for ever.
+/// One of its keys follows the other.
+#[test]
+fn keys_that_are_first_for_a_short_time_each_are_not_challenged() {
+    let mut w = World::of(LONG, 2, 1);
+    for _ in 0..3 {
+        w.acquire(0, PERMITS, false);
+        w.run(ms(50));
+    }
+    let anchor = w.nodes[0].clean.clone().unwrap().0;
+    let lease = w.nodes[0].lease().unwrap();
+    w.store.put(&anchor, b"1500000 ", lease);
+    w.publish();
+    w.acquire(1, PERMITS, false);
+    for _ in 0..2 {
+        w.run(LEAD.mul_f64(1.8));
+        w.release(0, PERMITS);
+    }
+    assert_eq!(w.count(1, challenges), 0);
+}
+
+/// etcd answers none of its reads, so it waits first in the queue for ever.
 #[test]
 fn session_that_does_not_lead_though_it_is_first_is_condemned() {
     let mut w = unheard(LONG);
-    let denied = Fate::Refused(Class::Denied);
-    w.the_next(usize::MAX, 0, reads_cleanly, denied);
-    w.the_next(usize::MAX, 0, answers, denied);
+    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
+    w.the_next(usize::MAX, 0, answers, Fate::RequestLost);
     let lease = w.nodes[0].lease().unwrap();
     w.until("the other leads", secs(10), |w| w.leads(1));
     w.drop_leadership(1, E);

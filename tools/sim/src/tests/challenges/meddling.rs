@@ -129,26 +129,6 @@ fn leader_that_may_not_read_its_anchor_leaves_its_place_when_its_time_is_over() 
     assert_eq!(w.nodes[0].lease(), lease, "it waits under its lease");
 }
 
-/// The session renews its lease all the time, so that its key would stand for ever.
-#[test]
-fn next_leader_that_may_not_read_its_anchor_is_condemned() {
-    let mut w = seated(3);
-    w.relink(1, |l| l.sessions_denied = true);
-    w.run(LEAD * 2);
-    w.leave(0, E);
-    w.drop_leadership(0, E);
-    w.run(LEAD * 2);
-    assert_eq!(w.leader(E), None);
-    suspect(&mut w, 2, 1);
-    w.until("it is replaced", wait() + ms(50), |w| w.leads(2));
-    w.run(TTL);
-    w.relink(1, |l| l.sessions_denied = false);
-    trust_again(&mut w, 2, 1);
-    w.run(secs(5));
-    assert!(w.leads(2), "the other one joined at the back");
-    w.check_settled();
-}
-
 /// The refusals begin after it has challenged the suspect, and end later. Meanwhile the suspect cannot have answered.
 #[test]
 fn challenger_that_may_not_condemn_counts_again_when_it_may() {

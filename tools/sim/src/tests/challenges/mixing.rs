@@ -7,7 +7,7 @@ use crate::world::promise::Invariant;
 use eldest_core::txn::{Txn, When};
 
 /// Makes a world in which the sessions with these leads have joined in their order, and the first leads.
-fn seated_with(leads: &[Duration]) -> World {
+pub(super) fn seated_with(leads: &[Duration]) -> World {
     let mut w = World::of(SETTINGS, leads.len(), 1);
     for (node, lead) in leads.iter().enumerate() {
         w.set_lead(node, *lead);
