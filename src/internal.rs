@@ -14,7 +14,9 @@ use crate::error::Result;
 pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
-pub use crate::state::{EVACUATION, Held, LocalState};
+pub use crate::state::{
+    ChallengeStep, Challenged, EVACUATION, Held, LocalState, Received, Suspicion,
+};
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
     Session, Term,
@@ -142,6 +144,22 @@ pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
 /// `Closed`: the session was closed.
 pub fn suspect(session: &Session, lease: i64, is_silent: bool) -> Result<()> {
     session.handle().send(Command::Suspect { lease, is_silent })
+}
+
+/// Reports that the session that holds a key is silent, although no candidate of this session waits for the key yet. A
+/// node of two sessions challenges both sessions of another node at once by this.
+///
+/// # Errors
+///
+/// As [`suspect`].
+pub fn suspect_holder(session: &Session, held: &Member) -> Result<()> {
+    let held = Box::new(held.entry().clone());
+    session.handle().send(Command::SuspectHolder { held })
+}
+
+/// Returns the last challenges of a session, by it and of it, as a channel.
+pub fn watch_challenges(session: &Session) -> watch::Receiver<Challenged> {
+    session.shared().challenged.clone()
 }
 
 /// Returns `true` if the roster has a candidate of an election, alone or beside locks.

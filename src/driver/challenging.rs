@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Driver;
 use crate::metrics;
+use crate::state::Announcement;
 use eldest_core::action::ChallengeNote;
 
 /// The number of answers after which a session that gives no sign of life is named: it lives, so its port is at fault.
@@ -14,7 +15,16 @@ const BETWEEN: Duration = Duration::from_secs(10);
 impl Driver {
     pub(super) fn challenge_note(&mut self, note: ChallengeNote) {
         let identity = &*self.identity;
-        metrics::challenge(identity, kind(note));
+        if let Some(kind) = kind(note) {
+            metrics::challenge(identity, kind);
+        }
+        let unix_time = self.env.unix_time();
+        let identity_of = |lease| {
+            let value = self.core.announced_by(lease)?;
+            Some(Announcement::decode(value).identity().to_owned())
+        };
+        self.challenged
+            .send_modify(|challenged| challenged.record(note, unix_time, identity_of));
         match note {
             ChallengeNote::Suspects { lease } => {
                 tracing::debug!(target: "eldest::session", identity, lease = format!("{lease:x}"), "session suspected");
@@ -39,7 +49,9 @@ impl Driver {
                     tracing::info!(target: "eldest::session", identity, by = format!("{by:x}"), "challenged");
                 }
             }
-            ChallengeNote::Refuted { .. } | ChallengeNote::Answered => {}
+            ChallengeNote::Refuted { .. }
+            | ChallengeNote::Answered
+            | ChallengeNote::Trusts { .. } => {}
             ChallengeNote::Condemned => {
                 tracing::warn!(target: "eldest::session", identity, "condemned by another session");
             }
@@ -57,9 +69,9 @@ impl Driver {
     }
 }
 
-/// Returns the label of the metric.
-const fn kind(note: ChallengeNote) -> &'static str {
-    match note {
+/// Returns the label of the metric; `None`: the step is not counted.
+const fn kind(note: ChallengeNote) -> Option<&'static str> {
+    Some(match note {
         ChallengeNote::Suspects { .. } => "suspected",
         ChallengeNote::Challenges { .. } => "sent",
         ChallengeNote::Refuted { .. } => "refuted",
@@ -68,5 +80,6 @@ const fn kind(note: ChallengeNote) -> &'static str {
         ChallengeNote::Answered => "answered",
         ChallengeNote::Condemned => "lost",
         ChallengeNote::StepsBack { .. } => "stepped_back",
-    }
+        ChallengeNote::Trusts { .. } => return None,
+    })
 }

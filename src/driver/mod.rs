@@ -27,9 +27,10 @@ use tokio::sync::{oneshot, watch};
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
-use crate::state::{Deadlines, SessionState};
+use crate::state::{Challenged, Deadlines, SessionState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
+use eldest_core::kv::Entry;
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
@@ -94,6 +95,10 @@ pub(crate) enum Command {
         lease: i64,
         is_silent: bool,
     },
+    /// Reports that the session that holds this key is suspected to be silent. No candidate of this session waits for it.
+    SuspectHolder {
+        held: Box<Entry>,
+    },
     Close {
         reply: oneshot::Sender<()>,
     },
@@ -106,6 +111,8 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) deadlines: Arc<Deadlines>,
     pub(crate) state: watch::Sender<SessionState>,
+    /// The challenges of the session, by it and of it.
+    pub(crate) challenged: watch::Sender<Challenged>,
     pub(crate) commands: CommandReceiver,
     /// The way in which the tasks of the session reach the driver.
     pub(crate) inward: WeakCommands,
@@ -124,6 +131,7 @@ pub(crate) struct Driver {
     peers: Option<peers::Peers>,
     /// The time of the last line that this session is challenged.
     challenged_at: Option<Time>,
+    challenged: watch::Sender<Challenged>,
     marks: marks::Marks,
     deadlines: Arc<Deadlines>,
     state: watch::Sender<SessionState>,
@@ -155,6 +163,7 @@ impl Driver {
             config,
             deadlines,
             state,
+            challenged,
             commands,
             inward,
             port,
@@ -190,6 +199,7 @@ impl Driver {
             core: Core::new(config),
             peers,
             challenged_at: None,
+            challenged,
             env,
             pool,
             deadlines,
@@ -285,6 +295,7 @@ impl Driver {
                     challenges.trust_again(lease);
                 }
             }
+            Command::SuspectHolder { held } => self.core.challenges(now).suspect_holder(&held),
             Command::Close { reply } => {
                 self.closers.push(reply);
                 self.core.close(now);

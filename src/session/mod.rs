@@ -25,7 +25,7 @@ use crate::etcd::{Endpoint, EndpointStatus, Pool};
 use crate::guard::GuardState;
 use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{
-    Announcement, AsOf, Deadlines, LocalStatuses, Roster, SessionState, check_room,
+    Announcement, AsOf, Challenged, Deadlines, LocalStatuses, Roster, SessionState, check_room,
 };
 use eldest_core::Config;
 use eldest_core::action::{SlotId, TermId};
@@ -89,6 +89,7 @@ pub(crate) struct SessionShared {
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
     pub(crate) state: watch::Receiver<SessionState>,
+    pub(crate) challenged: watch::Receiver<Challenged>,
     guarding: guarding::Guarding,
     slots: AtomicU64,
     pub(crate) room: Room,
@@ -290,9 +291,9 @@ impl Session {
     ) -> Self {
         let (commands, commands_in) = Commands::channel();
         let (state, state_seen) = watch::channel(SessionState::Connecting);
+        let (challenged, challenged_seen) = watch::channel(Challenged::default());
         let deadlines = Deadlines::new(settings.grace, config.challenges.is_some());
-        let watched: Arc<dyn Watched> = Arc::clone(&deadlines) as Arc<dyn Watched>;
-        env.watch(Arc::downgrade(&watched));
+        env.watch(Arc::downgrade(&deadlines) as Weak<dyn Watched>);
         // Log lines of the session's tasks belong to this span.
         let span = tracing::info_span!(
             target: "eldest::session", "session",
@@ -318,6 +319,7 @@ impl Session {
                 config,
                 deadlines: Arc::clone(&deadlines),
                 state,
+                challenged,
                 commands: commands_in,
                 inward: commands.downgrade(),
                 port,
@@ -328,16 +330,16 @@ impl Session {
             .boxed(),
         );
         let guarding = guarding::start(&env, &pool, &settings, &state_seen);
-        let names = Names::new(settings.namespace_prefix());
         let shared = SessionShared {
             env,
             pool,
+            names: Names::new(settings.namespace_prefix()),
             settings,
             state: state_seen,
+            challenged: challenged_seen,
             guarding,
             slots: AtomicU64::new(1),
             room: Room::default(),
-            names,
             local_statuses: LocalStatuses::default(),
             observers,
             _deadlines: deadlines,

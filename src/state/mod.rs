@@ -4,6 +4,7 @@ mod anchor;
 mod announcement;
 mod as_of;
 mod backlog;
+mod challenged;
 mod deadlines;
 mod evacuation;
 mod local_status;
@@ -21,6 +22,7 @@ pub(crate) use announcement::{
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
 pub(crate) use backlog::Backlog;
+pub use challenged::{ChallengeStep, Challenged, Received, Suspicion};
 pub(crate) use deadlines::{Deadlines, LeaseDeadline, TermDeadline};
 pub use eldest_core::status::Status;
 pub(crate) use evacuation::{EVACUATED, MAX_REASON, author, check_data_center};

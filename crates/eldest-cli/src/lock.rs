@@ -8,6 +8,7 @@ use eldest::Session;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
+use crate::pairing::Programs;
 use crate::resource::{Resource, Sharing};
 use crate::supervise::{self, Outcome, Supervisor};
 use crate::waiting;
@@ -66,6 +67,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     };
     let opened = Supervisor::open(&global.connection, &args.supervise, name, sharing, None).await?;
     let (session, supervisor) = opened;
+    supervisor.challenge_both(&session, Programs::Of(name.clone(), sharing));
     let resource = Resource::new(&session, name, sharing)?;
     let done = hold(&session, &resource, args.wait, &supervisor).await;
     supervisor.close(&session).await;

@@ -38,6 +38,8 @@ mod metrics;
 mod output;
 mod owners;
 #[cfg(unix)]
+mod pairing;
+#[cfg(unix)]
 mod partitions;
 mod pod;
 #[cfg(unix)]

@@ -10,6 +10,7 @@ use tokio::sync::RwLock;
 
 use crate::contain::Exit;
 use crate::global::Global;
+use crate::pairing;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
 
@@ -60,8 +61,13 @@ pub(crate) async fn run(
     let (session, supervisor) = opened.await?;
     // This supervisor's keeper belongs to no partition: each partition starts its own, with its number.
     supervisor.dismiss().await;
+    let partitions = session.partitions(name, args.count.unwrap_or_default())?;
+    supervisor.challenge_both(
+        &session,
+        pairing::Programs::OfPartitions(partitions.clone()),
+    );
     let programs = Programs {
-        partitions: session.partitions(name, args.count.unwrap_or_default())?,
+        partitions,
         supervisor: Arc::clone(&supervisor),
         restart,
         running: RwLock::default(),

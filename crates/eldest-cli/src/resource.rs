@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::{Lock, LockGuard, Permit, Result, Roster, Semaphore, Session, Term};
+use eldest::{Lock, LockGuard, Partitions, Permit, Result, Roster, Semaphore, Session, Term};
 
 /// The number of programs that may hold the resource at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +13,12 @@ pub(crate) enum Sharing {
     Shared,
     /// At most that many programs.
     Permits(usize),
+}
+
+/// Returns the name of the lock of the program of that partition.
+pub(crate) fn lock_of_partition(partitions: &Partitions, number: u32) -> String {
+    let (name, count) = (partitions.name(), partitions.count());
+    format!("{name}.partition-{number}-of-{count}")
 }
 
 /// A lock or a semaphore.

@@ -19,6 +19,7 @@ use crate::contain::{self, Ending, Keeper, Limit, Spec, Stop};
 use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
+use crate::pairing;
 use crate::partitions;
 use crate::resource::Sharing;
 use crate::supervise::{self, Outcome, Supervisor};
@@ -102,6 +103,10 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     )
     .await?;
     let (session, supervisor) = opened;
+    supervisor.challenge_both(
+        &session,
+        pairing::Programs::Of(name.clone(), Sharing::Alone),
+    );
     let election = session.election(name)?;
     let mut server = listening.map(|listening| {
         tracing::info!(address = listening.place(), "listening for requests");

@@ -22,7 +22,8 @@ use crate::exit::{self, Code, fault};
 use crate::guard;
 use crate::log;
 use crate::member;
-use crate::resource::{Held, Resource, Sharing};
+use crate::pairing::{self, Programs};
+use crate::resource::{Held, Resource, Sharing, lock_of_partition};
 use crate::signals::Signals;
 use crate::variables::{self, SECRETS};
 
@@ -162,6 +163,14 @@ impl Supervisor {
         Ok((session, Arc::new(supervisor)))
     }
 
+    /// Challenges both sessions of a silent node at once, if both allow challenges, until this node's sessions are closed.
+    pub(crate) fn challenge_both(&self, session: &Session, programs: Programs) {
+        if self.is_challenged {
+            let (session, guards) = (session.clone(), self.guards.clone());
+            tokio::spawn(pairing::challenge_both(session, guards, programs));
+        }
+    }
+
     /// Returns the same containment for another program, without a term.
     pub(crate) fn spec_for(&self, program: Vec<OsString>) -> Arc<Spec> {
         Arc::new(Spec {
@@ -173,7 +182,7 @@ impl Supervisor {
     /// Returns a supervisor for the program of one partition, beside which no other program of that partition runs.
     pub(crate) fn for_partition(&self, partitions: &Partitions, number: u32) -> Result<Self> {
         let count = partitions.count();
-        let name = format!("{}.partition-{number}-of-{count}", partitions.name());
+        let name = lock_of_partition(partitions, number);
         let mut spec = Spec::clone(&self.spec);
         spec.environment.extend([
             (variables::PARTITION, Some(number.to_string().into())),

@@ -545,6 +545,11 @@ pub enum ChallengeNote {
         /// How often it has done so while it was suspected without a break.
         times: u32,
     },
+    /// This session suspects the session of that lease no longer.
+    Trusts {
+        /// The former suspect's lease.
+        lease: i64,
+    },
     /// This session has condemned a suspect: its anchor and its key are deleted.
     Condemns {
         /// The suspect's lease.

@@ -173,7 +173,7 @@ mod tests {
 
     fn target() -> Target {
         Target {
-            slot: 1,
+            slot: Some(1),
             key: bytes("e/7f"),
             create_revision: 5,
             announced: Announced {

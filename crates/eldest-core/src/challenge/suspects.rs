@@ -16,8 +16,8 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// A key of a suspect in an election of this session, with the anchor that it announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The candidate of this session that waits for the key to go.
-    pub(crate) slot: SlotId,
+    /// The candidate of this session that waits for the key to go; `None`: one will wait for it soon.
+    pub(crate) slot: Option<SlotId>,
     pub(crate) key: Arc<[u8]>,
     pub(crate) create_revision: i64,
     pub(crate) announced: Announced,
@@ -118,6 +118,13 @@ impl Suspect {
     /// Takes the target, and returns it with the revision of its challenge, if that is known.
     pub(crate) fn take_target(&mut self) -> Option<(Target, Option<i64>)> {
         Some((self.target.take()?, self.progress.written()))
+    }
+
+    /// Sets the key by which the suspect is challenged, unless one is known or the suspect is gone.
+    pub(crate) fn name_target(&mut self, target: Target) {
+        if matches!(self.progress, Progress::Idle { .. }) && self.target.is_none() {
+            self.target = Some(target);
+        }
     }
 
     /// Makes the next challenge due now, if it waits only because the suspect has answered or a request has failed.

@@ -155,6 +155,15 @@ impl Core {
         self.slots.candidate(slot)?.own()
     }
 
+    /// Returns the value that a key of the session of that lease announces, if a candidate of this one sees such a key.
+    pub fn announced_by(&self, lease: i64) -> Option<&[u8]> {
+        let mut seen = self.candidates();
+        seen.find_map(|(_, candidate)| {
+            let key = candidate.view.of_lease(lease).into_iter().next()?;
+            Some(&*key.value)
+        })
+    }
+
     /// Returns every watch with its slot, and `true` if the slot is in use.
     pub fn watches(&self) -> impl Iterator<Item = (WatchId, SlotId, bool)> {
         let watches = self.rooms.watches.iter();

@@ -46,6 +46,13 @@ impl Challenging<'_> {
         hall.suspect(lease);
     }
 
+    /// Suspects the session that holds this key, for which no candidate of this session waits yet. A node that waits in
+    /// two sessions for two sessions of another node challenges both at once by this.
+    pub fn suspect_holder(self, held: &Entry) {
+        self.core.expire(self.now);
+        self.core.hall(self.now).suspect_holder(held);
+    }
+
     /// Ends the suspicion of that session, and deletes the challenge.
     pub fn trust_again(self, lease: i64) {
         self.core.expire(self.now);
@@ -99,9 +106,45 @@ impl Hall<'_> {
         }
     }
 
+    fn suspect_holder(&mut self, held: &Entry) {
+        let lease = held.lease;
+        let Some(announced) = self.rooms.challenges.announced_by(held) else {
+            return;
+        };
+        if self.rooms.lease.id() == Some(lease) {
+            return;
+        }
+        self.suspect(lease);
+        if let Some(suspect) = self.of(lease) {
+            suspect.name_target(Target {
+                slot: None,
+                key: Arc::clone(&held.key),
+                create_revision: held.create_revision,
+                announced,
+            });
+            self.challenge(lease);
+        }
+    }
+
     fn end_suspicion(&mut self, lease: i64) {
-        if let Some(mut suspect) = self.rooms.challenges.suspects.remove(lease) {
+        if let Some(mut suspect) = self.forget(lease) {
             self.clear_challenge(suspect.take_target());
+        }
+    }
+
+    fn forget(&mut self, lease: i64) -> Option<Suspect> {
+        let suspect = self.rooms.challenges.suspects.remove(lease)?;
+        let note = ChallengeNote::Trusts { lease };
+        self.rooms.out.note_challenge(note);
+        Some(suspect)
+    }
+
+    /// Ends the suspicion with the target, if no candidate of this session waits for a key of the suspect.
+    fn leave_if_unawaited(&mut self, lease: i64, target: Option<&Target>) {
+        let challenges = &mut self.rooms.challenges;
+        let is_awaited = challenges.elders.contains(lease);
+        if target.is_some_and(|target| target.slot.is_none()) && !is_awaited {
+            challenges.suspects.set_left(lease, true);
         }
     }
 
@@ -139,7 +182,7 @@ impl Hall<'_> {
         let candidate = self.slots.candidate(slot)?;
         waits_for(candidate, suspect).into_iter().find_map(|entry| {
             Some(Target {
-                slot,
+                slot: Some(slot),
                 key: Arc::clone(&entry.key),
                 create_revision: entry.create_revision,
                 announced: self.rooms.challenges.announced_by(entry)?,
@@ -203,16 +246,12 @@ impl Hall<'_> {
         }
     }
 
-    /// Condemns the suspect, if our candidate still waits for its key.
+    /// Condemns the suspect. A suspicion ends, or looks for another key, when no candidate of ours waits for its key any more.
     fn condemn(&mut self, suspect: i64, written: i64) {
         let target = self.of(suspect).and_then(|s| s.target.clone());
         let (Some(target), Some(own)) = (target, self.rooms.lease.id()) else {
             return;
         };
-        if self.target_in(target.slot, suspect).as_ref() != Some(&target) {
-            self.drop_target(suspect);
-            return;
-        }
         let ask = condemn(&target, own, written);
         let request = self
             .rooms
@@ -231,6 +270,7 @@ impl Hall<'_> {
         };
         let target = suspected.take_target();
         suspected.start_again(now);
+        self.leave_if_unawaited(suspect, target.as_ref().map(|(target, _)| target));
         self.clear_challenge(target);
         self.challenge(suspect);
     }
@@ -285,7 +325,7 @@ impl Hall<'_> {
             }
             // Only etcd shows that it lives, and its answer has done so.
             (None, _) if self.rooms.challenges.elders.is_unheard(suspect) => {
-                self.rooms.challenges.suspects.remove(suspect);
+                self.forget(suspect);
             }
             // The suspect has answered, or its anchor does not say for how long it may lead.
             _ => {
@@ -324,6 +364,7 @@ impl Hall<'_> {
     /// too, as a courtesy to those who may not delete its keys.
     fn gone(&mut self, suspect: i64, is_condemned: bool) {
         let last = self.of(suspect).and_then(Suspect::has_gone);
+        self.leave_if_unawaited(suspect, last.as_ref().map(|(target, _)| target));
         if is_condemned {
             let ask = Ask::Revoke { lease: suspect };
             let purpose = Purpose::Challenges(Concern::Revoke);
@@ -359,7 +400,7 @@ impl Hall<'_> {
             let key = &entry.key;
             if suspected.begin_deletion(key) {
                 let target = Target {
-                    slot,
+                    slot: Some(slot),
                     key: Arc::clone(key),
                     create_revision: entry.create_revision,
                     announced: announced.clone(),
@@ -416,7 +457,7 @@ impl Hall<'_> {
                 (Progress::Gone, _) => self.delete_absent(slot, suspect),
                 // The answer decides: a condemnation deletes the key before it arrives.
                 (Progress::Challenging(_) | Progress::Condemning { .. }, _) => {}
-                (_, Some(target)) if target.slot == slot => {
+                (_, Some(target)) if target.slot == Some(slot) => {
                     let target = target.clone();
                     let candidate = self.slots.candidate(slot);
                     let is_current = candidate.is_none_or(|c| c.view.is_current());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::challenging::SESSIONS;
 use super::cluster::ELECTIONS;
 use super::promise::Invariant;
 use super::step::Step;
@@ -93,12 +94,25 @@ impl World {
             if suspects && doubts.suspected.insert(lease) {
                 self.command(node, move |w| {
                     w.give(node, |m, now| m.challenges(now).suspect(lease));
+                    w.suspect_as_holder(node, lease);
                 });
             } else if !suspects && doubts.suspected.remove(&lease) {
                 self.command(node, move |w| {
                     w.give(node, |m, now| m.challenges(now).trust_again(lease));
                 });
             }
+        }
+    }
+
+    /// Makes a node without a term challenge every other session by a key for which the node may not wait.
+    fn suspect_as_holder(&mut self, node: usize, lease: i64) {
+        if self.nodes[node].valid_terms(self.now).next().is_some() {
+            return;
+        }
+        let mut keys = self.store.keys.values();
+        let held = keys.find(|entry| entry.lease == lease && !entry.key.starts_with(SESSIONS));
+        if let Some(held) = held.filter(|_| lease % 2 == 0).cloned() {
+            self.give(node, |m, now| m.challenges(now).suspect_holder(&held));
         }
     }
 

@@ -8,6 +8,7 @@ mod making_way;
 mod meddling;
 mod mixing;
 mod noticing;
+mod pairing;
 mod reading;
 
 use std::time::Duration;
