@@ -94,6 +94,11 @@ impl<'a> Inside<'a> {
         self.0.promise(until)
     }
 
+    /// Returns `true` if the session allows challenges.
+    pub fn allows_challenges(self) -> bool {
+        self.0.settings.challenges.is_some()
+    }
+
     /// Adds a process to which promises are made: the guard, if there is one, leaves the session's leases alone while
     /// that process lives. Such promises need no [`Inside::promise`]. A known process is not added again.
     ///

@@ -8,6 +8,7 @@
     reason = "hidden: for crates that pin the exact version"
 )]
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +22,9 @@ pub use crate::etcd::{
 use crate::runtime::{SharedEnv, System};
 pub use crate::session::LOST_PACKET;
 use crate::session::{Session, SessionOptions, Settings};
-use crate::state::{Member, say_the_same};
+use crate::state::{Member, announced, say_the_same};
 use eldest_core::error::{Class, RequestError};
+use eldest_core::kv::Reach;
 use eldest_core::time::Time;
 
 /// Deletes the key of any candidate, holder or blocker, if it still is exactly the key that was seen; another key of
@@ -54,6 +56,59 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
         })
         .await?;
     Ok(stood || tried.load(Ordering::Relaxed))
+}
+
+/// The anchors of the sessions of a namespace that allow challenges, and the challenges that stand.
+#[derive(Debug)]
+pub struct Anchors {
+    revision: i64,
+    /// The create revisions of the anchors, by their keys.
+    created: HashMap<Vec<u8>, i64>,
+    /// The leases of the challengers, by the anchors' keys.
+    challengers: HashMap<Vec<u8>, Vec<i64>>,
+    prefix: Vec<u8>,
+}
+
+/// Reads all anchors and challenges of the session's namespace. An overview that is read later shows their sessions.
+///
+/// # Errors
+///
+/// As [`Session::overview`].
+pub async fn anchors(session: &Session) -> Result<Anchors> {
+    let shared = session.shared();
+    let prefix = shared.settings.anchors();
+    let read = shared.roster(&prefix, Reach::Everything).await?;
+    let mut anchors = Anchors {
+        revision: read.revision(),
+        created: HashMap::new(),
+        challengers: HashMap::new(),
+        prefix,
+    };
+    for member in read.members() {
+        let text = std::str::from_utf8(member.key()).unwrap_or_default();
+        if let Some((anchor, _)) = text.rsplit_once("/challenges/") {
+            let all = anchors.challengers.entry(anchor.into()).or_default();
+            all.push(member.lease_id());
+        } else {
+            let created = member.create_revision();
+            anchors.created.insert(member.key().to_vec(), created);
+        }
+    }
+    Ok(anchors)
+}
+
+impl Anchors {
+    /// Returns the leases of the sessions that challenge the member's session, and `true` if that session was condemned.
+    /// `None`: the member announces no anchor of this namespace, or a newer one than was read.
+    pub fn of(&self, member: &Member) -> Option<(&[i64], bool)> {
+        let announced = announced(member.value())?;
+        let (key, created) = (&*announced.anchor, announced.create_revision);
+        if !key.starts_with(&self.prefix) || created > self.revision {
+            return None;
+        }
+        let challengers = self.challengers.get(key).map_or(&[][..], Vec::as_slice);
+        Some((challengers, self.created.get(key) != Some(&created)))
+    }
 }
 
 /// Returns `true` if both announce the same. The beginning of a term does not count: a leader adds it once in each

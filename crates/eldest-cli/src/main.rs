@@ -11,6 +11,7 @@
 #[cfg(target_os = "linux")]
 mod agent;
 mod answering;
+mod challenged;
 mod challenges;
 mod cli;
 mod connection;

@@ -7,6 +7,7 @@ use eldest::operator::Endpoint;
 use eldest_http::contract::command::{MeasuredEndpoint, Queue, Status};
 use futures::future::join_all;
 
+use crate::challenged;
 use crate::connection::Connection;
 use crate::distance::{Distance, chosen};
 use crate::evacuate;
@@ -24,6 +25,7 @@ use crate::view;
     been in the queue, by its own clock, but never longer than that of an older candidate. \"leads for\" counts from \
     the beginning of the term, by the leader's clock; a leader announces it a third of the TTL later. \
     LEASE LEFT is by the clock of etcd's leader; a renewal every third of the TTL resets it.\n\n\
+    Below the candidates stands which of them are challenged, by whom, and which were condemned (see --challenges).\n\n\
     A data centre that is evacuated is shown first (see `eldest evacuate`).\n\n\
     With --etcd, the round trip from this machine to each endpoint is shown too (the median and the worst of ten), and which \
     endpoint a node with these options uses, and why.",
@@ -56,6 +58,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let session = global.connection.observer().await?;
+    let anchors = challenged::read_if_permitted(&session).await?;
     let overview = session.overview(&args.below).await?;
     let queues = overview.queues();
     let all = queues.iter().flat_map(|queue| queue.roster().members());
@@ -65,8 +68,12 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         view::leases(&session, all).await
     };
     let now_unix_ms = view::now_unix_ms();
-    let queues = queues.iter().map(|queue| view::queue(queue, &leases));
-    let queues: Vec<Queue> = queues.collect();
+    let shown = queues.iter().map(|queue| view::queue(queue, &leases));
+    let mut shown: Vec<Queue> = shown.collect();
+    if let Some(anchors) = anchors {
+        challenged::fill(&mut shown, queues, &anchors);
+    }
+    let queues = shown;
     let endpoints = if args.etcd {
         Some(measured(&global.connection).await?)
     } else {
@@ -164,7 +171,11 @@ fn details(queues: &[Queue]) -> String {
     let block = |queue: &Queue| {
         let (title, summary) = (view::title(queue), view::summary(queue));
         let leads_for = view::leads_for(queue);
-        format!("{title}: {summary}{leads_for}\n{}", view::roster(queue))
+        let challenged = challenged::described(queue);
+        format!(
+            "{title}: {summary}{leads_for}\n{}{challenged}",
+            view::roster(queue)
+        )
     };
     let blocks: Vec<String> = queues.iter().map(block).collect();
     blocks.join("\n\n")

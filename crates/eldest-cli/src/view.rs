@@ -50,6 +50,8 @@ pub(crate) fn candidate(member: &Member, has_turn: bool, leases: &Leases) -> Can
         has_turn,
         lease_left_ms: time.map(|time| millis(time.left())),
         lease_ttl_ms: time.map(|time| millis(time.granted())),
+        challenged_by: None,
+        condemned: None,
         partitions: None,
         partition_capacity: None,
     }
@@ -312,6 +314,8 @@ pub(crate) mod samples {
             has_turn: rank == 1,
             lease_left_ms: None,
             lease_ttl_ms: None,
+            challenged_by: None,
+            condemned: None,
             partitions: None,
             partition_capacity: None,
         }

@@ -215,6 +215,51 @@ impl From<&eldest::EndpointStatus> for EndpointState {
     }
 }
 
+/// A challenge between the session of the answering node and another session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Challenge {
+    /// True: the answering node suspects the other session. False: the other session challenged the answering node.
+    pub by_this_node: bool,
+    /// The other session's name; null: no key of it was seen.
+    pub identity: Option<String>,
+    /// etcd's id of the other session's lease, in hexadecimal; null: not seen.
+    pub lease_id: Option<String>,
+    /// When the answering node began to suspect the other session, or saw the challenge, by its own wall clock.
+    pub since_unix_ms: u64,
+    /// The last step: `suspected`, `challenged`, `answered` or `condemned`. A condemned session has lost its place.
+    pub step: String,
+    /// True if the suspicion is over, or the challenge no longer stands.
+    pub over: bool,
+}
+
+impl Challenge {
+    /// Lists the last challenges by the session and of it. `identity` returns the name of the session of a lease.
+    pub fn all(
+        challenged: &eldest::internal::Challenged,
+        identity: impl Fn(i64) -> Option<String>,
+    ) -> Vec<Self> {
+        use eldest::internal::{ChallengeStep, Received, Suspicion};
+        let made = challenged.made.iter().map(|made: &Suspicion| Self {
+            by_this_node: true,
+            identity: made.identity.clone(),
+            lease_id: lease_id(made.lease_id),
+            since_unix_ms: millis(made.since),
+            step: made.step.as_str().to_owned(),
+            over: made.is_over || made.step == ChallengeStep::Condemned,
+        });
+        let received = challenged.received.iter().map(|received: &Received| Self {
+            by_this_node: false,
+            identity: received.by.and_then(&identity),
+            lease_id: received.by.and_then(lease_id),
+            since_unix_ms: millis(received.since),
+            step: received.step.as_str().to_owned(),
+            over: received.step != ChallengeStep::Challenged,
+        });
+        made.chain(received).collect()
+    }
+}
+
 /// The state of an election, as far as a node knows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -249,6 +294,9 @@ pub struct ElectionState {
     pub endpoints: Vec<EndpointState>,
     /// The data centres that are evacuated, by name; null: etcd has not answered yet, or this node may not read them.
     pub evacuations: Option<Vec<Evacuation>>,
+    /// The last challenges by this node's session, and then those of it, each the oldest first. null: the session allows
+    /// no challenges.
+    pub challenges: Option<Vec<Challenge>>,
 }
 
 /// All elections that a node shows.

@@ -18,7 +18,7 @@ use super::peer::Caller;
 use super::problem::Problem;
 use super::sidecar::Kept;
 use super::view::View;
-use eldest::internal::{self, Inside, LocalState};
+use eldest::internal::{self, Challenged, Inside, LocalState};
 use eldest::{EndpointStatus, SessionState};
 
 /// The longest silence of a stream without changes. A caller that receives nothing for longer knows that the node is
@@ -34,6 +34,7 @@ struct Follower {
     own: watch::Receiver<LocalState>,
     session: watch::Receiver<SessionState>,
     endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
+    challenged: watch::Receiver<Challenged>,
     orders: watch::Receiver<View>,
     /// The term that is kept for callers. While there is one, the state also reports how long callers may act.
     kept: Option<watch::Receiver<i64>>,
@@ -71,6 +72,7 @@ fn event_stream<'a>(
             own: internal::watch_local_state(&shown.election),
             session: shown.session_state.clone(),
             endpoints: shown.endpoints.clone(),
+            challenged: shown.challenged.clone(),
             orders: shown.orders.view.clone(),
             kept: shown.kept().map(Kept::watch),
             app: Arc::clone(app),
@@ -112,6 +114,7 @@ impl Follower {
         self.view.mark_unchanged();
         self.session.mark_unchanged();
         self.endpoints.mark_unchanged();
+        self.challenged.mark_unchanged();
         self.orders.mark_unchanged();
         self.kept
             .iter_mut()
@@ -147,6 +150,7 @@ impl Follower {
             changed = self.own.changed() => changed.ok(),
             changed = self.session.changed() => changed.ok(),
             changed = self.endpoints.changed() => changed.ok(),
+            changed = self.challenged.changed() => changed.ok(),
             changed = self.orders.changed() => changed.ok(),
             changed = kept => changed,
             () = lost => Some(()),

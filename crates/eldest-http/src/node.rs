@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::DropGuard;
 
-use super::contract::{ElectionState, EndpointState, Member, OwnState, Role, key, millis};
+use super::contract::{
+    Challenge, ElectionState, EndpointState, Member, OwnState, Role, key, millis,
+};
 use super::evacuations::Orders;
 use super::health::{Fitness, Health};
 use super::locks::Locks;
@@ -18,7 +20,7 @@ use super::programs::{Programs, Promise};
 use super::sidecar::{Kept, Leading};
 use super::view::{self, Age, View};
 use eldest::internal::process::Process;
-use eldest::internal::{self, Inside, LocalState};
+use eldest::internal::{self, Challenged, Inside, LocalState};
 use eldest::{Election, EndpointStatus, Roster, Session, SessionState, Shutdown, Status, Term};
 use http::StatusCode;
 
@@ -89,6 +91,7 @@ pub(super) struct Shown {
     pub(super) election: Election,
     pub(super) session_state: watch::Receiver<SessionState>,
     pub(super) endpoints: watch::Receiver<Arc<[EndpointStatus]>>,
+    pub(super) challenged: watch::Receiver<Challenged>,
     part: Part,
     pub(super) view: watch::Receiver<View>,
     /// The data centres of its namespace that are evacuated.
@@ -377,6 +380,7 @@ impl Shown {
         Self {
             session_state: election.session().state(),
             endpoints: election.session().endpoints(),
+            challenged: internal::watch_challenges(&election.session()),
             election,
             part,
             view,
@@ -522,6 +526,11 @@ impl Shown {
         }
         let roster = view.roster.as_ref();
         let blocker = roster.and_then(Roster::blocker);
+        let identity = |lease| {
+            let mut members = roster?.members().iter();
+            let member = members.find(|member| member.lease_id() == lease)?;
+            Some(member.identity().to_owned())
+        };
         ElectionState {
             election: self.election.name().to_owned(),
             now_unix_ms: millis(self.inside().env().unix_time()),
@@ -541,6 +550,10 @@ impl Shown {
                 .iter()
                 .map(EndpointState::from)
                 .collect(),
+            challenges: self
+                .inside()
+                .allows_challenges()
+                .then(|| Challenge::all(&self.challenged.borrow(), identity)),
             refused: view.refused,
             evacuations: self.orders.standing(),
         }

@@ -179,6 +179,14 @@ function endpoint(known) {
   return made;
 }
 
+function challenge(known) {
+  const made = element("tr"), who = known.identity ?? (known.lease_id === null ? "another node" : `lease ${known.lease_id}`);
+  const role = known.by_this_node ? "suspected by this node" : "challenges this node";
+  const where = cell(element("bdi", who), element("span", role, "said"));
+  made.append(where, cell(time(known.since_unix_ms, "")), element("td", known.over ? `${known.step}, over` : known.step));
+  return made;
+}
+
 function bar(kind, from, to, start, width) {
   const made = element("i", "", kind);
   const left = Math.max(0, (from - start) / width);
@@ -326,7 +334,7 @@ function alive() {
   since_when = null;
 }
 
-// What the title, the line about the connection and the table of endpoints say of all elections.
+// What the title, the line about the connection and the tables of endpoints and challenges say of all elections.
 function sum_up() {
   const states = [...shown.values()].map(({ state }) => state);
   const silent = states.some(unsure);
@@ -335,6 +343,7 @@ function sum_up() {
   const all = states.map(({ leader, election }) => (silent ? election : `${leader?.identity ?? "nobody"} leads ${election}`));
   document.title = `${silent ? "? " : ""}${all.length === 1 ? all[0] : `eldest: ${all.length} elections`}`;
   show_endpoints();
+  show_challenges();
 }
 
 // The endpoints of each session once: elections of one session have the same, as of their last states.
@@ -346,6 +355,20 @@ function show_endpoints() {
   const all = [...newest.values()].flat(), place = document.getElementById("etcd");
   place.hidden = all.length === 0;
   place.querySelector("tbody").replaceChildren(...each(all, "tr", endpoint));
+}
+
+// Elections of one session have the same challenges, as of their last states.
+function show_challenges() {
+  const all = new Map();
+  for (const { state } of [...shown.values()].sort((a, b) => a.heard - b.heard)) {
+    for (const known of state.challenges ?? []) {
+      all.set(`${known.by_this_node} ${known.lease_id} ${known.since_unix_ms}`, known);
+    }
+  }
+  const newest = [...all.values()].sort((a, b) => b.since_unix_ms - a.since_unix_ms);
+  const place = document.getElementById("challenges");
+  place.hidden = newest.length === 0;
+  place.querySelector("tbody").replaceChildren(...each(newest, "tr", challenge));
 }
 
 function lost() {

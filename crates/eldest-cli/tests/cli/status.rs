@@ -370,3 +370,62 @@ async fn observing_commands_accept_named_endpoints_without_an_own_data_center() 
     assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
     Ok(())
 }
+
+#[tokio::test]
+async fn challenged_and_condemned_sessions_are_shown_with_their_challengers() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    let leased = |lease| Some(etcd_client::PutOptions::new().with_lease(lease));
+    for lease in [0x7e, 0x7f] {
+        let id = etcd_client::LeaseGrantOptions::new().with_id(lease);
+        client.lease_grant(60, Some(id)).await?;
+    }
+    // No session answers for these keys.
+    let anchor = "eldest/~session/7f";
+    let put = client.put(anchor, "4000000 ", leased(0x7f)).await?;
+    let revision = put.header().ok_or("a header")?.revision();
+    let of_a = json!({
+        "identity": "node-a", "since_unix_ms": 1,
+        "anchor": {"key": anchor, "create_revision": revision},
+    });
+    client
+        .put("eldest/e/7f", of_a.to_string(), leased(0x7f))
+        .await?;
+    let of_b = json!({"identity": "node-b", "since_unix_ms": 2});
+    client
+        .put("eldest/e/7e", of_b.to_string(), leased(0x7e))
+        .await?;
+    let challenge = format!("{anchor}/challenges/7e");
+    let shown = async || -> Result<(String, serde_json::Value)> {
+        let text = run(at(&etcd, &["status"])).await?.done().stdout.clone();
+        let all = run(at(&etcd, &["status", "--output", "json"]))
+            .await?
+            .done()
+            .json();
+        let queue = &all["queues"][0];
+        assert_eq!(queue["leader"], queue["roster"][0]);
+        let of = |member: &serde_json::Value| json!([member["challenged_by"], member["condemned"]]);
+        Ok((
+            text,
+            json!([of(&queue["roster"][0]), of(&queue["roster"][1])]),
+        ))
+    };
+    let nothing = json!([null, null]);
+    let (text, states) = shown().await?;
+    assert!(!text.contains("CHALLENGED"), "{text}");
+    assert_eq!(states, json!([[[], false], nothing]));
+
+    client.put(&*challenge, "", leased(0x7e)).await?;
+    let (text, states) = shown().await?;
+    let said = "node-a is CHALLENGED by node-b: it loses its place unless it answers";
+    assert!(text.ends_with(&format!("{said}\n")), "{text}");
+    let by = json!([{"identity": "node-b", "lease_id": "7e"}]);
+    assert_eq!(states, json!([[by, false], nothing]));
+
+    client.delete(challenge, None).await?;
+    client.delete(anchor, None).await?;
+    let (text, states) = shown().await?;
+    assert!(text.contains("node-a is CONDEMNED"), "{text}");
+    assert_eq!(states, json!([[[], true], nothing]));
+    Ok(())
+}

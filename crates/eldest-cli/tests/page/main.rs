@@ -9,6 +9,7 @@ mod browser;
     reason = "the tests of the command need more of these than we do"
 )]
 mod caller;
+mod challenged;
 mod connection;
 mod evacuated;
 mod hostile;

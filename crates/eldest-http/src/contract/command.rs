@@ -5,6 +5,16 @@ use serde::{Deserialize, Serialize};
 use super::partitions::{PartitionMember, PartitionState};
 use super::{Evacuation, Member};
 
+/// A session that challenges another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Challenger {
+    /// The session's name; null: it has no key among those shown.
+    pub identity: Option<String>,
+    /// etcd's id of its lease, in hexadecimal.
+    pub lease_id: String,
+}
+
 /// A candidate, with the state of its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -18,6 +28,11 @@ pub struct Candidate {
     pub lease_left_ms: Option<u64>,
     /// The TTL that etcd granted; null: not asked, or no answer.
     pub lease_ttl_ms: Option<u64>,
+    /// The sessions whose challenges of this one stand, so that it loses its place unless it answers; null: it allows no
+    /// challenges, they were not read, or this user may not read them. etcd does not keep since when.
+    pub challenged_by: Option<Vec<Challenger>>,
+    /// True if its session was condemned, so that any other one deletes this key; null as `challenged_by`.
+    pub condemned: Option<bool>,
     /// The partitions that it owns; null: these are no partitions.
     pub partitions: Option<Vec<u32>>,
     /// How many it takes, in proportion to the other members; null: these are no partitions.

@@ -148,6 +148,10 @@ pub(super) fn finish(schemas: &mut serde_json::Map<String, Value>) {
                 ("observers", REASONS),
                 ("data", REASONS),
             ],
+            "Challenge" => &[(
+                "step",
+                &["suspected", "challenged", "answered", "condemned"],
+            )],
             "MeasuredEndpoint" => &[("preferred", REASONS)],
             _ => &[],
         };

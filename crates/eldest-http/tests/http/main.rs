@@ -6,6 +6,7 @@ mod auth;
 #[cfg(target_os = "linux")]
 mod bound;
 mod caller;
+mod challenges;
 mod contract;
 mod elections;
 mod evacuations;
