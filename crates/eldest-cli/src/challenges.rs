@@ -57,6 +57,15 @@ impl Allowed {
         self.challenges.clone()
     }
 
+    /// Returns where a node's session listens for signs of life, and the address that it advertises.
+    pub(crate) fn port(&self) -> Result<Option<(SocketAddr, String)>> {
+        self.of_node()?;
+        Ok(self.challenges_listen.map(|listen| {
+            let advertised = self.challenges_advertise.clone();
+            (listen, advertised.unwrap_or_else(|| listen.to_string()))
+        }))
+    }
+
     fn beside(&self, distance: u16) -> Result<Option<Challenges>> {
         let Some(mut challenges) = self.challenges.clone() else {
             let addresses = [

@@ -1,5 +1,6 @@
 //! Implements `eldest doctor`: examines each endpoint, then the cluster as a whole, and reports the findings.
 
+mod challenges;
 mod cluster;
 mod endpoint;
 mod findings;
@@ -13,14 +14,15 @@ mod versions;
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::operator::Endpoint;
+use eldest::SessionOptions;
+use eldest::operator::{Endpoint, Times, times};
 use eldest_http::contract::command::Level;
 
 use self::cluster::Patient;
 use self::endpoint::Said;
 use self::findings::Findings;
 use self::pings::Pings;
-use crate::connection::duration;
+use crate::connection::{Connection, duration};
 use crate::distance::Distance;
 use crate::exit::Code;
 use crate::global::Global;
@@ -33,7 +35,7 @@ use crate::output::{self, Format};
     For every member in --endpoints, the command checks that it answers, how fast, in which version, and whether it knows \
     a leader and has alarms, and measures its distance. It names the endpoint that a node here would use, and why. Then it \
     checks that the request timeout, the TTL and the grace period suit this etcd and the distance to it, and says what to \
-    write otherwise. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, that etcd accepts a session's pings, and \
+    write otherwise; with --challenges, also the time to answer, and that the advertised port can be reached. It checks that etcd's clock and this machine's run at the same rate, that the user may read and write, that no key without a lease blocks an election or will, that etcd's limits let a session work, that etcd accepts a session's pings, and \
     that the agent of this host, if there is one, reaches etcd. It changes no keys; \
     it grants at most three leases and revokes them.\n\n\
     Each finding is `ok`, a `note`, a `WARN` or a `FAIL`. A `FAIL` must be corrected; until then the exit code is 6, or 3 if no endpoint answers at all.",
@@ -93,11 +95,13 @@ fn span(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let connection = &global.connection;
     let mut options = connection.session_options("eldest-doctor")?;
-    if let Some(challenges) = connection.allowed.without_port() {
-        options = options.challenges(challenges);
-    }
     if let Some(grace) = args.grace {
         options = options.grace(grace);
+    }
+    // The TTL must suit renewals, whatever time there is to answer challenges.
+    let challenged = challenged(connection, &options)?;
+    if let Some(times) = &challenged {
+        options = options.grace(times.grace);
     }
     let connection = &connection.looked_up(&options).await?;
     let endpoints: Result<Vec<Endpoint>, eldest::Error> = connection
@@ -129,6 +133,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         let patient = Patient {
             connection,
             options: &options,
+            challenged,
             answering: &answering,
             below: &args.below,
             grace: args.grace,
@@ -149,6 +154,13 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     })
 }
 
+/// Returns the times of a node that allows challenges, if the options say so.
+fn challenged(connection: &Connection, options: &SessionOptions) -> Result<Option<Times>> {
+    let challenges = connection.allowed.without_port();
+    let times = challenges.map(|challenges| times(&options.clone().challenges(challenges)));
+    Ok(times.transpose()?)
+}
+
 /// Examines the aspects that concern all endpoints together.
 async fn examine_cluster(
     patient: &Patient<'_>,
@@ -159,6 +171,15 @@ async fn examine_cluster(
     patient.members(findings).await;
     patient.nearest(distances, findings);
     patient.times(findings).await?;
+    match patient.connection.allowed.port()? {
+        Some((listen, advertised)) => challenges::port(listen, &advertised, findings).await,
+        None if patient.challenged.is_some() => {
+            let message = "no port for signs of life: the silence of a node is noticed up to a third of the TTL and some 2 s \
+                           later than with --challenges-listen";
+            findings.note("challenges", "challenges_port", message);
+        }
+        None => {}
+    }
     patient.clock(findings, args.clock).await;
     patient.permissions(findings, args.observer).await;
     patient.limits(findings).await;

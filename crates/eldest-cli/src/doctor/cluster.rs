@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus};
+use eldest::operator::{Endpoint, EtcdMember, EtcdMemberStatus, Times};
 use eldest::{EndpointReason, ErrorKind, Queue, QueueKind, SessionOptions};
 
 use super::endpoint::Report;
@@ -24,6 +24,8 @@ const BLOCKED: (&str, &str) = ("elections", "blocked");
 pub(crate) struct Patient<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) options: &'a SessionOptions,
+    /// The times of a session with these options, if it allows challenges.
+    pub(crate) challenged: Option<Times>,
     pub(crate) answering: &'a [(&'a Endpoint, Report)],
     pub(crate) below: &'a str,
     /// The grace period, if one is given.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use eldest::operator::{LOST_PACKET, Times, times, ttl_floor};
 use eldest_http::contract::command::Level;
 
+use super::challenges;
 use super::cluster::Patient;
 use super::findings::Findings;
 
@@ -18,12 +19,19 @@ struct Needed<'a> {
     round_trip: Duration,
     /// Time beside the round trips, for a lost packet or a slow member.
     rest: Duration,
+    /// The time by which the slowest read exceeded its round trips, with a factor for slower moments.
+    slow: Duration,
 }
 
 impl Needed<'_> {
     /// Connecting with TLS takes four round trips, and a request through another member than etcd's leader two.
     fn timeout(&self) -> Duration {
         self.round_trip * 6 + self.rest
+    }
+
+    /// Returns how long a linearizable read takes at worst, on a connection that stands.
+    fn read(&self) -> Duration {
+        self.round_trip * 2 + self.slow
     }
 
     fn is_far(&self) -> bool {
@@ -80,6 +88,9 @@ impl Patient<'_> {
             return Ok(());
         };
         timeout(&times, &needed, &advice, findings);
+        if let Some(times) = &self.challenged {
+            challenges::time(times, needed.read(), election, findings);
+        }
         self.ttl(&times, &needed, election, advice, findings);
         Ok(())
     }
@@ -96,6 +107,7 @@ impl Patient<'_> {
                 url: endpoint.url(),
                 round_trip,
                 rest: slow.max(LOST_PACKET),
+                slow,
             }
         });
         each.max_by_key(Needed::timeout)

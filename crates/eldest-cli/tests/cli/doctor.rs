@@ -314,6 +314,94 @@ fn advised(report: &Ended) -> Result<String> {
 }
 
 #[tokio::test]
+async fn time_to_answer_challenges_is_compared_with_reads_and_etcds_election_timeout() -> Result {
+    let etcd = Etcd::start().await?;
+    let challenged = |time| ["--ttl", "30s", "--challenges", time];
+    let report = examine(at(&etcd, &challenged("20s"))).await?;
+    finds(&report, "answer_within", "ok", "20s; a read may take", "");
+    finds(&report, "challenges_port", "note", "no port", "");
+    let report = examine(at(&etcd, &["--ttl", "10s", "--challenges", "fast"])).await?;
+    finds(&report, "ttl", "ok", "10s; a renewal may be", "");
+    finds(&report, "answer_within", "note", "400ms; ", "");
+    let report = examine(at(&etcd, &["--ttl", "30s"])).await?;
+    assert_eq!(found(&report, "answer_within"), []);
+
+    let slow = Etcd::builder().heartbeat(std::time::Duration::from_millis(500));
+    let slow = slow.election_timeout(std::time::Duration::from_secs(5));
+    let slow = slow.start().await?;
+    let report = examine(at(&slow, &challenged("4s"))).await?;
+    finds(
+        &report,
+        "answer_within",
+        "note",
+        "ends terms: --challenges ",
+        "",
+    );
+
+    let proxy = Proxy::start(etcd.address()).await?;
+    proxy.delay(std::time::Duration::from_millis(150));
+    let endpoint = proxy.endpoint();
+    let args = [
+        "--endpoints",
+        &endpoint,
+        "--ttl",
+        "30s",
+        "--challenges",
+        "900ms",
+    ];
+    let report = examine_answering(&args).await?;
+    finds(
+        &report,
+        "answer_within",
+        "warn",
+        "is short and may cost",
+        "--challenges ",
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn advertised_port_for_signs_of_life_is_tried() -> Result {
+    let etcd = Etcd::start().await?;
+    let examined = async |listen: &str, advertised: Option<&str>| {
+        let mut args = vec!["--challenges", "steady", "--challenges-listen", listen];
+        args.extend(
+            advertised
+                .iter()
+                .flat_map(|at| ["--challenges-advertise", at]),
+        );
+        examine(at(&etcd, &args)).await
+    };
+    let report = examined("127.0.0.1:0", None).await?;
+    finds(&report, "challenges_port", "ok", "leads to", "");
+    let other = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let place = other.local_addr()?.to_string();
+    let report = examined(&place, None).await?;
+    finds(&report, "challenges_port", "ok", "accepts connections", "");
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let listen = free.local_addr()?.to_string();
+    drop(free);
+    let report = examined(&listen, Some(&place)).await?;
+    finds(
+        &report,
+        "challenges_port",
+        "warn",
+        "leads elsewhere",
+        "correct --challenges-advertise",
+    );
+    drop(other);
+    let report = examined(&listen, Some(&place)).await?;
+    finds(
+        &report,
+        "challenges_port",
+        "warn",
+        "cannot hear this one",
+        "",
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn too_long_grace_period_is_reported_with_a_suitable_one() -> Result {
     let etcd = Etcd::start().await?;
     let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
