@@ -8,6 +8,7 @@ mod options;
 mod peer;
 mod report;
 mod rpc;
+mod rule;
 mod run;
 mod samples;
 mod serve;

@@ -1,31 +1,32 @@
 //! Measures takeovers: loses a leader, and takes the time until its successor knows that it leads.
 
 pub(super) mod guarded;
+mod host;
 pub(super) mod killed;
-mod node;
+pub(super) mod node;
+pub(super) mod silent;
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use etcd_client::{Client, EventType, WatchOptions};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::mpsc;
 
 use crate::peer::{Peer, first};
-use crate::run::Run;
 use crate::standing::wall_now;
 
-/// Loses a leader's process, in one way or another.
+/// Loses a process, in one way or another.
 type Loss = for<'a> fn(&'a mut Peer) -> BoxFuture<'a, Result<()>>;
 
-/// A leader and its successor, each in its own process, in an election of their own.
-struct Pair {
+/// A leader and its successors, each in its own process, in an election of their own.
+struct Queue {
     election: String,
     /// The time at which the leader's lease was granted, plus the duration of an answer.
     began: Instant,
-    leader: Peer,
-    successor: Peer,
+    /// The processes, the leader first.
+    peers: Vec<Peer>,
 }
 
 /// The moments of a takeover by the wall clock, in nanoseconds.
@@ -36,42 +37,37 @@ struct Takeover {
     led: f64,
 }
 
-impl Pair {
-    /// Starts two processes of a peer; `None` if the peer is not available.
-    async fn start(
-        run: &mut Run<'_>,
-        name: &str,
-        election: String,
-        ttl: u64,
-    ) -> Result<Option<Self>> {
-        let (Some(mut leader), Some(mut successor)) =
-            (run.peer(name).await?, run.peer(name).await?)
-        else {
-            return Ok(None);
-        };
-        for peer in [&mut leader, &mut successor] {
-            peer.ask(&format!("ttl {ttl}")).await?;
+impl Queue {
+    /// Lets the processes stand one after the other; `count` is the second argument of their question `stand`.
+    async fn stand(election: String, count: usize, mut peers: Vec<Peer>) -> Result<Self> {
+        let mut began = Instant::now();
+        for (place, peer) in peers.iter_mut().enumerate() {
+            peer.ask(&format!("stand {election} {count}")).await?;
+            if place == 0 {
+                began = Instant::now();
+            }
         }
-        leader.ask(&format!("stand {election} 2")).await?;
-        let began = Instant::now();
-        successor.ask(&format!("stand {election} 2")).await?;
+        let leader = peers.first_mut().context("nobody stands")?;
         leader.ask("lead").await?;
-        Ok(Some(Self {
+        Ok(Self {
             election,
             began,
-            leader,
-            successor,
-        }))
+            peers,
+        })
     }
 
-    /// Loses the leader at that moment, and waits for its successor.
+    /// Loses all processes but the last one at that moment, and waits until that one leads.
     async fn lose_at(mut self, at: Instant, loss: Loss) -> Result<Takeover> {
-        self.successor.question("lead").await?;
+        let mut successor = self.peers.pop().context("no successor")?;
+        successor.question("lead").await?;
         tokio::time::sleep_until(at.into()).await;
         let from = wall_now()?;
-        loss(&mut self.leader).await?;
-        let led = first(&self.successor.answer().await?)?;
-        self.successor.end().await?;
+        try_join_all(self.peers.iter_mut().map(loss)).await?;
+        let led = first(&successor.answer().await?)?;
+        for mut lost in self.peers {
+            lost.kill().await?;
+        }
+        successor.end().await?;
         Ok(Takeover {
             election: self.election,
             from,

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::try_join_all;
 
 use super::super::{Bench, handover};
-use super::{Deletes, Pair, first_delete};
+use super::{Deletes, Queue, first_delete};
 use crate::report::{Row, find};
 use crate::run::Run;
 use crate::samples::Samples;
@@ -61,8 +61,14 @@ async fn kill_leaders(
     for number in 0..AT_ONCE {
         for name in PEERS {
             let election = format!("takeover-{ttl}-{round}-{number}-{name}");
-            let pair = Pair::start(run, name, election, ttl).await?;
-            pairs.extend(pair.map(|pair| (name, number, pair)));
+            let mut pair = run.peers(&[name; 2]).await?;
+            if pair.is_empty() {
+                continue;
+            }
+            for peer in &mut pair {
+                peer.ask(&format!("ttl {ttl}")).await?;
+            }
+            pairs.push((name, number, Queue::stand(election, 2, pair).await?));
         }
     }
     let mut deletes = Deletes::watch(&mut run.client().await?).await?;
