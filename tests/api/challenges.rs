@@ -102,6 +102,54 @@ async fn leader_that_answers_is_never_condemned() -> Result {
     Ok(())
 }
 
+/// Two candidates wait in each of its elections: those that may challenge it.
+#[tokio::test(start_paused = true)]
+async fn hundred_challengers_condemn_a_leader_only_once_it_is_silent() -> Result {
+    const ELECTIONS: usize = 50;
+    let etcd = in_memory();
+    let a = challenged(&etcd, "a").await?;
+    let (mut terms, mut sessions, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..ELECTIONS {
+        let name = format!("e{number}");
+        let mut leads = soon("campaign", a.election(&name)?.campaign()).await?;
+        terms.push((elected(&mut leads).await?, leads));
+        for place in 0..2 {
+            let session = challenged(&etcd, &format!("b{number}-{place}")).await?;
+            candidates.push(soon("campaign", session.election(&name)?.campaign()).await?);
+            sessions.push(session);
+        }
+    }
+    let lease = terms[0].0.lease_id();
+    let suspect = |is_silent| {
+        let mut all = sessions.iter();
+        all.try_for_each(|session| internal::suspect(session, lease, is_silent))
+    };
+    for _ in 0..2 {
+        suspect(true)?;
+        sleep(D * 2).await;
+        assert!(terms.iter().all(|(term, _)| term.is_valid()));
+        suspect(false)?;
+        sleep(D / 4).await;
+    }
+
+    crash(&a)?;
+    let begun = Instant::now();
+    suspect(true)?;
+    sleep(D / 2).await;
+    let mut client = etcd.client().await;
+    let below = format!("eldest/~session/{lease:x}/challenges/");
+    assert_eq!(keys(&mut client, &below).await.len(), sessions.len());
+    for next in candidates.iter_mut().step_by(2) {
+        let next = elected(next).await?;
+        assert!(next.is_valid() && terms.iter().all(|(term, _)| !term.is_valid()));
+    }
+    let took = begun.elapsed();
+    assert!(took < D.mul_f64(1.001) + D / 20 + REQUESTS, "{took:?}");
+    sleep(D).await;
+    assert_eq!(keys(&mut client, &below).await, []);
+    Ok(())
+}
+
 fn prefix() -> etcd_client::WatchOptions {
     etcd_client::WatchOptions::new().with_prefix()
 }

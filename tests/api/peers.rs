@@ -189,6 +189,42 @@ async fn leader_that_advertises_the_port_of_another_session_keeps_leading() -> R
     Ok(())
 }
 
+/// The leader, its successor and etcd are well. Only the link between both breaks: wholly, or one way, or it is silent.
+#[tokio::test]
+async fn leader_whose_link_to_its_successor_breaks_keeps_leading_until_it_is_silent() -> Result {
+    let refuses_requests = |proxy: &Proxy| {
+        proxy.hold_requests();
+        // The leader would give signs of life to the successor's former connection for a while.
+        proxy.drop_connections();
+    };
+    let breaks: [fn(&Proxy); 4] = [
+        Proxy::cut,
+        Proxy::hold,
+        refuses_requests,
+        Proxy::hold_responses,
+    ];
+    let each = breaks.map(|breaks| async move {
+        let etcd = MemoryEtcd::start();
+        let port = nowhere().await?;
+        let link = Proxy::start(port.to_string()).await?;
+        let behind = listening().listen(port).advertise(link.address());
+        let a = etcd.session(with("a", behind)).await?;
+        let b = etcd.session(with("b", listening())).await?;
+        let (_candidate, first) = leading(&a).await?;
+        let mut second = waiting(&b).await?;
+        asked(&etcd, first.lease_id()).await?;
+        breaks(&link);
+        keeps_leading(&etcd, &first).await?;
+        link.heal();
+        asked(&etcd, first.lease_id()).await?;
+        let begun = Instant::now();
+        crash(&a)?;
+        succeeded(&first, &mut second, begun).await
+    });
+    futures::future::try_join_all(each).await?;
+    Ok(())
+}
+
 /// Its leases' rest shows that it renews no longer: a third of the TTL of 60 s, a second, and two requests later.
 #[tokio::test(start_paused = true)]
 async fn leader_without_a_port_is_succeeded_when_its_renewal_is_overdue() -> Result {

@@ -1,12 +1,15 @@
 //! Tests servers of etcd that die, stop or return.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eldest::LostReason;
+use eldest::{Challenges, LostReason, Session, SessionOptions};
 use eldest_testing::{Etcd, EtcdCluster, eventually};
 
-use crate::stage::{Led, Node, Result, SOON, Stage, deadline, millis, one_leads, pass, seconds};
+use crate::stage::{
+    Led, Node, Result, SOON, Stage, Work, deadline, millis, one_leads, options, pass, seconds,
+};
 
 /// A TTL long enough to survive a change of etcd's leader.
 const TTL: Duration = seconds(5);
@@ -26,6 +29,10 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Result<Self> {
+        Self::with(|options| options).await
+    }
+
+    async fn with(set: impl Fn(SessionOptions) -> SessionOptions) -> Result<Self> {
         let cluster = EtcdCluster::start(3).await?;
         let etcd_leader = cluster.leader().await;
         let mut endpoints = cluster.endpoints();
@@ -33,9 +40,15 @@ impl Scene {
         // The observer of the keys uses the other members: at a stopped member, it would see changes late, and judge
         // that the next leader led too early.
         let stage = Stage::new(&endpoints[1..], TTL).await?;
-        let a = stage.node("a", &endpoints).await?;
+        let node = async |name, endpoints: &[String]| -> Result<Node> {
+            let session = Session::connect(endpoints, set(options(name, TTL))).await?;
+            let node = Node::of(&stage, session, Work::UntilLost)?;
+            stage.await_candidate(name).await?;
+            Ok(node)
+        };
+        let a = node("a", &endpoints).await?;
         endpoints.rotate_left(1);
-        let b = stage.node("b", &endpoints).await?;
+        let b = node("b", &endpoints).await?;
         let led = a.elected(SOON).await?;
         Ok(Self {
             cluster,
@@ -101,6 +114,43 @@ async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
     })
     .await?;
     scene.cluster.restart().await?;
+    scene.ends_well().await
+}
+
+/// The time in which etcd may change its leader at no cost: 2 s, and the delay until this test notices.
+const STEADY_CHANGE: Duration = millis(2_100);
+
+/// The member is killed, and then the next one stopped. A busy machine may take longer for a change; then the term may end.
+#[tokio::test]
+async fn changes_of_etcds_leader_cost_no_term_with_steady_challenges() -> Result {
+    let steady = |options: SessionOptions| {
+        options.challenges(Challenges::steady().listen((Ipv4Addr::LOCALHOST, 0)))
+    };
+    let mut scene = Scene::with(steady).await?;
+    for stops in [false, true] {
+        let (_, led) = one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
+        let (hit, fault) = (scene.cluster.leader().await, "etcd's leader changes");
+        scene.stage.fault("", fault);
+        let began = scene.stage.now();
+        if stops {
+            scene.cluster.members()[hit].pause();
+        } else {
+            scene.cluster.member(hit).kill();
+        }
+        assert_ne!(scene.cluster.leader().await, hit);
+        let took = scene.stage.now().saturating_sub(began);
+        pass(seconds(4)).await;
+        println!("{fault}: {took:?}, kept: {}", !led.lost.is_cancelled());
+        if took <= STEADY_CHANGE {
+            assert!(!led.lost.is_cancelled(), "{took:?}: {:?}", led.reason());
+        }
+        if stops {
+            scene.cluster.members()[hit].resume();
+        } else {
+            scene.cluster.restart().await?;
+        }
+        scene.stage.healed("", fault);
+    }
     scene.ends_well().await
 }
 

@@ -1,17 +1,18 @@
 //! Tests processes that stop, runtimes that are blocked, and an etcd that is full.
 
-use std::path::Path;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use eldest::{CancellationToken, ErrorKind, LostReason, Session};
+use eldest::{CancellationToken, Challenges, ErrorKind, LostReason, Session, SessionOptions};
 use eldest_testing::history::{History, Recorder, What};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions, ResponseHeader};
 
 use crate::blocked::Blocked;
 use crate::stage::{
-    ELECTION, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
+    ELECTION, Key, Node, Result, SOON, Stage, Work, deadline, grace, millis, options, pass, seconds,
 };
 
 /// The leader's work blocks the only thread of its runtime.
@@ -91,6 +92,7 @@ const CHILD: &str = "ELDEST_TEST_CHILD";
 /// The checks of one term. The last one follows the end of the work, which the library drops if it first runs after the
 /// deadline.
 struct Checks {
+    name: String,
     recorder: Recorder,
     term: eldest::Term,
 }
@@ -99,7 +101,7 @@ impl Checks {
     fn sample(&self) {
         let (term, token) = (&self.term, self.term.fencing_token());
         self.recorder
-            .sample("p", ELECTION, token, || term.is_valid());
+            .sample(&*self.name, ELECTION, token, || term.is_valid());
     }
 }
 
@@ -109,16 +111,25 @@ impl Drop for Checks {
     }
 }
 
-/// Runs in the other process: it leads, and records whether its term is valid.
-async fn child(endpoint: &str, file: &str, ttl: Duration) -> Result {
+/// Runs in the other process, whose arguments are an endpoint, a file and a name: it leads, and records whether its term
+/// is valid.
+async fn child(arguments: &str, options: impl FnOnce(&str) -> SessionOptions) -> Result {
+    let words: Vec<&str> = arguments.split(' ').collect();
+    let [endpoint, file, name] = words[..] else {
+        return Err("three words".into());
+    };
     let recorder = Recorder::boottime().to_file(file)?;
-    let session = Session::connect([endpoint], options("p", ttl)).await?;
+    let session = Session::connect([endpoint], options(name)).await?;
     let election = session.election(ELECTION)?;
     let work = |leadership: eldest::Leadership| {
         let (term, recorder) = (leadership.term(), recorder.clone());
         let token = term.fencing_token();
-        recorder.record("p", ELECTION, What::Elected { token });
-        let checks = Checks { recorder, term };
+        recorder.record(name, ELECTION, What::Elected { token });
+        let checks = Checks {
+            name: name.to_owned(),
+            recorder,
+            term,
+        };
         async move {
             // The work occupies its runtime's only thread nearly all the time. So after a stop its check runs before
             // any task of the session, and only the clock shows the end.
@@ -161,14 +172,13 @@ async fn answered(file: &Path, since: Duration) -> Result<Vec<What>> {
 async fn process_stopped_longer_than_the_ttl_fails_its_first_check() -> Result {
     const TTL: Duration = seconds(5);
     if let Some(arguments) = Process::arguments() {
-        let (endpoint, file) = arguments.split_once(' ').expect("two words");
-        return child(endpoint, file, TTL).await;
+        return child(&arguments, |name| options(name, TTL)).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
-    let arguments = format!("{} {}", etcd.endpoint(), file.display());
+    let arguments = format!("{} {} p", etcd.endpoint(), file.display());
     let child = Process::start(STOPPED, &arguments)?;
     stage.expect("p");
     let own = stage.await_candidate("p").await?;
@@ -221,6 +231,117 @@ async fn process_stopped_longer_than_the_ttl_fails_its_first_check() -> Result {
     stage.include(&file);
     let report = stage.judge(3, 1).await?;
     assert_eq!(report.counts.overlaps_while_stopped, 1, "{report}");
+    Ok(())
+}
+
+const WOKEN: &str = "processes::stopped_challenger_wakes_after_a_succession_and_condemns_nobody";
+/// The time to answer.
+const D: Duration = seconds(3);
+const LONG_TTL: Duration = seconds(30);
+
+fn challenging(name: &str) -> SessionOptions {
+    let challenges = Challenges::answer_within(D).listen((Ipv4Addr::LOCALHOST, 0));
+    let options = options(name, LONG_TTL).request_timeout(D / 5);
+    options.challenges(challenges)
+}
+
+/// A node in another process, which records in a file.
+struct Other {
+    name: &'static str,
+    process: Process,
+    file: PathBuf,
+    key: Key,
+}
+
+impl Other {
+    async fn start(
+        stage: &Stage,
+        endpoint: &str,
+        folder: &Path,
+        name: &'static str,
+    ) -> Result<Self> {
+        let file = folder.join(name);
+        let arguments = format!("{endpoint} {} {name}", file.display());
+        let process = Process::start(WOKEN, &arguments)?;
+        stage.expect(name);
+        stage.include(&file);
+        Ok(Self {
+            name,
+            process,
+            file,
+            key: stage.await_candidate(name).await?,
+        })
+    }
+
+    fn stop(&self, stage: &Stage) -> Result {
+        self.process.signal("-STOP")?;
+        stage.recorder.record(self.name, ELECTION, What::Paused);
+        Ok(())
+    }
+
+    fn wake(&self, stage: &Stage) -> Result {
+        stage.recorder.record(self.name, ELECTION, What::Resumed);
+        self.process.signal("-CONT")
+    }
+
+    fn kill(self, stage: &Stage) {
+        drop(self.process);
+        stage.recorder.record(self.name, ELECTION, What::Killed);
+    }
+}
+
+/// The leader hangs. The next candidate challenges it, and hangs before it may condemn it. The third one succeeds both.
+#[cfg(unix)]
+#[tokio::test]
+async fn stopped_challenger_wakes_after_a_succession_and_condemns_nobody() -> Result {
+    if let Some(arguments) = Process::arguments() {
+        return child(&arguments, challenging).await;
+    }
+    let etcd = Etcd::start().await?;
+    let stage = Stage::new(&[etcd.endpoint()], LONG_TTL).await?;
+    let folder = tempfile::tempdir()?;
+    let a = Other::start(&stage, &etcd.endpoint(), folder.path(), "a").await?;
+    answered(&a.file, Duration::ZERO).await?;
+    let b = Other::start(&stage, &etcd.endpoint(), folder.path(), "b").await?;
+    let session = Session::connect([etcd.endpoint()], challenging("c")).await?;
+    let c = Node::of(&stage, session, Work::UntilLost)?;
+    stage.await_candidate("c").await?;
+
+    let began = stage.now();
+    a.stop(&stage)?;
+    let anchor = format!("eldest/~session/{:x}", a.key.lease);
+    let challenge = format!("{anchor}/challenges/{:x}", b.key.lease);
+    let stands = async |path: &str| !stage.keys_under(path).await.is_empty();
+    eventually(SOON, "b challenges a", async || {
+        stands(&challenge).await.then_some(())
+    })
+    .await?;
+    b.stop(&stage)?;
+    assert!(stands(&anchor).await, "condemned already");
+    let led = c.elected(D + SOON).await?;
+    let took = led.elected_at.saturating_sub(began);
+    assert!(took > D && took < LONG_TTL / 2, "{took:?}");
+
+    let (woken, token) = (stage.now(), a.key.create_revision);
+    b.wake(&stage)?;
+    a.wake(&stage)?;
+    let after = answered(&a.file, woken).await?;
+    let ended = What::Invalid { token };
+    assert!(after.iter().all(|what| *what == ended), "{after:?}");
+    eventually(SOON, "both stand behind c", async || {
+        let keys = stage.keys().await;
+        (keys.len() == 3 && keys[0].identity == "c").then_some(())
+    })
+    .await?;
+    // A challenge that was left would condemn in this time.
+    pass(D * 2).await;
+    assert!(c.leads().is_some_and(|now| now.token() == led.token()));
+    let anchors = stage.keys_under("eldest/~session/").await;
+    assert_eq!(anchors.len(), 3, "{anchors:?}");
+    b.kill(&stage);
+    a.kill(&stage);
+    c.stop().await?;
+    stage.judge(2, 1).await?;
     Ok(())
 }
 

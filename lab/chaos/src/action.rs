@@ -127,6 +127,14 @@ impl Effect {
         }
     }
 
+    /// Returns the effect if the nodes allow challenges of that level: with `fast`, any delay of etcd may end a term.
+    pub(crate) fn with_challenges(self, level: Option<&str>) -> Self {
+        match (self, level) {
+            (Self::Kept, Some("fast")) => Self::KeptOrChanged,
+            (effect, _) => effect,
+        }
+    }
+
     /// Returns true if the term must end.
     pub(crate) fn ends(self) -> bool {
         self.replaces() || self == Self::Vacant

@@ -50,6 +50,9 @@ struct Args {
     /// The nodes' TTL in seconds; 5 if it is not given, and with --wide that for the distance, with its timeouts
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<f64>,
+    /// The nodes allow challenges; with fast, each fault may end a term
+    #[arg(long, value_name = "LEVEL", value_parser = ["fast", "steady"], conflicts_with = "wide")]
+    challenges: Option<String>,
     /// How many nodes are candidates
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: usize,
@@ -137,6 +140,7 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         nodes: args.nodes,
         etcds: args.etcds.clone(),
         ttl: ttl.unwrap_or(usual.ttl),
+        challenges: args.challenges.clone(),
         fenced: !args.unfenced,
         auth: args.store.auth,
         data_mib: args.store.data_mib,

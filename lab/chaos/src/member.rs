@@ -141,6 +141,11 @@ impl Member {
             .env("HISTORY_NAME", &self.name)
             .env("PACE_SECONDS", PACE)
             .env("REGISTER", &self.register)
+            .env(
+                "CHALLENGES",
+                settings.challenges.as_deref().unwrap_or_default(),
+            )
+            .env("CHALLENGES_LISTEN", "127.0.0.1:0")
             .env("ORDERS", self.orders())
             .env("GUARD", self.guard.as_deref().unwrap_or(Path::new("")))
             .env(

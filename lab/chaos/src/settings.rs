@@ -28,6 +28,8 @@ pub struct Settings {
     pub election_timeout: Duration,
     /// The nodes' TTL.
     pub ttl: Duration,
+    /// The level of the nodes' challenges, if they allow any: `fast` or `steady`.
+    pub challenges: Option<String>,
     /// True if the register outside of etcd checks tokens.
     pub fenced: bool,
     /// True if etcd has users, and demands a password.
@@ -49,6 +51,7 @@ impl Settings {
             heartbeat: HEARTBEAT,
             election_timeout: ELECTION_TIMEOUT,
             ttl: Duration::from_secs(5),
+            challenges: None,
             fenced: true,
             auth: false,
             data_mib: None,

@@ -65,7 +65,14 @@ impl Step {
 /// Makes one step. The step contains its problems; an error means that the stage was not healthy before.
 pub(crate) async fn step(lab: &Lab, actions: &[&dyn Action], draw: &mut Draw<'_>) -> Result<Step> {
     let before = lab.settled().await?;
-    let cards: Vec<Card> = actions.iter().map(|action| action.card()).collect();
+    let card = |action: &&dyn Action| {
+        let (card, level) = (action.card(), lab.settings.challenges.as_deref());
+        Card {
+            effect: card.effect.with_challenges(level),
+            ..card
+        }
+    };
+    let cards: Vec<Card> = actions.iter().map(card).collect();
     let victims: Vec<Victim> = cards
         .iter()
         .map(|card| victim(lab, card, before, draw))

@@ -1,11 +1,12 @@
 //! Reads the node's settings from environment variables.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use eldest::Credentials;
+use anyhow::{Context, Result, bail, ensure};
+use eldest::{Challenges, Credentials};
 
 /// The settings of a node.
 #[derive(Debug, Clone)]
@@ -27,6 +28,9 @@ pub(crate) struct Config {
     pub(crate) round_trip: Option<Duration>,
     /// `GUARD`: the socket of an agent, which guards the node as soon as the agent runs; optional.
     pub(crate) guard: Option<PathBuf>,
+    /// `CHALLENGES`: `steady` or `fast`, if the others may challenge the node; optional. `CHALLENGES_LISTEN` and
+    /// `CHALLENGES_ADVERTISE`: the address of its signs of life, and the one at which the others reach it.
+    pub(crate) challenges: Option<Challenges>,
     /// `LISTEN`: the address for HTTP; by default `0.0.0.0:8080`.
     pub(crate) listen: String,
     /// `ADVERTISE`: the address that the node announces to the others; by default `http://NODE_NAME:8080`.
@@ -102,6 +106,7 @@ impl Config {
             round_trip,
             pace,
             guard: variable("GUARD").map(PathBuf::from),
+            challenges: challenges(variable)?,
             listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
             advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
             history: variable("HISTORY").map(PathBuf::from),
@@ -112,6 +117,28 @@ impl Config {
             name,
         })
     }
+}
+
+fn challenges(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Challenges>> {
+    let Some(level) = variable("CHALLENGES") else {
+        return Ok(None);
+    };
+    let mut challenges = match &*level {
+        "steady" => Challenges::steady(),
+        "fast" => Challenges::fast(),
+        _ => bail!("CHALLENGES={level} is neither steady nor fast"),
+    };
+    if let Some(address) = variable("CHALLENGES_LISTEN") {
+        let parsed = address.parse::<SocketAddr>();
+        challenges =
+            challenges.listen(parsed.with_context(|| {
+                format!("CHALLENGES_LISTEN={address} is no address with a port")
+            })?);
+    }
+    if let Some(address) = variable("CHALLENGES_ADVERTISE") {
+        challenges = challenges.advertise(address);
+    }
+    Ok(Some(challenges))
 }
 
 fn seconds(
@@ -168,7 +195,7 @@ mod tests {
         );
         assert_eq!((config.history_name.as_str(), config.register), ("n", None));
         assert!(config.register_fenced && config.orders.is_none());
-        assert_eq!(config.guard, None);
+        assert_eq!((config.guard, config.challenges), (None, None));
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")
@@ -193,6 +220,7 @@ mod tests {
             ("ROUND_TRIP_SECONDS", "far"),
             ("REGISTER_FENCED", "maybe"),
             ("ETCD_USER", "somebody"),
+            ("CHALLENGES", "often"),
         ] {
             let message = refused(&[&node[..], &[(name, value)]].concat());
             assert!(message.contains(name), "{message}");

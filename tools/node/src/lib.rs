@@ -152,6 +152,10 @@ fn options(config: &Config) -> Result<SessionOptions> {
         Some(socket) => options.guard(Guard::agent_at(socket).optional()),
         None => options,
     };
+    let options = match &config.challenges {
+        Some(challenges) => options.challenges(challenges.clone()),
+        None => options,
+    };
     #[cfg(feature = "tls")]
     let options = tls::of_environment(options)?;
     Ok(options)
