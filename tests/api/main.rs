@@ -35,6 +35,7 @@ mod schedules;
 mod semaphores;
 mod sessions;
 mod shared_locks;
+mod silence;
 mod stalls;
 mod stepping_down;
 mod suspends;
