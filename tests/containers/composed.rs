@@ -128,6 +128,17 @@ impl Composed {
         })
     }
 
+    /// Adds a file of this repository to those that describe the demo.
+    pub(crate) fn extend(&mut self, file: &str) {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+        self.compose = format!("{} -f '{}'", self.compose, file.display());
+    }
+
+    /// Freezes the container of a service.
+    pub(crate) fn freeze(&self, service: &str) -> Result {
+        Self::docker(&["pause", self.container(service)]).map(drop)
+    }
+
     /// Replaces each name of the page by the name of the node that plays its part.
     pub(crate) fn cast(&self, text: &str) -> String {
         // In two steps, because inserted names must not be replaced again.

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
+mod challenged;
 mod cluster_faults;
 mod command;
 mod composed;

@@ -161,6 +161,11 @@ volumes:
       valueFrom: { fieldRef: { fieldPath: status.podIP } }
     - name: ELDEST_ANNOUNCE
       value: address=http://$(POD_IP):{{ $sidecar.programPort }}
+    {{- with $sidecar.challenges }}
+    - { name: ELDEST_CHALLENGES, value: {{ . | quote }} }
+    - { name: ELDEST_CHALLENGES_LISTEN, value: "0.0.0.0:{{ $sidecar.challengesPort }}" }
+    - { name: ELDEST_CHALLENGES_ADVERTISE, value: "$(POD_IP):{{ $sidecar.challengesPort }}" }
+    {{- end }}
     {{- with $sidecar.podLabel }}
     - { name: ELDEST_POD_LABEL, value: {{ . }} }
     - name: ELDEST_POD
@@ -168,6 +173,9 @@ volumes:
     {{- end }}
   ports:
     - { name: eldest, containerPort: {{ $sidecar.port }} }
+    {{- if $sidecar.challenges }}
+    - { name: challenges, containerPort: {{ $sidecar.challengesPort }} }
+    {{- end }}
   {{- include "eldest.probes" "eldest" | nindent 2 }}
   # No limit on the processor: a node that is throttled renews its lease late.
   resources: {{- toYaml $sidecar.resources | nindent 4 }}

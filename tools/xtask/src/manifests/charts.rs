@@ -44,9 +44,9 @@ pub(super) const BASES: [Base; 2] = [
     },
 ];
 
-/// Values that the bases leave at their defaults, each with a name: with an agent on each machine, and in each pod, and with
-/// a label on the leader's pod.
-const OTHERS: [(&str, &str); 3] = [
+/// Values that the bases leave at their defaults, each with a name: with an agent on each machine, and in each pod, with a
+/// label on the leader's pod, and with challenges.
+const OTHERS: [(&str, &str); 4] = [
     (
         "host",
         "agent.mode=host,etcd.secretName=access,etcd.certificateSecretName=certificates,ttlSeconds=20,replicas=5,\
@@ -54,14 +54,16 @@ const OTHERS: [(&str, &str); 3] = [
     ),
     ("pod", "agent.mode=pod"),
     ("label", "sidecar.podLabel=eldest.dev/role"),
+    ("challenges", "sidecar.challenges=steady"),
 ];
 /// Values that the chart refuses, and a word of the reason.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 8] = [
     ("mode=agent", "mode"),
     ("agent.mode=machine", "mode"),
     ("agent.hostDirectory=run", "hostDirectory"),
     ("ttlseconds=7", "ttlseconds"),
     ("sidecar.podLabel=a/b/c", "podLabel"),
+    ("sidecar.challenges=quick", "challenges"),
     (
         "mode=sidecar,sidecar.podLabel=eldest.dev/role,sidecar.elections={a,b}",
         "exactly one election",
