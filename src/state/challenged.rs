@@ -114,6 +114,8 @@ impl Challenged {
                 }
                 self.settle(ChallengeStep::Condemned);
             }
+            // No challenge: the log says why others lead.
+            ChallengeNote::StepsBack { .. } => {}
         }
     }
 
