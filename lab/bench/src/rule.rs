@@ -62,7 +62,10 @@ async fn contend(mut client: Client, key: String, looked: watch::Sender<Look>) -
     let mut observed = (0, Instant::now());
     loop {
         let found = client.get(&*key, None).await?;
-        let revision = found.kvs().first().map_or(0, |pair| pair.mod_revision());
+        let revision = found
+            .kvs()
+            .first()
+            .map_or(0, etcd_client::KeyValue::mod_revision);
         if revision != observed.0 {
             observed = (revision, Instant::now());
         }

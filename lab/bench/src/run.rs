@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
 
     /// Returns one endpoint of etcd.
     pub(crate) async fn endpoint(&mut self) -> Result<String> {
-        Ok(self.etcd().await?.members()[0].endpoint().to_owned())
+        Ok(self.etcd().await?.members()[0].endpoint())
     }
 
     async fn endpoints(&mut self) -> Result<String> {

@@ -111,9 +111,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 fn report(run: &mut Run<'_>, group: Group, way: &Way, rows: &[Row]) {
     group.print(rows);
     if let Some(fast) = find(rows, "fast") {
-        let report = &mut run.report;
-        report.target(group, "p50 of fast, ms", fast.p50(), way.fast_p50);
-        report.target(group, "p99 of fast, ms", fast.p99(), FAST_P99);
+        run.report
+            .target(group, "p50 of fast, ms", fast.p50(), way.fast_p50);
+        run.report
+            .target(group, "p99 of fast, ms", fast.p99(), FAST_P99);
     }
     if let Some(steady) = find(rows, "steady") {
         run.report
