@@ -75,9 +75,9 @@ impl LockSet {
 
     /// Waits until this task holds every lock, and returns their guard.
     ///
-    /// If all are free, one transaction takes them, as far as etcd's limits allow. Otherwise
-    /// the task waits for one after another and keeps what it holds, so a task at the head of a long queue blocks the
-    /// earlier locks of its set. If one of them is lost meanwhile, it drops the others and begins again. When the call
+    /// If all are free, one transaction takes them, as far as etcd's limits allow. Otherwise the task waits for one after
+    /// another, and keeps what it holds meanwhile: while it waits in one long queue, nobody else has the earlier locks of
+    /// its set. If one of them is lost during the wait, it drops the others and begins again. When the call
     /// returns, every lock has just been checked to be valid.
     ///
     /// # Errors

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::common::{
     Result, SOON, Store, held, in_memory, keys, nothing_under, queue_of, session, soon,
 };
-use eldest::{ErrorKind, LockSet, LockSetGuard, Op, Session};
-use eldest_testing::eventually;
+use eldest::{ErrorKind, LockGuard, LockSet, LockSetGuard, Op, Session};
+use eldest_testing::{MemoryEtcd, eventually};
+use etcd_client::Client;
 use tokio::task::JoinHandle;
 
 /// Makes the set of the locks "a" and "b" of a new session.
@@ -16,6 +17,38 @@ async fn set(etcd: &impl Store, identity: &str) -> Result<(Session, LockSet)> {
     let session = session(etcd, identity).await?;
     let set = session.lock_all(["b", "a"])?;
     Ok((session, set))
+}
+
+/// One session holds the lock "b", and another one has the set of "a" and "b".
+struct Scene {
+    _etcd: MemoryEtcd,
+    client: Client,
+    _sessions: [Session; 2],
+    taken: LockGuard,
+    set: LockSet,
+}
+
+impl Scene {
+    async fn new() -> Result<Self> {
+        let etcd = in_memory();
+        let (holder, _) = set(&etcd, "a").await?;
+        let taken = soon("the lock", holder.lock("b")?.acquire()).await?;
+        let (session, set) = set(&etcd, "b").await?;
+        Ok(Self {
+            client: etcd.client().await,
+            _etcd: etcd,
+            _sessions: [holder, session],
+            taken,
+            set,
+        })
+    }
+
+    /// Starts a task that waits for the lock "b" and holds "a".
+    async fn waits(&mut self) -> Result<JoinHandle<eldest::Result<LockSetGuard>>> {
+        let waiter = waiting(&self.set);
+        queue_of(&mut self.client, "eldest/b/", 2).await?;
+        Ok(waiter)
+    }
 }
 
 fn waiting(set: &LockSet) -> JoinHandle<eldest::Result<LockSetGuard>> {
@@ -67,40 +100,35 @@ async fn transaction_is_refused_once_one_key_of_the_set_is_gone() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn trying_a_set_of_which_one_is_taken_holds_none() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (other, _) = set(&etcd, "a").await?;
-    let taken = soon("the lock", other.lock("b")?.acquire()).await?;
-    let (_session, set) = set(&etcd, "b").await?;
-    assert!(set.try_acquire().await?.is_none());
-    assert_eq!(keys(&mut client, "eldest/").await.len(), 1, "the holder's");
+    let mut scene = Scene::new().await?;
+    assert!(scene.set.try_acquire().await?.is_none());
+    assert_eq!(
+        keys(&mut scene.client, "eldest/").await.len(),
+        1,
+        "the holder's"
+    );
     let limit = Duration::from_secs(1);
-    assert!(set.acquire_timeout(limit).await?.is_none());
-    queue_of(&mut client, "eldest/", 1).await?;
-    soon("release", taken.release()).await?;
-    assert!(set.try_acquire().await?.is_some());
+    assert!(scene.set.acquire_timeout(limit).await?.is_none());
+    queue_of(&mut scene.client, "eldest/", 1).await?;
+    soon("release", scene.taken.release()).await?;
+    assert!(scene.set.try_acquire().await?.is_some());
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_set_that_waits_is_held_once_the_last_lock_is_free() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (other, _) = set(&etcd, "a").await?;
-    let taken = soon("the lock", other.lock("b")?.acquire()).await?;
-    let (_session, set) = set(&etcd, "b").await?;
-    let waiter = waiting(&set);
-    queue_of(&mut client, "eldest/b/", 2).await?;
+    let mut scene = Scene::new().await?;
+    let waiter = scene.waits().await?;
     assert!(!waiter.is_finished());
-    let lost = keys(&mut client, "eldest/a/").await.remove(0);
+    let lost = keys(&mut scene.client, "eldest/a/").await.remove(0);
     // The lock that it holds already is lost: it begins again.
-    client.delete(&*lost.path, None).await?;
+    scene.client.delete(&*lost.path, None).await?;
     let again = eventually(SOON, "the first lock is taken again", async || {
-        let found = keys(&mut client, "eldest/a/").await.pop()?;
+        let found = keys(&mut scene.client, "eldest/a/").await.pop()?;
         (found.created != lost.created).then_some(found.created)
     })
     .await?;
-    soon("release", taken.release()).await?;
+    soon("release", scene.taken.release()).await?;
     let guard = held(waiter).await?;
     assert!(guard.is_valid());
     assert_eq!(guard.guards()[0].fencing_token(), again);
@@ -109,15 +137,10 @@ async fn a_set_that_waits_is_held_once_the_last_lock_is_free() -> Result {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_wait_for_a_set_gives_up_every_lock() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (other, _) = set(&etcd, "a").await?;
-    let _taken = soon("the lock", other.lock("b")?.acquire()).await?;
-    let (_session, set) = set(&etcd, "b").await?;
-    let waiter = waiting(&set);
-    queue_of(&mut client, "eldest/b/", 2).await?;
+    let mut scene = Scene::new().await?;
+    let waiter = scene.waits().await?;
     waiter.abort();
-    queue_of(&mut client, "eldest/", 1).await
+    queue_of(&mut scene.client, "eldest/", 1).await
 }
 
 #[tokio::test(start_paused = true)]
