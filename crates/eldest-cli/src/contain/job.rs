@@ -98,7 +98,7 @@ impl Keeper {
             keeper.program = Program::of(pid, keeper.pid);
             return Ok(keeper);
         }
-        drop(keeper.clear(false, false, 0).await);
+        drop(keeper.clear(false, None, 0).await);
         Err(io::Error::other("the keeper of the program did not start"))
     }
 
@@ -155,7 +155,7 @@ impl Keeper {
         let begun = clock::now();
         let mut shared = Limits::none(0);
         let mut started = false;
-        let mut ended_at = None;
+        let mut end = None;
         let mut abandoned = false;
         let mut order = Some(Order::Go(leader));
         loop {
@@ -169,15 +169,13 @@ impl Keeper {
             let limits = self.spec.limits(until, stop);
             if let Err(error) = self.share(limits, &mut shared) {
                 tracing::error!(%error, "the deadline cannot be shared");
-                return self.clear(started, ended_at.is_some(), until).await;
+                return self.clear(started, end, until).await;
             }
             if let Some(order) = order.take() {
                 self.send_order(&order);
             }
-            if self.program.as_ref().is_some_and(Program::has_ended) {
-                ended_at = ended_at.or(Some(now));
-            }
-            let overdue = self.overdue(limits, started, begun, ended_at);
+            end = end.or_else(|| self.noticed_end(now));
+            let overdue = self.overdue(limits, started, begun, end);
             let report = if now >= overdue {
                 // The keeper may have reported the end while this process was stopped.
                 timeout(LAST_WORD, self.reports.next_line()).await.ok()
@@ -192,7 +190,7 @@ impl Keeper {
             };
             let Some(report) = report else {
                 tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
-                return self.clear(started, ended_at.is_some(), until).await;
+                return self.clear(started, end, until).await;
             };
             match report.ok().flatten().and_then(|line| line.parse().ok()) {
                 Some(Report::Gone(exit, asked)) => {
@@ -205,12 +203,12 @@ impl Keeper {
                 Some(Report::Started) => started = true,
                 Some(Report::Ready(_)) => {}
                 Some(Report::Failed(errno)) => {
-                    drop(self.clear(false, false, until).await);
+                    drop(self.clear(false, None, until).await);
                     return Ending::NotStarted(io::Error::from_raw_os_error(errno));
                 }
                 None => {
                     tracing::warn!(keeper = %self.pid, "the keeper of the program has died");
-                    return self.clear(started, ended_at.is_some(), until).await;
+                    return self.clear(started, end, until).await;
                 }
             }
         }
@@ -247,12 +245,23 @@ impl Keeper {
         None
     }
 
+    /// Returns the end of the program, if it has ended.
+    fn noticed_end(&mut self, now: u64) -> Option<End> {
+        let ended = self.program.as_ref().is_some_and(Program::has_ended);
+        ended.then(|| End {
+            noticed_at: now,
+            // The kernel kills the program after the keeper, and shows the end of the keeper first.
+            by_itself: !self.is_gone(),
+        })
+    }
+
     /// Returns the time from which on the supervisor no longer waits for the keeper.
-    fn overdue(&self, limits: Limits, started: bool, begun: u64, ended_at: Option<u64>) -> u64 {
+    fn overdue(&self, limits: Limits, started: bool, begun: u64, end: Option<End>) -> u64 {
         let killed = limits
             .kill_at
             .saturating_add(clock::nanos(self.spec.lead / 2));
-        let swept = ended_at.map_or(NEVER, |at| at.saturating_add(clock::nanos(PATIENCE)));
+        let patience = clock::nanos(PATIENCE);
+        let swept = end.map_or(NEVER, |end| end.noticed_at.saturating_add(patience));
         let runs = if started {
             NEVER
         } else {
@@ -267,8 +276,9 @@ impl Keeper {
     }
 
     /// Ends everything without the keeper: the program's group, the keeper, and then the orphans that this process
-    /// inherits. The program has begun if it was reported as `started`, or ended `by_itself`.
-    async fn clear(mut self, started: bool, by_itself: bool, until: u64) -> Ending {
+    /// inherits. The program has begun if it was reported as `started`, or ended by itself.
+    async fn clear(mut self, started: bool, end: Option<End>, until: u64) -> Ending {
+        let by_itself = end.is_some_and(|end| end.by_itself);
         let give_up = until.max(clock::now().saturating_add(clock::nanos(TRIES)));
         let mut exit = None;
         let program = self.program.take();
@@ -312,6 +322,14 @@ impl Keeper {
             by_itself,
         }
     }
+}
+
+/// The end of the program, as the supervisor noticed it before the keeper reported it.
+#[derive(Clone, Copy)]
+struct End {
+    noticed_at: u64,
+    /// False if the program may have been killed because its keeper died.
+    by_itself: bool,
 }
 
 /// The program, as the supervisor knows it.

@@ -234,6 +234,22 @@ async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Resul
     Ok(())
 }
 
+/// The kernel kills a program with its keeper. The supervisor may notice the program's end first.
+#[tokio::test]
+async fn program_begins_again_however_early_its_keeper_dies() -> Result {
+    const DEATHS: usize = 20;
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let script = format!(
+        "echo begin-$ELDEST_FENCING_TOKEN >> DIARY; [ $(wc -l < DIARY) -gt {DEATHS} ] || kill -9 $PPID; exec sleep 1000"
+    );
+    let mut node = stage.script("a", &["--no-cgroup"], &script)?;
+    let times = async || (diary.text().lines().count() > DEATHS).then_some(());
+    eventually(TAKEOVER, "it begins again after each death", times).await?;
+    node.stop().await?;
+    Ok(())
+}
+
 /// Some service managers ignore SIGCHLD, and their children inherit that.
 #[tokio::test]
 async fn supervisor_started_with_sigchld_ignored_notices_its_programs_end() -> Result {
