@@ -149,6 +149,8 @@ pub struct Times {
     pub spare: Duration,
     /// How long the session may answer no challenge, if it allows challenges.
     pub answer_within: Option<Duration>,
+    /// How late the answer to a read may come that looks for challenges, if the session allows them.
+    pub read_spare: Option<Duration>,
 }
 
 /// Returns the times of a session with these options.
@@ -165,6 +167,7 @@ pub fn times(options: &SessionOptions) -> Result<Times> {
         grace: settings.grace,
         spare: settings.spare(),
         answer_within: settings.answer_within(),
+        read_spare: settings.read_spare(),
     })
 }
 

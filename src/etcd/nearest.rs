@@ -145,11 +145,12 @@ impl Pool {
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, RequestError> {
         let url = at.url();
-        match self.within(work).await {
+        let limit = self.request_timeout;
+        match self.within(limit, work).await {
             Some(done) => done.map_err(|error| error.at(url)),
             None => Err(RequestError::new(
                 Class::Retry,
-                format!("no answer within {:?}", self.request_timeout),
+                format!("no answer within {limit:?}"),
                 url,
             )),
         }

@@ -44,6 +44,8 @@ pub(crate) struct Pool {
     pub(super) env: SharedEnv,
     pub(super) access: Access,
     pub(super) request_timeout: Duration,
+    /// The timeout of the transactions by which sessions challenge each other and answer.
+    pub(super) challenge_timeout: Duration,
     /// True if connecting has a request timeout of its own.
     connects_first: bool,
     lease: Arc<Connection>,
@@ -139,6 +141,7 @@ impl Pool {
             env,
             access,
             request_timeout,
+            challenge_timeout: request_timeout,
             connects_first: false,
             lease: connection(),
             observers: connection(),
@@ -191,6 +194,13 @@ impl Pool {
         self
     }
 
+    /// Sets the timeout of the transactions by which sessions challenge each other and answer. By default, it is the
+    /// request timeout.
+    pub(crate) fn with_challenge_timeout(mut self, timeout: Duration) -> Self {
+        self.challenge_timeout = timeout;
+        self
+    }
+
     /// Refuses servers whose linearizable reads may be stale.
     pub(crate) fn with_fresh_reads(mut self, fresh: bool) -> Self {
         self.fresh_reads = fresh;
@@ -217,8 +227,9 @@ impl Pool {
     #[cfg(test)]
     pub(crate) async fn client(&self, lane: Lane) -> Result<(Client, Ticket), RequestError> {
         let mut ticket = self.ticket(lane);
-        let connected = self.within(self.connected(lane, &mut ticket)).await;
-        let result = connected.unwrap_or_else(|| Err(self.timed_out(&ticket).unsent()));
+        let limit = self.request_timeout;
+        let connected = self.within(limit, self.connected(lane, &mut ticket)).await;
+        let result = connected.unwrap_or_else(|| Err(timed_out(&ticket, limit).unsent()));
         match result {
             Ok(client) => Ok((client, ticket)),
             Err(failure) => Err(self.blamed(&ticket, failure)),
@@ -307,14 +318,28 @@ impl Pool {
         F: Fn(Client) -> R,
         R: Future<Output = Result<T, CallError>>,
     {
+        self.call_within(self.request_timeout, lane, request).await
+    }
+
+    /// Sends a request as [`Pool::call`] does, under a timeout of its own.
+    pub(super) async fn call_within<T, F, R>(
+        &self,
+        limit: Duration,
+        lane: Lane,
+        request: F,
+    ) -> Result<(T, Ticket), RequestError>
+    where
+        F: Fn(Client) -> R,
+        R: Future<Output = Result<T, CallError>>,
+    {
         let mut ticket = self.ticket(lane);
         if self.connects_first {
             // The request itself reports a failure of the connection.
-            drop(self.within(self.connected(lane, &mut ticket)).await);
+            drop(self.within(limit, self.connected(lane, &mut ticket)).await);
         }
         let (mut sent, mut reauthenticated) = (false, false);
         let outcome = self
-            .within(async {
+            .within(limit, async {
                 loop {
                     let client = self.connected(lane, &mut ticket).await?;
                     sent = true;
@@ -337,8 +362,8 @@ impl Pool {
                 Ok((answer, ticket))
             }
             Some(Err(failure)) => Err(self.blamed(&ticket, failure)),
-            None if sent => Err(self.blamed(&ticket, self.timed_out(&ticket))),
-            None => Err(self.blamed(&ticket, self.timed_out(&ticket).unsent())),
+            None if sent => Err(self.blamed(&ticket, timed_out(&ticket, limit))),
+            None => Err(self.blamed(&ticket, timed_out(&ticket, limit).unsent())),
         }
     }
 
@@ -348,13 +373,14 @@ impl Pool {
         ticket: &Ticket,
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, RequestError> {
-        match self.within(work).await {
+        let limit = self.request_timeout;
+        match self.within(limit, work).await {
             Some(Ok(answer)) => {
                 self.heard(ticket);
                 Ok(answer)
             }
             Some(Err(error)) => Err(self.blamed(ticket, error.at(ticket.url()))),
-            None => Err(self.blamed(ticket, self.timed_out(ticket))),
+            None => Err(self.blamed(ticket, timed_out(ticket, limit))),
         }
     }
 
@@ -618,14 +644,18 @@ impl Pool {
         attempt
     }
 
-    pub(super) fn timed_out(&self, ticket: &Ticket) -> RequestError {
-        let message = format!("no answer within {:?}", self.request_timeout);
-        RequestError::new(Class::Retry, message, ticket.url())
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        timeout(&*self.env, limit, work).await
     }
+}
 
-    pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        timeout(&*self.env, self.request_timeout, work).await
-    }
+fn timed_out(ticket: &Ticket, limit: Duration) -> RequestError {
+    let message = format!("no answer within {limit:?}");
+    RequestError::new(Class::Retry, message, ticket.url())
 }
 
 impl Connection {

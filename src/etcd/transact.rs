@@ -21,7 +21,8 @@ impl Pool {
             .when(when)
             .and_then(each(&txn.then))
             .or_else(each(&txn.otherwise));
-        self.call(Lane::Lease, |client| async move {
+        let limit = self.challenge_timeout;
+        let transact = self.call_within(limit, Lane::Lease, |client| async move {
             let answer = kv(&client).txn(txn.clone()).await?;
             let header = header(answer.header())?;
             let read = |response| match response {
@@ -35,8 +36,9 @@ impl Pool {
                 held: answer.succeeded(),
                 found: answer.op_responses().into_iter().filter_map(read).collect(),
             })
-        })
-        .await
+        });
+        let (transacted, _) = transact.await?;
+        Ok(transacted)
     }
 }
 

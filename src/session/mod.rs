@@ -259,6 +259,7 @@ impl Session {
         .and_then(|pool| pool.for_session(&settings.identity, settings.data_center.as_deref()))
         .map_err(invalid)?
         .following_members(settings.follow_members)
+        .with_challenge_timeout(settings.challenge_timeout())
         .with_fresh_reads(settings.challenges.is_some());
         if !settings.survives(ETCD_ELECTION_TIMEOUT) {
             tracing::warn!(

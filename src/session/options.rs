@@ -23,6 +23,7 @@ use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
 use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
+use eldest_core::time::Time;
 use eldest_core::{BATCH, Config};
 
 /// The smallest TTL that a default etcd grants: 1.5 times its election timeout, rounded up.
@@ -173,7 +174,8 @@ impl SessionOptions {
     }
 
     /// Sets how long to wait for one answer of etcd, including the time to connect, before the next endpoint is tried.
-    /// Default: TTL / 20, at least 300 ms, at most 2 s.
+    /// Default: TTL / 20, at least 300 ms, at most 2 s. [Challenges](Challenges) and the reads that look for them have
+    /// at most a quarter of the time to answer.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = Some(timeout);
         self
@@ -390,18 +392,18 @@ impl SessionOptions {
         }
     }
 
-    /// Returns margin, grace period and request timeout: as set, or scaled with the TTL and the time to answer challenges.
+    /// Returns margin, grace period and request timeout: as set, or scaled with the TTL. The time to answer challenges
+    /// scales the grace period.
     fn scaled(&self) -> (Duration, Duration, Duration) {
         let (ttl, allowed) = (self.ttl, self.challenges.as_ref());
         let margin = (ttl / 20).min(Duration::from_secs(2));
         let grace = (ttl / 5).min(Duration::from_secs(10));
         let grace = allowed.map_or(grace, Challenges::grace);
-        let most = allowed.map_or(Duration::MAX, Challenges::request_timeout);
         let request = (ttl / 20).clamp(Duration::from_millis(300), Duration::from_secs(2));
         (
             self.margin.unwrap_or(margin),
             self.grace.unwrap_or(grace),
-            self.request_timeout.unwrap_or(request.min(most)),
+            self.request_timeout.unwrap_or(request),
         )
     }
 
@@ -432,7 +434,8 @@ impl SessionOptions {
         }
         self.check_spare(request_timeout, grace, margin)?;
         if let Some(allowed) = &self.challenges {
-            allowed.check(ttl, (request_timeout, grace, self.clock_drift_ppm))?;
+            let read = allowed.read_timeout(request_timeout);
+            allowed.check(ttl, (read, grace, self.clock_drift_ppm), self.round_trip)?;
         }
         if let Some(guard) = &self.guard {
             guard.check().map_err(invalid)?;
@@ -582,9 +585,25 @@ impl Settings {
         self.spare >= self.request_timeout * 2 + election_timeout
     }
 
+    /// Returns the timeout of the transactions by which sessions challenge each other and answer.
+    pub(crate) fn challenge_timeout(&self) -> Duration {
+        let allowed = self.challenges.as_ref();
+        allowed.map_or(self.request_timeout, |it| {
+            it.read_timeout(self.request_timeout)
+        })
+    }
+
     /// Returns how long the session may answer no challenge, if it allows challenges.
     pub(crate) fn answer_within(&self) -> Option<Duration> {
         self.challenges.as_ref().map(Challenges::time)
+    }
+
+    /// Returns how late the answer to a read may come that looks for challenges, if the session allows them.
+    pub(crate) fn read_spare(&self) -> Option<Duration> {
+        let challenges = self.challenge_config("")?;
+        let trusted = challenges.trust.deadline(Time::ZERO, challenges.lead);
+        let used = challenges.grace + challenges.interval;
+        Some(trusted.since(Time::ZERO).saturating_sub(used))
     }
 
     /// Returns how late a renewal may be verified.

@@ -1,6 +1,7 @@
 //! Tests the choice of the endpoint, and the change to the next one.
 
 use super::*;
+use eldest_core::txn::{Op, Txn};
 
 #[tokio::test]
 async fn after_a_dead_endpoint_the_second_call_succeeds() {
@@ -178,4 +179,26 @@ async fn unusable_endpoints_are_refused_on_connecting() {
     } else {
         assert!(https.unwrap().contains("feature `tls`"));
     }
+}
+
+#[tokio::test]
+async fn challenges_have_a_timeout_of_their_own() {
+    let etcd = Etcd::start().await;
+    let (limit, challenge) = (Duration::from_secs(2), Duration::from_millis(100));
+    let (env, access) = (Arc::new(Scripted::real()), ConnectOptions::new());
+    let pool = Pool::new(env, [&*etcd.endpoint], access, limit).unwrap();
+    let pool = pool.with_challenge_timeout(challenge);
+    let read = Txn {
+        when: Vec::new(),
+        then: vec![Op::Read(b"k".to_vec().into())],
+        otherwise: Vec::new(),
+    };
+    pool.grant(30).await.unwrap();
+    pool.transact(&read).await.unwrap();
+    etcd.pause();
+    let begun = Instant::now();
+    let failure = pool.transact(&read).await.unwrap_err();
+    let took = begun.elapsed();
+    assert!(took >= challenge && took < limit, "{took:?}");
+    assert_eq!(failure.message, "no answer within 100ms");
 }

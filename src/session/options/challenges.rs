@@ -12,6 +12,9 @@ use eldest_core::lease::Trust;
 const SHORTEST: Duration = Duration::from_millis(200);
 /// The longest time from one clean read to the next.
 const INTERVAL: Duration = Duration::from_millis(300);
+/// The number of round trips that a linearizable read may take: from the session to its member, from there to etcd's
+/// leader, and from the leader to a majority.
+const READ: u32 = 3;
 /// The longest host of an address, in bytes: the longest name in DNS.
 const MAX_HOST: usize = 253;
 
@@ -116,9 +119,9 @@ impl Challenges {
         self.answer_within / 10
     }
 
-    /// Returns the longest default of the request timeout: two requests fit between two reads.
-    pub(super) fn request_timeout(&self) -> Duration {
-        self.answer_within / 4
+    /// Returns the timeout of a read, so short that one may be lost.
+    pub(super) fn read_timeout(&self, request_timeout: Duration) -> Duration {
+        (self.answer_within / 4).min(request_timeout)
     }
 
     pub(super) fn interval(&self) -> Duration {
@@ -137,7 +140,8 @@ impl Challenges {
     pub(super) fn check(
         &self,
         ttl: Duration,
-        (request_timeout, grace, drift_ppm): (Duration, Duration, u32),
+        (read_timeout, grace, drift_ppm): (Duration, Duration, u32),
+        round_trip: Option<Duration>,
     ) -> Result<()> {
         let time = self.answer_within;
         if time < SHORTEST || time >= ttl {
@@ -148,13 +152,20 @@ impl Challenges {
         }
         let (interval, margin) = (self.interval(), time / 20);
         let trusted = time.saturating_sub(time.mul_f64(f64::from(drift_ppm) / 1e6));
-        let needed = interval + request_timeout * 2 + grace + margin;
+        let needed = interval + read_timeout * 2 + grace + margin;
         if needed > trusted {
             return Err(invalid(format!(
                 "one lost read would cost the leadership: with challenges that must be answered within {time:?}, the \
-                 interval of reads + 2 * request_timeout + grace + a twentieth of that time = {interval:?} + 2 * \
-                 {request_timeout:?} + {grace:?} + {margin:?} = {needed:?} must be at most that time less clock drift = \
+                 interval of reads + 2 * the timeout of a read + grace + a twentieth of that time = {interval:?} + 2 * \
+                 {read_timeout:?} + {grace:?} + {margin:?} = {needed:?} must be at most that time less clock drift = \
                  {trusted:?}"
+            )));
+        }
+        let slowest = round_trip.unwrap_or_default() * READ;
+        if slowest > read_timeout {
+            return Err(invalid(format!(
+                "round_trip is {round_trip:?}; a read may take {READ} round trips = {slowest:?}, and with challenges that \
+                 must be answered within {time:?}, it must be answered within {read_timeout:?}, a quarter of that time"
             )));
         }
         self.check_addresses()

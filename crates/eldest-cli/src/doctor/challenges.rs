@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use eldest::operator::Times;
+use eldest::operator::{Times, times};
+use eldest::{Challenges, SessionOptions};
 use eldest_http::contract::command::Level;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -17,36 +18,36 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// The longest time to answer that is examined; no TTL is longer.
 const LONGEST: u32 = 300_000;
 
-/// Returns how long a read may take without costing the leadership: D less drift, the margin, the grace period and the
-/// interval of reads.
-fn spare(time: Duration, grace: Duration) -> Duration {
-    let interval = (time / 3).min(Duration::from_millis(300));
-    (time.mul_f64(0.999)).saturating_sub(time / 20 + grace + interval)
-}
-
 /// Returns the shortest time to answer, in steps of 0.1 s, with which a read may take that long.
-fn shortest(needed: Duration) -> Option<Duration> {
-    let each = (2..=LONGEST / 100).map(|tenths| Duration::from_millis(100) * tenths);
-    let mut fitting = each.filter(|time| spare(*time, *time / 10) >= needed);
-    fitting.next()
+fn shortest(options: &SessionOptions, needed: Duration) -> Option<Duration> {
+    let mut each = (2..=LONGEST / 100).map(|tenths| Duration::from_millis(100) * tenths);
+    each.find(|time| {
+        let options = options.clone().challenges(Challenges::answer_within(*time));
+        times(&options).is_ok_and(|times| times.read_spare >= Some(needed))
+    })
 }
 
 /// Checks the time to answer against the time that a linearizable read takes, and against the time in which etcd notices
 /// that its own leader is gone.
-pub(super) fn time(times: &Times, read: Duration, election: Duration, findings: &mut Findings) {
-    let Some(time) = times.answer_within else {
+pub(super) fn time(
+    options: &SessionOptions,
+    times: &Times,
+    (read, election): (Duration, Duration),
+    findings: &mut Findings,
+) {
+    let (Some(time), Some(spare)) = (times.answer_within, times.read_spare) else {
         return;
     };
-    let spare = spare(time, times.grace);
     let numbers = format!(
         "a read may take {spare:.2?} (less than {time:?} by the interval of reads, the grace period {:?} and the margin); \
          one takes {read:.1?} at worst",
         times.grace
     );
     let longer = |needed: Duration| {
-        shortest(needed).map_or("bring etcd nearer".to_owned(), |time| {
-            format!("--challenges {}ms or longer", time.as_millis())
-        })
+        shortest(options, needed).map_or(
+            "set a longer --ttl, or bring etcd nearer".to_owned(),
+            |time| format!("--challenges {}ms or longer", time.as_millis()),
+        )
     };
     // One read may be lost.
     let needed = read * 2;
@@ -112,14 +113,42 @@ pub(super) async fn port(listen: SocketAddr, advertised: &str, findings: &mut Fi
 mod tests {
     use super::*;
 
+    /// Examines D with a read that takes that many milliseconds, and an election timeout of 1 s.
+    fn examined(challenges: Challenges, read: u64) -> eldest_http::contract::command::Finding {
+        let options = SessionOptions::new("n").ttl(Duration::from_secs(30));
+        let times = times(&options.clone().challenges(challenges)).unwrap();
+        let mut findings = Findings::default();
+        let taken = (Duration::from_millis(read), Duration::from_secs(1));
+        time(&options, &times, taken, &mut findings);
+        findings.examination().findings.remove(0)
+    }
+
+    #[test]
+    fn time_to_answer_suits_reads_and_changes_of_etcds_leader() {
+        for (challenges, read, level) in [
+            (Challenges::steady(), 1500, Level::Ok),
+            (Challenges::fast(), 1, Level::Note),
+            (Challenges::fast(), 102, Level::Note),
+            (Challenges::fast(), 105, Level::Warn),
+            (Challenges::steady(), 1600, Level::Warn),
+        ] {
+            let found = examined(challenges.clone(), read);
+            assert_eq!(found.level, level, "{read} ms: {found:?}");
+        }
+    }
+
     #[test]
     fn advised_time_is_the_shortest_that_fits() {
+        let options = SessionOptions::new("n").ttl(Duration::from_secs(10));
+        let spare = |time| {
+            let options = options.clone().challenges(Challenges::answer_within(time));
+            times(&options).ok().and_then(|times| times.read_spare)
+        };
         for needed in [1, 60, 300, 2500].map(Duration::from_millis) {
-            let time = shortest(needed).unwrap();
-            assert!(spare(time, time / 10) >= needed);
-            let less = time.saturating_sub(Duration::from_millis(100));
-            assert!(less < Duration::from_millis(200) || spare(less, less / 10) < needed);
+            let time = shortest(&options, needed).unwrap();
+            assert!(spare(time) >= Some(needed));
+            assert!(spare(time.saturating_sub(Duration::from_millis(100))) < Some(needed));
         }
-        assert_eq!(shortest(Duration::from_secs(300)), None);
+        assert_eq!(shortest(&options, Duration::from_secs(9)), None);
     }
 }

@@ -89,7 +89,7 @@ impl Patient<'_> {
         };
         timeout(&times, &needed, &advice, findings);
         if let Some(times) = &self.challenged {
-            challenges::time(times, needed.read(), election, findings);
+            challenges::time(self.options, times, (needed.read(), election), findings);
         }
         self.ttl(&times, &needed, election, advice, findings);
         Ok(())

@@ -320,9 +320,6 @@ async fn time_to_answer_challenges_is_compared_with_reads_and_etcds_election_tim
     let report = examine(at(&etcd, &challenged("20s"))).await?;
     finds(&report, "answer_within", "ok", "20s; a read may take", "");
     finds(&report, "challenges_port", "note", "no port", "");
-    let report = examine(at(&etcd, &["--ttl", "10s", "--challenges", "fast"])).await?;
-    finds(&report, "ttl", "ok", "10s; a renewal may be", "");
-    finds(&report, "answer_within", "note", "400ms; ", "");
     let report = examine(at(&etcd, &["--ttl", "30s"])).await?;
     assert_eq!(found(&report, "answer_within"), []);
 
