@@ -40,7 +40,7 @@ const MAX_HOST: usize = 253;
 /// | [listens](Challenges::listen), and its process has ended | at once |
 /// | listens, and its process hangs, or its machine or network is down | after D / 3, at most 0.5 s |
 /// | listens, and can no longer read from etcd | after D and then D / 3, at most 0.5 s |
-/// | has no port, and does not renew its lease | when its renewal is a second and two request timeouts late: up to a third of the TTL and some 2 s |
+/// | has no port, and does not renew its lease | when its renewal is a second and at most D / 2 late: up to a third of the TTL and some 2 s |
 /// | has no port, and is first in a queue, perhaps without leading | once, after 2 D |
 ///
 /// # Limits
@@ -121,7 +121,7 @@ impl Challenges {
 
     /// Returns the timeout of a read, so short that one may be lost.
     pub(super) fn read_timeout(&self, request_timeout: Duration) -> Duration {
-        (self.answer_within / 4).min(request_timeout)
+        eldest_core::challenge::read_timeout(self.answer_within, request_timeout)
     }
 
     pub(super) fn interval(&self) -> Duration {

@@ -34,3 +34,9 @@ pub struct ChallengeConfig {
     /// Returns the anchor that a candidate's value announces.
     pub announced: fn(&[u8]) -> Option<Announced>,
 }
+
+/// Returns how long a request by which sessions challenge each other, or read whether they are challenged, may take: so
+/// that one may be lost if the session may lead for `lead` after it.
+pub fn read_timeout(lead: Duration, request_timeout: Duration) -> Duration {
+    (lead / 4).min(request_timeout)
+}

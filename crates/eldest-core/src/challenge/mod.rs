@@ -25,7 +25,7 @@ mod requests;
 mod suspects;
 
 pub(crate) use anchor::Anchor;
-pub use config::{Announced, ChallengeConfig};
+pub use config::{Announced, ChallengeConfig, read_timeout};
 pub use elders::Elder;
 pub(crate) use elders::{Elders, Standing};
 pub(crate) use reads::CleanReads;

@@ -1,9 +1,11 @@
 //! Follows the sessions ahead of this one's candidates, and suspects those that give no sign of life in other ways.
 
+use std::time::Duration;
+
 use super::hall::Hall;
 use crate::action::{Answer, RequestId};
 use crate::candidate::keys_ahead;
-use crate::challenge::Standing;
+use crate::challenge::{Standing, read_timeout};
 use crate::ids::SlotId;
 
 impl Hall<'_> {
@@ -71,10 +73,20 @@ impl Hall<'_> {
         }
     }
 
+    /// Returns how long an elder's renewal may be late beside the usual second: one of two requests may be lost.
+    fn patience(&self) -> Duration {
+        let config = &self.rooms.config;
+        let lead = config
+            .challenges
+            .as_ref()
+            .map_or(Duration::MAX, |it| it.lead);
+        read_timeout(lead, config.request_timeout) * 2
+    }
+
     /// Applies the answer to a read of an elder's anchor, or of its lease.
     pub(super) fn elder_read(&mut self, lease: i64, request: RequestId, answer: Answer) {
         let (now, pace) = (self.now, self.rooms.pace);
-        let patience = self.rooms.config.request_timeout * 2;
+        let patience = self.patience();
         let (elders, out) = (&mut self.rooms.challenges.elders, &mut self.rooms.out);
         if !elders.answered(lease, request) {
             return;
