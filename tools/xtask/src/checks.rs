@@ -1,9 +1,10 @@
-//! Runs the stages `check`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
+//! Runs the stages `changes`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
 use std::process::Command;
 
 use anyhow::Result;
 
+use crate::changed::Changed;
 use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
@@ -11,6 +12,9 @@ use crate::workspaces::Workspace;
 use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together, words};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
+
+/// The packages whose changes the simulator runs.
+const SIMULATED: [&str; 2] = ["eldest-core", simulate::PACKAGE];
 
 /// The number of the simulator's stories for `cargo xtask check`.
 const FEW_SEEDS: &str = "1000";
@@ -30,17 +34,29 @@ const ALONE: [(&str, &[&str]); 6] = [
     ("eldest-demo", &[]),
 ];
 
-/// Runs `cargo xtask check`: all code is linted; of the tests, only those in libraries, the simulator and this program
-/// are built and run.
-pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
-    source(stage)?;
+/// Runs the stage `changes` of `cargo xtask check`: all code is linted, and all unit tests are built. Those of packages
+/// with other sources than at the last green run are run, and after a change of the core the simulator.
+pub(crate) fn changes(stage: &mut Stage) -> Result<()> {
+    let changed = Changed::find(stage)?;
+    stage.say(&format!("changed: {}", changed.packages.join(", ")));
+    let is_changed = |name: &str| changed.packages.iter().any(|it| it == name);
+    let is_core = SIMULATED.into_iter().any(is_changed);
     let product = together::build_unit_tests(stage, simulate::PACKAGE)?;
-    stage.step(&mut together::lint(stage)?)?;
-    for built in [product, together::build_xtask(stage)?] {
-        suites::unit_tests(stage, &built, |_| true)?;
+    let mut is_green = stage.step(&mut together::lint(stage)?)?;
+    let own = together::build_xtask(stage)?;
+    for built in [product, own] {
+        is_green &= suites::unit_tests(stage, &built, |program| {
+            is_changed(&program.package) || is_core && program.package == simulate::PACKAGE
+        })?;
     }
-    let built = together::build(stage, &["--bin", simulate::PACKAGE])?;
-    simulate::seeds(stage, &built, FEW_SEEDS)
+    if is_core {
+        let built = together::build(stage, &["--bin", simulate::PACKAGE])?;
+        is_green &= simulate::seeds(stage, &built, FEW_SEEDS)?;
+    }
+    if is_green {
+        changed.record()?;
+    }
+    Ok(())
 }
 
 /// Runs the stage `source`.

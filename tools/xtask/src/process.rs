@@ -110,7 +110,8 @@ fn wait(
 /// Returns the same command, at the lowest priority.
 pub(crate) fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program());
+    // The kernel stops at the lowest priority, from whichever the caller has.
+    nice.args(["-n", "39"]).arg(command.get_program());
     with_settings_of(command, nice)
 }
 

@@ -48,6 +48,23 @@ const TESTS: &str = "tests";
 const BENCH: &str = "bench";
 const CONTAINERS: &str = "containers";
 
+/// The stages of `cargo xtask check`: the checks that a contributor runs frequently, within a minute.
+pub(crate) const CHECK: &[Entry] = &[
+    SOURCE,
+    quick(
+        "changes",
+        "all code, linted; the unit tests of packages that have changed since the last green check, and the simulator after a \
+         change of the core",
+        checks::changes,
+    ),
+];
+
+const SOURCE: Entry = to_the_end(quick(
+    "source",
+    "formatting; how comments open; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
+    checks::source,
+));
+
 pub(crate) const STAGES: &[Entry] = &[
     beside(
         TESTS,
@@ -57,11 +74,7 @@ pub(crate) const STAGES: &[Entry] = &[
             docker::prepare,
         ),
     ),
-    to_the_end(quick(
-        "source",
-        "formatting; how comments open; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
-        checks::source,
-    )),
+    SOURCE,
     needed(quick(
         "build",
         "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",

@@ -125,21 +125,22 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Runs the unit tests of the chosen programs that need only a processor.
+/// Runs the unit tests of the chosen programs that need only a processor. Returns false if one failed.
 pub(crate) fn unit_tests(
     stage: &mut Stage,
     built: &Built,
     of: impl Fn(&Program) -> bool,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut all_pass = true;
     for program in built.tests(Kind::UnitTests, of) {
         let mut tests = program.command();
         for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
             tests.args(["--skip", skipped]);
         }
         // Some programs have no tests.
-        stage.unit_tests(&program.name, &mut tests)?;
+        all_pass &= stage.unit_tests(&program.name, &mut tests)?;
     }
-    Ok(())
+    Ok(all_pass)
 }
 
 /// Runs the stage `doc`.

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::limit::Limit;
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
-use crate::stages::{self, Entry, STAGES, Tier};
+use crate::stages::{self, CHECK, Entry, STAGES, Tier};
+use crate::suites;
 use crate::tally::Tally;
-use crate::{checks, suites};
 
 /// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub(crate) struct Asked {
     pub(crate) limit: Duration,
 }
 
-/// Runs `cargo xtask check`: the checks that a contributor runs frequently.
+/// Runs `cargo xtask check`.
 pub(crate) fn check(args: &[String]) -> Result<ExitCode> {
     ensure!(
         args.is_empty(),
         "`cargo xtask check` takes no arguments, not `{}`; `cargo xtask test` takes the names of stages and tests",
         args.join(" ")
     );
-    Ok(finish(&[alone("check", DEFAULT_LIMIT, checks::quick)]))
+    Ok(finish(&run_all(CHECK.iter(), DEFAULT_LIMIT)))
 }
 
 /// Runs `cargo xtask test`.

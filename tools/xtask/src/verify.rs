@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::sources::Sources;
 use crate::stage::Report;
 use crate::stages::{self, Entry, Tier};
 use crate::{setup, test};
@@ -79,38 +80,6 @@ fn groups<'a>(due: &[&'a Entry]) -> Vec<Vec<&'a Entry>> {
         until = entry.ends_before.or(until);
     }
     groups
-}
-
-/// The present sources.
-struct Sources {
-    tree: String,
-    commit: String,
-}
-
-impl Sources {
-    fn now() -> Result<Self> {
-        let index = setup::target().join("verify.index");
-        fs::create_dir_all(setup::target())?;
-        let git = |args: &[&str]| -> Result<String> {
-            let mut git = setup::program("git");
-            git.args(args).env("GIT_INDEX_FILE", &index);
-            said(&mut git)
-        };
-        // An index of its own leaves the developer's index as it is.
-        git(&["read-tree", "HEAD"])?;
-        git(&["add", "--all"])?;
-        Ok(Self {
-            tree: git(&["write-tree"])?,
-            commit: git(&["rev-parse", "HEAD"])?,
-        })
-    }
-}
-
-fn said(command: &mut Command) -> Result<String> {
-    let output = command.output().context("starting git")?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}", error.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl Results {
@@ -206,11 +175,5 @@ mod tests {
                 assert!(group.iter().all(|entry| entry.name != before));
             }
         }
-    }
-
-    #[test]
-    fn the_sources_have_a_name() {
-        let sources = Sources::now().expect("a git checkout");
-        assert_eq!(sources.tree.len(), 40);
     }
 }

@@ -1,0 +1,64 @@
+//! Names the present sources, committed or not, as git would name them in a commit.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::setup;
+
+/// The present sources.
+pub(crate) struct Sources {
+    /// Git's name of their tree.
+    pub(crate) tree: String,
+    /// The commit that is checked out.
+    pub(crate) commit: String,
+}
+
+impl Sources {
+    pub(crate) fn now() -> Result<Self> {
+        fs::create_dir_all(setup::target())?;
+        git(&["read-tree", "HEAD"])?;
+        git(&["add", "--all"])?;
+        Ok(Self {
+            tree: git(&["write-tree"])?,
+            commit: git(&["rev-parse", "HEAD"])?,
+        })
+    }
+
+    /// Returns git's name of the files in a folder, given from the root of the workspace.
+    pub(crate) fn folder(&self, path: &str) -> Result<String> {
+        git(&["rev-parse", &format!("{}:{path}", self.tree)])
+    }
+}
+
+/// Runs git with an index of its own, which leaves the developer's index as it is.
+fn git(args: &[&str]) -> Result<String> {
+    let index: PathBuf = setup::target().join("sources.index");
+    let mut git = setup::program("git");
+    git.args(args).env("GIT_INDEX_FILE", &index);
+    said(&mut git)
+}
+
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.output().context("starting git")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sources;
+
+    #[test]
+    fn sources_and_their_folders_have_names() {
+        let sources = Sources::now().expect("a git checkout");
+        assert_eq!(sources.tree.len(), 40);
+        assert_eq!(sources.folder("").unwrap(), sources.tree);
+        assert_eq!(sources.folder("src").unwrap().len(), 40);
+        let error = sources.folder("no-such-folder").unwrap_err().to_string();
+        assert!(error.contains("no-such-folder"), "{error}");
+    }
+}
