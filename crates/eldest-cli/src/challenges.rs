@@ -138,6 +138,8 @@ pub(crate) struct Pace {
     /// The time for killing.
     pub(crate) lead: Duration,
     pub(crate) tick: Duration,
+    /// The limit of the command that follows the program.
+    pub(crate) after: Duration,
 }
 
 #[cfg(unix)]
@@ -149,11 +151,13 @@ impl Pace {
                 grace: time / 20,
                 lead: time / 20,
                 tick: time / 40,
+                after: Duration::ZERO,
             },
             None => Self {
                 grace: (ttl / 5).min(Duration::from_secs(10)),
                 lead: (ttl / 20).min(Duration::from_secs(2)),
                 tick: ttl / 40,
+                after: Duration::ZERO,
             },
         }
     }

@@ -8,6 +8,8 @@
     reason = "clap prints these comments as they are"
 )]
 
+#[cfg(unix)]
+mod after;
 #[cfg(target_os = "linux")]
 mod agent;
 mod answering;
@@ -23,6 +25,8 @@ mod duration;
 mod endpoints;
 mod evacuate;
 mod evict;
+#[cfg(unix)]
+mod executable;
 mod exit;
 mod forwarding;
 mod generate;

@@ -15,7 +15,7 @@ use eldest_http::Node;
 use tokio::sync::Mutex;
 
 use crate::answering::{self, Places};
-use crate::contain::{self, Ending, Keeper, Limit, Spec, Stop};
+use crate::contain::{self, Ending, Keeper, Limit, STOPPED, Spec, Stop};
 use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
@@ -42,6 +42,8 @@ use crate::waiting;
   eldest run billing/scheduler --restart --serve 127.0.0.1:8470 -- ./scheduler
   # Lead only while a local service is healthy
   eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler
+  # Take a floating address back, however the program ends, before another node takes it
+  eldest run billing/address --after ./address-down -- ./address-up
   # Share 16 partitions with other nodes, and run a consumer for each of its own
   eldest run --partitions billing --count 16 --restart -- ./consumer
   # The same on a machine that takes twice as many of them
@@ -274,7 +276,10 @@ async fn follow(
         biased;
         ending = &mut job => ending?,
         () = token.cancelled() => {
-            stop.send_replace(Stop::By(contain::now() + spec.grace));
+            stop.send_replace(Stop::By {
+                at: contain::now() + spec.grace,
+                why: STOPPED,
+            });
             job.await?
         }
     };

@@ -1,23 +1,28 @@
 //! Runs a program under a term: starts it when no other node's program can run any more, and ends it before the term
 //! ends.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::guard::Guard;
 use eldest::internal::{self, Pause};
-use eldest::{CancellationToken, Challenges, Partitions, Session, SessionOptions, Term, operator};
+use eldest::{
+    CancellationToken, Challenges, LostReason, Partitions, Session, SessionOptions, Term, operator,
+};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use crate::after;
 use crate::challenges::Pace;
 use crate::connection::Connection;
-use crate::contain::{self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, Spec, Stop};
+use crate::contain::{
+    self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, STOPPED, Spec, Stop,
+};
+use crate::executable::find;
 use crate::exit::{self, Code, fault};
 use crate::guard;
 use crate::log;
@@ -25,7 +30,7 @@ use crate::member;
 use crate::pairing::{self, Programs};
 use crate::resource::{Held, Resource, Sharing, lock_of_partition};
 use crate::signals::Signals;
-use crate::variables::{self, SECRETS};
+use crate::variables::{self, OF_AFTER, SECRETS};
 
 const HEADING: &str = "Program";
 
@@ -45,7 +50,7 @@ pub(crate) struct Args {
     guard: guard::Args,
 
     /// How long the program has between SIGTERM and SIGKILL after a loss [default: TTL/5, at most 10 s; with --challenges, a
-    /// twentieth of that time]
+    /// twentieth of that time; with --after, half of it]
     #[arg(
         long, value_name = "DURATION", value_parser = crate::connection::duration, env = "ELDEST_GRACE",
         hide_env_values = true, help_heading = HEADING
@@ -58,6 +63,9 @@ pub(crate) struct Args {
         hide_env_values = true, help_heading = HEADING
     )]
     stop_timeout: Option<Duration>,
+
+    #[command(flatten)]
+    after: after::Args,
 
     /// Do not put the program into its own cgroup
     #[arg(long, help_heading = HEADING)]
@@ -113,10 +121,16 @@ impl Supervisor {
             connection.allowed.of_node()?,
             connection.allowed.of_second()?,
         ];
-        let Pace { grace, lead, tick } = args.pace(connection, allowed[0].as_ref())?;
+        let Pace {
+            grace,
+            lead,
+            tick,
+            after: limit,
+        } = args.pace(connection, allowed[0].as_ref())?;
         let signals = Signals::listen()?;
         let child_registry =
             ChildRegistry::found().context("this process cannot find its child processes")?;
+        let after = args.after.checked(limit, &child_registry).await?;
         let spec = Arc::new(Spec {
             program: args.program_at(found),
             environment: environment(name, &id, connection),
@@ -124,12 +138,13 @@ impl Supervisor {
             lead,
             tick,
             cgroup: !args.no_cgroup,
+            after,
         });
         let mut standby = Keeper::start(&spec, &child_registry).await?;
         let guard = args.guard(&mut standby).await?;
         let [first, second] = allowed;
         let is_challenged = second.is_some();
-        let options = connection.session_options(&id)?.grace(grace + lead);
+        let options = connection.session_options(&id)?.grace(grace + lead + limit);
         let announcement = args.member.announcement(connection);
         let announcement = match capacity {
             Some(capacity) => announcement.with_capacity(capacity),
@@ -137,12 +152,8 @@ impl Supervisor {
         };
         let own = with(options.clone(), guard.as_ref(), first).announcement(announcement);
         let session = Session::connect(&endpoints, own).await?;
-        let namespace = match session.namespace() {
-            "" => GUARDS.to_owned(),
-            "/" => format!("/{GUARDS}"),
-            namespace => format!("{namespace}/{GUARDS}"),
-        };
-        let guards = with(options, guard.as_ref(), second).namespace(namespace);
+        let guards =
+            with(options, guard.as_ref(), second).namespace(of_guards(session.namespace()));
         let guards = Session::connect(&endpoints, guards);
         let guards = guards.instrument(log::detail()).await?;
         warm_up(&guards).await?;
@@ -175,6 +186,7 @@ impl Supervisor {
     pub(crate) fn spec_for(&self, program: Vec<OsString>) -> Arc<Spec> {
         Arc::new(Spec {
             program,
+            after: None,
             ..Spec::clone(&self.spec)
         })
     }
@@ -254,7 +266,8 @@ impl Supervisor {
                     .await;
                 (ending, guard)
             });
-            let (ending, guard) = self.attend(job, &stop, &lost).await?;
+            let reason = || reason([term, &guarded]);
+            let (ending, guard) = self.attend(job, &stop, &lost, reason).await?;
             let over = lost.iter().any(CancellationToken::is_cancelled);
             match ending {
                 Ending::Gone { exit, by_itself }
@@ -328,17 +341,18 @@ impl Supervisor {
         mut job: JoinHandle<T>,
         stop: &watch::Sender<Stop>,
         [term, guard]: &[CancellationToken; 2],
+        reason: impl Fn() -> &'static str,
     ) -> Result<T> {
         let Signals {
             stop: asked, hurry, ..
         } = &self.signals;
         let mut by: Option<Duration> = None;
         // Each event makes the program's end more urgent, never less.
-        let mut end = |within| {
+        let mut end = |within, why| {
             let at = contain::now() + within;
             let at = by.map_or(at, |by| by.min(at));
             by = Some(at);
-            stop.send_replace(Stop::By(at));
+            stop.send_replace(Stop::By { at, why });
         };
         let (mut lost, mut stopping, mut hurried) = (false, false, false);
         loop {
@@ -347,15 +361,15 @@ impl Supervisor {
                 ended = &mut job => return Ok(ended?),
                 () = hurry.cancelled(), if !hurried => {
                     hurried = true;
-                    end(Duration::ZERO);
+                    end(Duration::ZERO, STOPPED);
                 }
                 () = either(term, guard), if !lost => {
                     lost = true;
-                    end(self.spec.grace);
+                    end(self.spec.grace, reason());
                 }
                 () = asked.cancelled(), if !stopping => {
                     stopping = true;
-                    end(self.stop_timeout);
+                    end(self.stop_timeout, STOPPED);
                 }
             }
         }
@@ -392,15 +406,24 @@ impl Supervisor {
 impl Args {
     /// Returns how the program is ended, and refuses times that do not fit together before anything begins.
     fn pace(&self, connection: &Connection, challenges: Option<&Challenges>) -> Result<Pace> {
-        let Some(challenges) = challenges.cloned() else {
-            let usual = Pace::of(connection.ttl(), None);
-            return Ok(self.grace.map_or(usual, |grace| Pace { grace, ..usual }));
+        let options = connection.session_options("eldest")?;
+        let (options, usual) = match challenges.cloned() {
+            None => (options, Pace::of(connection.ttl(), None)),
+            Some(challenges) => {
+                let options = options.challenges(challenges);
+                let times = operator::times(&options)?;
+                (options, Pace::of(times.ttl, times.answer_within))
+            }
         };
-        let options = connection.session_options("eldest")?.challenges(challenges);
-        let times = operator::times(&options)?;
-        let usual = Pace::of(times.ttl, times.answer_within);
-        let pace = self.grace.map_or(usual, |grace| Pace { grace, ..usual });
-        operator::times(&options.grace(pace.grace + pace.lead))?;
+        let pace = self.after.share(usual, self.grace);
+        let Pace {
+            grace, lead, after, ..
+        } = pace;
+        operator::times(&options.grace(grace + lead + after)).with_context(|| {
+            format!(
+                "the grace period is --grace {grace:?}, --after-limit {after:?} and {lead:?} to kill the program"
+            )
+        })?;
         Ok(pace)
     }
 
@@ -449,6 +472,15 @@ fn with(
     }
 }
 
+/// Returns the namespace of the locks that keep programs apart, below that of the elections.
+fn of_guards(namespace: &str) -> String {
+    match namespace {
+        "" => GUARDS.to_owned(),
+        "/" => format!("/{GUARDS}"),
+        namespace => format!("{namespace}/{GUARDS}"),
+    }
+}
+
 /// Returns the variables to set and to remove, including those of a supervisor that we run under.
 fn environment(
     name: &str,
@@ -466,7 +498,8 @@ fn environment(
         variables::PARTITION,
         variables::PARTITION_COUNT,
     ];
-    let without = SECRETS.into_iter().chain(without).map(|name| (name, None));
+    let without = SECRETS.into_iter().chain(OF_AFTER).chain(without);
+    let without = without.map(|name| (name, None));
     let set = [
         (variables::ELECTION, Some(name.into())),
         (variables::ID, Some(id.into())),
@@ -511,6 +544,13 @@ pub(crate) async fn outlives_lock(term: &Term) -> bool {
     }
 }
 
+/// Returns the reason for which one of the two terms was lost.
+fn reason(terms: [&Term; 2]) -> &'static str {
+    let mut reasons = terms.into_iter().filter_map(Term::lost_reason);
+    let reason = reasons.next().unwrap_or(LostReason::LeaseExpiring);
+    reason.as_str()
+}
+
 async fn either(one: &CancellationToken, other: &CancellationToken) {
     tokio::select! {
         () = one.cancelled() => {}
@@ -531,56 +571,4 @@ fn limit(terms: &[Term; 2]) -> Limit {
     until
         .min_by_key(|limit| limit.since_boot)
         .unwrap_or(Limit::PAST)
-}
-
-/// Finds the program's file before anything else begins: a node that could not run it should not lead.
-fn find(program: &OsStr) -> Result<PathBuf> {
-    let path = Path::new(program);
-    if path.components().count() > 1 || path.is_absolute() {
-        return match std::fs::metadata(path) {
-            Ok(_) if is_runnable(path) => Ok(path.to_owned()),
-            Ok(_) => Err(fault(
-                Code::NotRunnable,
-                format!("{} is not an executable program", path.display()),
-            )),
-            Err(error) => Err(fault(
-                Code::NotFound,
-                format!("{}: {error}", path.display()),
-            )),
-        };
-    }
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let mut files = std::env::split_paths(&folders).map(|folder| folder.join(path));
-    files.find(|file| is_runnable(file)).ok_or_else(|| {
-        let message = format!("no program {} in PATH", path.display());
-        fault(Code::NotFound, message)
-    })
-}
-
-fn is_runnable(file: &Path) -> bool {
-    std::fs::metadata(file)
-        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn program_is_found_where_a_shell_would_find_it() {
-        assert!(find(OsStr::new("sh")).unwrap().is_absolute());
-        assert!(find(OsStr::new("/bin/sh")).is_ok());
-        assert!(
-            find(OsStr::new("no-such-program"))
-                .unwrap_err()
-                .to_string()
-                .contains("PATH")
-        );
-        assert!(
-            find(OsStr::new("/etc/passwd"))
-                .unwrap_err()
-                .to_string()
-                .contains("not an executable program")
-        );
-    }
 }

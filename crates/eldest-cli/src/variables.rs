@@ -19,6 +19,10 @@ pub(crate) const DATA_CENTER: &str = "ELDEST_DATA_CENTER";
 #[cfg(unix)]
 pub(crate) const ID: &str = "ELDEST_ID";
 
+/// Variables of two options that no program receives: an `eldest` that it runs would run our command at its own end.
+#[cfg(unix)]
+pub(crate) const OF_AFTER: [&str; 2] = ["ELDEST_AFTER", "ELDEST_AFTER_LIMIT"];
+
 /// Further variables that are set for a program. No option may ever have one of these names.
 #[cfg(unix)]
 pub(crate) const ELECTION: &str = "ELDEST_ELECTION";
@@ -26,6 +30,13 @@ pub(crate) const ELECTION: &str = "ELDEST_ELECTION";
 pub(crate) const FENCING_TOKEN: &str = "ELDEST_FENCING_TOKEN";
 #[cfg(unix)]
 pub(crate) const TERM_KEY: &str = "ELDEST_TERM_KEY";
+/// Set only for the command of `--after`.
+#[cfg(unix)]
+pub(crate) const END_REASON: &str = "ELDEST_END_REASON";
+#[cfg(unix)]
+pub(crate) const MAY_OVERLAP: &str = "ELDEST_MAY_OVERLAP";
+#[cfg(unix)]
+pub(crate) const TIME_LEFT_MS: &str = "ELDEST_TIME_LEFT_MS";
 #[cfg(unix)]
 pub(crate) const PARTITION: &str = "ELDEST_PARTITION";
 #[cfg(unix)]

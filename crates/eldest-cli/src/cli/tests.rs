@@ -6,9 +6,23 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
 use crate::variables::{
-    DATA_CENTER, ELECTION, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, PARTITION, PARTITION_COUNT,
-    PASSWORD, TERM_KEY,
+    DATA_CENTER, ELECTION, END_REASON, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, MAY_OVERLAP,
+    OF_AFTER, PARTITION, PARTITION_COUNT, PASSWORD, TERM_KEY, TIME_LEFT_MS,
 };
+
+/// Variables that only programs and their commands receive.
+const PASSED: [&str; 10] = [
+    ELECTION,
+    FENCING_TOKEN,
+    TERM_KEY,
+    PASSWORD,
+    HTTP_TOKEN,
+    PARTITION,
+    PARTITION_COUNT,
+    END_REASON,
+    MAY_OVERLAP,
+    TIME_LEFT_MS,
+];
 
 /// Headings of `--help` below which each option has a variable.
 const FROM_THE_ENVIRONMENT: [&str; 4] = ["Connection", "Session", "Output", "HTTP"];
@@ -61,11 +75,10 @@ fn each_option_s_variable_has_the_option_s_name() {
 #[test]
 fn variables_for_a_program_are_never_taken_for_options() {
     let options = variables();
-    let passed = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
-    for name in passed.into_iter().chain([PARTITION, PARTITION_COUNT]) {
+    for name in PASSED {
         assert!(!options.contains_key(name), "an option has the name {name}");
     }
-    for shared in [ENDPOINTS, DATA_CENTER, ID] {
+    for shared in [ENDPOINTS, DATA_CENTER, ID].into_iter().chain(OF_AFTER) {
         assert!(!options[shared].is_empty(), "no option reads {shared}");
     }
 }
@@ -81,9 +94,7 @@ fn the_page_of_the_command_names_every_variable() {
         .map(|name| format!("ELDEST_{name}"))
         .collect();
     let mut wanted: BTreeSet<String> = variables().into_values().flatten().collect();
-    let others = [ELECTION, FENCING_TOKEN, TERM_KEY, PASSWORD, HTTP_TOKEN];
-    wanted.extend(others.map(str::to_owned));
-    wanted.extend([PARTITION, PARTITION_COUNT].map(str::to_owned));
+    wanted.extend(PASSED.map(str::to_owned));
     assert_eq!(documented, wanted);
 }
 

@@ -13,7 +13,7 @@ use super::spec::Limits;
 /// How often a reader rereads a record that is being written before it keeps the limits that it read before.
 const TRIES: u32 = 1000;
 const WORD: usize = 8;
-const WORDS: usize = 3;
+const WORDS: usize = 4;
 const SIZE: usize = (WORDS + 1) * WORD;
 
 /// The memory that both processes map. The supervisor alone writes; the keeper reads it even while the supervisor is
@@ -55,7 +55,7 @@ impl Board {
 }
 
 fn words_of(limits: Limits) -> [u64; WORDS] {
-    [limits.term_at, limits.kill_at, limits.grace]
+    [limits.term_at, limits.kill_at, limits.grace, limits.until]
 }
 
 fn encode(limits: Limits) -> [u8; SIZE] {
@@ -82,6 +82,7 @@ fn decode(bytes: &[u8; SIZE]) -> Option<Limits> {
         term_at: words.next()?,
         kill_at: words.next()?,
         grace: words.next()?,
+        until: words.next()?,
     })
 }
 
@@ -93,11 +94,13 @@ mod tests {
         term_at: 1_000,
         kill_at: 2_000,
         grace: 500,
+        until: 2_500,
     };
     const SECOND: Limits = Limits {
         term_at: 1_100,
         kill_at: 2_100,
         grace: 500,
+        until: 2_600,
     };
 
     #[test]

@@ -17,15 +17,18 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
+use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 
+use super::after::{KILLED, LEASE_EXPIRING, PROGRAM_ENDED};
 use super::board::Board;
 use super::child_registry::{ChildRegistry, pid_of};
 use super::keeper::Place;
-use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop};
+use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop, described};
 use super::watched::Watched;
 use super::wire::{Order, Report};
 use super::{KEEPER, children};
+use crate::contain;
 
 /// How long a keeper may take to start, or to start the program.
 const START: Duration = Duration::from_secs(10);
@@ -67,6 +70,7 @@ impl Keeper {
             orders: orders_end.as_raw_fd(),
             reports: reports_end.as_raw_fd(),
             cgroup: spec.cgroup,
+            after: spec.after.clone(),
         };
         let mut command = Command::new("/proc/self/exe");
         command
@@ -98,7 +102,7 @@ impl Keeper {
             keeper.program = Program::of(pid, keeper.pid);
             return Ok(keeper);
         }
-        drop(keeper.clear(false, None, 0).await);
+        drop(keeper.clear(false, false, 0).await);
         Err(io::Error::other("the keeper of the program did not start"))
     }
 
@@ -143,39 +147,113 @@ impl Keeper {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Starts the program, and returns when none of its processes is left, or when the rest cannot be killed.
+    /// Starts the program, and returns when none of its processes is left, or when the rest cannot be killed. If the
+    /// program may have begun, the command that follows it has ended then too.
     ///
     /// `limit` returns the time until which processes of the program may live; it is called repeatedly.
     pub(crate) async fn go(
-        mut self,
+        self,
         leader: Option<(i64, String)>,
         limit: impl Fn() -> Limit + Send,
-        mut commands: Commands,
+        commands: Commands,
     ) -> Ending {
-        let begun = clock::now();
+        let spec = Arc::clone(&self.spec);
+        let child_registry = Arc::clone(&self.child_registry);
+        let (ending, due) = self.contain(leader.clone(), &limit, commands).await;
+        if let (Some(why), Some(after), Some(leader)) = (due, &spec.after, leader) {
+            let now = clock::now();
+            let mut spec = Spec {
+                program: after.program(),
+                grace: Duration::ZERO,
+                after: None,
+                ..Spec::clone(&spec)
+            };
+            let variables = after.environment(why, now, limit().nanos());
+            let set = variables
+                .into_iter()
+                .map(|(name, value)| (name, Some(value)));
+            spec.environment.extend(set);
+            follow_up(Arc::new(spec), &child_registry, leader, after.limit).await;
+        }
+        ending
+    }
+
+    /// Contains the program until its end. Returns the reason of the end too if this process ended the program, so that
+    /// the keeper may not have run the command that follows it.
+    async fn contain(
+        mut self,
+        leader: Option<(i64, String)>,
+        limit: &(impl Fn() -> Limit + Send),
+        commands: Commands,
+    ) -> (Ending, Option<&'static str>) {
+        let mut course = Course {
+            begun: clock::now(),
+            started: false,
+            end: None,
+            why: None,
+            until: 0,
+            follows_since: None,
+            followed: false,
+        };
+        let go = Order::Go(leader);
+        match self.watch(&mut course, go, limit, commands).await {
+            Some(Report::Gone(exit, asked)) => {
+                // The keeper only has to exit now.
+                let mut child = self.child;
+                tokio::spawn(async move { child.wait().await });
+                let by_itself = !asked;
+                (Ending::Gone { exit, by_itself }, None)
+            }
+            Some(Report::Failed(errno)) => {
+                drop(self.clear(false, false, course.until).await);
+                let error = io::Error::from_raw_os_error(errno);
+                (Ending::NotStarted(error), None)
+            }
+            _ => {
+                let by_itself = course.end.is_some_and(|end| end.by_itself);
+                let usual = if by_itself {
+                    PROGRAM_ENDED
+                } else {
+                    LEASE_EXPIRING
+                };
+                let why = course.why.unwrap_or(usual);
+                let ending = self.clear(course.started, by_itself, course.until).await;
+                (ending, (!course.followed).then_some(why))
+            }
+        }
+    }
+
+    /// Orders the keeper to start the program, and returns its report of the end. Returns `None` if the keeper has died, or
+    /// does not end the program or the command that follows it in time.
+    async fn watch(
+        &mut self,
+        course: &mut Course,
+        go: Order,
+        limit: &(impl Fn() -> Limit + Send),
+        mut commands: Commands,
+    ) -> Option<Report> {
         let mut shared = Limits::none(0);
-        let mut started = false;
-        let mut end = None;
-        let mut abandoned = false;
-        let mut order = Some(Order::Go(leader));
+        let mut abandoned = None;
+        let mut go = Some(go);
         loop {
             let now = clock::now();
-            let until = limit().nanos();
+            course.until = limit().nanos();
             // The caller has dropped its end of the commands, so nobody waits for the program any more.
-            let stop = match *commands.stop.borrow_and_update() {
-                _ if abandoned => Stop::By(Duration::ZERO),
-                stop => stop,
-            };
-            let limits = self.spec.limits(until, stop);
+            let stop = *commands.stop.borrow_and_update();
+            let stop = abandoned.map_or(stop, |at| stop.at_once(at));
+            if let Some(why) = course.stopped_by(stop) {
+                self.send_order(&Order::Why(why.to_owned()));
+            }
+            let limits = self.spec.limits(course.until, stop);
             if let Err(error) = self.share(limits, &mut shared) {
                 tracing::error!(%error, "the deadline cannot be shared");
-                return self.clear(started, end, until).await;
+                return None;
             }
-            if let Some(order) = order.take() {
-                self.send_order(&order);
+            if let Some(go) = go.take() {
+                self.send_order(&go);
             }
-            end = end.or_else(|| self.noticed_end(now));
-            let overdue = self.overdue(limits, started, begun, end);
+            course.end = course.end.or_else(|| self.noticed_end(now));
+            let overdue = self.overdue(limits, course);
             let report = if now >= overdue {
                 // The keeper may have reported the end while this process was stopped.
                 timeout(LAST_WORD, self.reports.next_line()).await.ok()
@@ -190,25 +268,21 @@ impl Keeper {
             };
             let Some(report) = report else {
                 tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
-                return self.clear(started, end, until).await;
+                return None;
             };
             match report.ok().flatten().and_then(|line| line.parse().ok()) {
-                Some(Report::Gone(exit, asked)) => {
-                    // The keeper only has to exit now.
-                    let mut child = self.child;
-                    tokio::spawn(async move { child.wait().await });
-                    let by_itself = !asked;
-                    return Ending::Gone { exit, by_itself };
+                Some(Report::Started) => course.started = true,
+                Some(Report::Following) => course.follows_since = Some(now),
+                Some(Report::Followed(ended)) => {
+                    course.followed = true;
+                    report_follow_up(ended);
                 }
-                Some(Report::Started) => started = true,
                 Some(Report::Ready(_)) => {}
-                Some(Report::Failed(errno)) => {
-                    drop(self.clear(false, None, until).await);
-                    return Ending::NotStarted(io::Error::from_raw_os_error(errno));
-                }
+                Some(end) => return Some(end),
                 None => {
                     tracing::warn!(keeper = %self.pid, "the keeper of the program has died");
-                    return self.clear(started, end, until).await;
+                    course.why = course.why.or(Some(KILLED));
+                    return None;
                 }
             }
         }
@@ -233,13 +307,15 @@ impl Keeper {
         &mut self,
         pause: Duration,
         commands: &mut Commands,
-        abandoned: &mut bool,
+        abandoned: &mut Option<Duration>,
     ) -> Option<io::Result<Option<String>>> {
         tokio::select! {
             biased;
             line = self.reports.next_line() => return Some(line),
             () = sleep(pause) => {}
-            changed = commands.stop.changed(), if !*abandoned => *abandoned = changed.is_err(),
+            changed = commands.stop.changed(), if abandoned.is_none() => {
+                *abandoned = changed.is_err().then(contain::now);
+            }
             Ok(passed) = commands.signals.recv() => self.send_order(&Order::Signal(passed.signal)),
         }
         None
@@ -256,17 +332,24 @@ impl Keeper {
     }
 
     /// Returns the time from which on the supervisor no longer waits for the keeper.
-    fn overdue(&self, limits: Limits, started: bool, begun: u64, end: Option<End>) -> u64 {
+    fn overdue(&self, limits: Limits, course: &Course) -> u64 {
+        let patience = clock::nanos(PATIENCE);
+        if let Some(since) = course.follows_since {
+            let after = self.spec.after.as_ref();
+            let limit = after.map_or(0, |after| clock::nanos(after.limit));
+            return since.saturating_add(limit).saturating_add(patience);
+        }
         let killed = limits
             .kill_at
             .saturating_add(clock::nanos(self.spec.lead / 2));
-        let patience = clock::nanos(PATIENCE);
-        let swept = end.map_or(NEVER, |end| end.noticed_at.saturating_add(patience));
-        let runs = if started {
+        let runs = if course.started {
             NEVER
         } else {
-            begun.saturating_add(clock::nanos(START))
+            course.begun.saturating_add(clock::nanos(START))
         };
+        let swept = course
+            .end
+            .map_or(NEVER, |end| end.noticed_at.saturating_add(patience));
         killed.min(swept).min(runs)
     }
 
@@ -276,9 +359,8 @@ impl Keeper {
     }
 
     /// Ends everything without the keeper: the program's group, the keeper, and then the orphans that this process
-    /// inherits. The program has begun if it was reported as `started`, or ended by itself.
-    async fn clear(mut self, started: bool, end: Option<End>, until: u64) -> Ending {
-        let by_itself = end.is_some_and(|end| end.by_itself);
+    /// inherits. The program has begun if it was reported as `started`, or ended `by_itself`.
+    async fn clear(mut self, started: bool, by_itself: bool, until: u64) -> Ending {
         let give_up = until.max(clock::now().saturating_add(clock::nanos(TRIES)));
         let mut exit = None;
         let program = self.program.take();
@@ -324,12 +406,79 @@ impl Keeper {
     }
 }
 
-/// The end of the program, as the supervisor noticed it before the keeper reported it.
+/// The end of a program, as the supervisor noticed it before the keeper reported it.
 #[derive(Clone, Copy)]
 struct End {
     noticed_at: u64,
     /// False if the program may have been killed because its keeper died.
     by_itself: bool,
+}
+
+/// The course of one program, as the supervisor sees it.
+struct Course {
+    begun: u64,
+    started: bool,
+    end: Option<End>,
+    /// The reason of the first order to stop, unless the program had ended before.
+    why: Option<&'static str>,
+    /// The time until which processes of the program may live, as it was last.
+    until: u64,
+    /// When the keeper reported that the command that follows the program begins.
+    follows_since: Option<u64>,
+    followed: bool,
+}
+
+impl Course {
+    /// Records the reason of the first order to stop, and returns it.
+    fn stopped_by(&mut self, stop: Stop) -> Option<&'static str> {
+        match stop {
+            Stop::By { why, .. } if self.why.is_none() && self.end.is_none() => {
+                self.why = Some(why);
+                self.why
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Runs the command that follows a program, in place of the keeper that should have run it.
+async fn follow_up(
+    spec: Arc<Spec>,
+    child_registry: &Arc<ChildRegistry>,
+    leader: (i64, String),
+    left: Duration,
+) {
+    let keeper = match Keeper::start(&spec, child_registry).await {
+        Ok(keeper) => keeper,
+        Err(error) => return tracing::warn!(%error, "the command of --after did not start"),
+    };
+    let killed_at = contain::now() + left;
+    let limit = Limit {
+        since_boot: killed_at + spec.lead,
+        left: left + spec.lead,
+    };
+    let (_stop, stop) = watch::channel(Stop::Not);
+    let signals = broadcast::channel(1).1;
+    let commands = Commands { stop, signals };
+    match keeper.contain(Some(leader), &|| limit, commands).await.0 {
+        Ending::Gone { exit, by_itself } => report_follow_up(by_itself.then_some(exit)),
+        Ending::NotStarted(error) => tracing::warn!(%error, "the command of --after did not start"),
+        Ending::Left(pids) => {
+            tracing::error!(
+                ?pids,
+                "processes of the command of --after could not be killed"
+            );
+        }
+    }
+}
+
+fn report_follow_up(ended: Option<Exit>) {
+    if ended == Some(Exit::Code(0)) {
+        tracing::debug!("the command of --after has ended");
+    } else {
+        let how = described(ended);
+        tracing::warn!(ended = how, "the command of --after failed");
+    }
 }
 
 /// The program, as the supervisor knows it.

@@ -18,8 +18,9 @@ use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, getppid, kill_process_group, set_child_subreaper, setsid};
 
+use super::after::{After, KILLED, LEASE_EXPIRING, PROGRAM_ENDED};
 use super::board::Board;
-use super::spec::{Exit, Limits};
+use super::spec::{Exit, Limits, described};
 use super::wire::{Order, Report};
 use super::{children, shim};
 
@@ -37,28 +38,40 @@ pub(super) struct Place {
     pub(super) orders: i32,
     pub(super) reports: i32,
     pub(super) cgroup: bool,
+    pub(super) after: Option<After>,
 }
 
 impl Place {
-    pub(super) fn arguments(&self) -> [String; 5] {
+    pub(super) fn arguments(&self) -> [String; 7] {
+        let after = self.after.as_ref();
         [
             self.supervisor.to_string(),
             self.board.to_string(),
             self.orders.to_string(),
             self.reports.to_string(),
             i32::from(self.cgroup).to_string(),
+            after
+                .map_or(0, |after| clock::nanos(after.limit))
+                .to_string(),
+            after.map(|after| after.command.clone()).unwrap_or_default(),
         ]
     }
 
     fn parse(arguments: &[OsString]) -> Option<(Self, &[OsString])> {
-        let (place, program) = arguments.split_at_checked(5)?;
+        let (place, program) = arguments.split_at_checked(7)?;
         let number = |at: usize| place[at].to_str()?.parse::<i32>().ok();
+        let limit = place[5].to_str()?.parse().ok()?;
+        let command = place[6].to_str()?.to_owned();
         let place = Self {
             supervisor: number(0)?,
             board: number(1)?,
             orders: number(2)?,
             reports: number(3)?,
             cgroup: number(4)? != 0,
+            after: (limit > 0).then(|| After {
+                command,
+                limit: Duration::from_nanos(limit),
+            }),
         };
         Some((place, program))
     }
@@ -95,7 +108,14 @@ struct Keeper {
     limits: Limits,
     /// True once the supervisor has died or has closed its pipe to us.
     alone: bool,
+    /// True if the supervisor died while nothing else ended the program.
+    orphaned: bool,
     program: Program,
+    /// The token and the key of the term, once the program of a leader has begun.
+    leader: Option<(i64, String)>,
+    after: Option<After>,
+    /// The reason that the supervisor named for the program's end.
+    why: Option<String>,
 }
 
 /// The program, or the shim that will become the program.
@@ -131,7 +151,7 @@ impl Keeper {
         set_child_subreaper(Some(rustix::process::getpid()))?;
         let limits = board.read().unwrap_or(Limits::none(0));
         let cgroup = place.cgroup.then(MadeCgroup::create).flatten();
-        let program = Program::prepare(program, cgroup.as_ref())?;
+        let program = Program::prepare(program, cgroup.as_ref(), Vec::new())?;
         let waiting = Report::Ready(program.pid.as_raw_nonzero().get());
         reports.write_all(waiting.to_string().as_bytes())?;
         Ok(Self {
@@ -144,7 +164,11 @@ impl Keeper {
             cgroup,
             limits,
             alone: false,
+            orphaned: false,
             program,
+            leader: None,
+            after: place.after.clone(),
+            why: None,
         })
     }
 
@@ -193,13 +217,14 @@ impl Keeper {
             let line: Vec<u8> = self.heard.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
             match line.parse() {
-                Ok(order @ Order::Go(_)) => self.go(&order),
+                Ok(Order::Go(leader)) => self.go(leader),
                 Ok(Order::Signal(signal)) => {
                     let signal = Signal::from_named_raw(signal);
                     if let Some(signal) = signal.filter(|_| self.program.began) {
                         let _ = kill_process_group(self.program.pid, signal);
                     }
                 }
+                Ok(Order::Why(reason)) => self.why = self.why.take().or(Some(reason)),
                 // The memory is read next in any case. Unknown words do not come from our own supervisor.
                 Ok(Order::Look) | Err(_) => {}
             }
@@ -226,12 +251,13 @@ impl Keeper {
         self.alone = true;
         let now = clock::now();
         let limits = &mut self.limits;
+        self.orphaned = self.program.began && !self.program.asked && now < limits.term_at;
         limits.term_at = limits.term_at.min(now);
         limits.kill_at = limits.kill_at.min(now.saturating_add(limits.grace));
     }
 
     /// Lets the program start; works only once.
-    fn go(&mut self, order: &Order) {
+    fn go(&mut self, leader: Option<(i64, String)>) {
         // The supervisor may have died, or the deadline passed, while the order was on its way.
         self.read_limits();
         let program = &mut self.program;
@@ -239,10 +265,10 @@ impl Keeper {
             return;
         }
         let started = match children::ended(program.pid) {
-            None => program.gate.write_all(order.to_string().as_bytes()),
+            None => program.start(leader.clone()),
             Some(_) => Err(rustix::io::Errno::SRCH.into()),
         };
-        program.began = started.is_ok();
+        self.leader = leader.filter(|_| program.began);
         let report = match started {
             Ok(()) => Report::Started,
             Err(error) => Report::Failed(error.raw_os_error().unwrap_or_default()),
@@ -277,13 +303,49 @@ impl Keeper {
 
     /// Kills until no process is left, and reports how the program itself ended, if it began.
     fn finish(mut self) {
+        self.hear();
         let program = &self.program;
         let asked = program.asked || children::ended(program.pid).is_none();
         let exit = sweep(program.pid, self.cgroup.as_ref(), children::list);
         if program.began {
+            self.follow_up(asked);
             self.send_report(Report::Gone(exit, asked));
         }
         self.cgroup.take().into_iter().for_each(MadeCgroup::remove);
+    }
+
+    /// Runs the command that follows the program of a leader, to its end or its limit. No process of the program is left.
+    fn follow_up(&mut self, asked: bool) {
+        let (Some(after), Some(leader)) = (self.after.take(), self.leader.take()) else {
+            return;
+        };
+        self.send_report(Report::Following);
+        let why = match &self.why {
+            _ if !asked => PROGRAM_ENDED,
+            Some(why) => why,
+            None if self.orphaned => KILLED,
+            None => LEASE_EXPIRING,
+        };
+        let now = clock::now();
+        let environment = after.environment(why, now, self.limits.until);
+        let by = now.saturating_add(clock::nanos(after.limit));
+        let ran = Program::prepare(&after.program(), self.cgroup.as_ref(), environment).and_then(
+            |mut command| {
+                let started = command.start(Some(leader));
+                let in_time = started.is_ok() && command.ends_by(by, &self.alarm);
+                let exit = sweep(command.pid, self.cgroup.as_ref(), children::list);
+                started.map(|()| in_time.then_some(exit))
+            },
+        );
+        let ended = ran.unwrap_or_else(|error| {
+            let _ = writeln!(io::stderr(), "eldest: the command of --after: {error}");
+            Some(Exit::Code(shim::NOT_RUNNABLE.into()))
+        });
+        if self.alone && ended != Some(Exit::Code(0)) {
+            let how = described(ended);
+            let _ = writeln!(io::stderr(), "eldest: the command of --after failed: {how}");
+        }
+        self.send_report(Report::Followed(ended));
     }
 
     fn send_report(&mut self, report: Report) {
@@ -293,12 +355,17 @@ impl Keeper {
 }
 
 impl Program {
-    fn prepare(program: &[OsString], cgroup: Option<&MadeCgroup>) -> io::Result<Self> {
+    fn prepare(
+        program: &[OsString],
+        cgroup: Option<&MadeCgroup>,
+        environment: Vec<(&str, OsString)>,
+    ) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         let child = Command::new("/proc/self/exe")
             .arg0("eldest")
             .args(shim::arguments(read.as_raw_fd(), cgroup))
             .args(program)
+            .envs(environment)
             .process_group(0)
             .spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
@@ -310,6 +377,33 @@ impl Program {
             began: false,
             asked: false,
         })
+    }
+
+    /// Lets the shim become the program.
+    fn start(&mut self, leader: Option<(i64, String)>) -> io::Result<()> {
+        let order = Order::Go(leader).to_string();
+        self.gate.write_all(order.as_bytes())?;
+        self.began = true;
+        Ok(())
+    }
+
+    /// Waits for the end of the program; returns false if it has not ended at that time.
+    fn ends_by(&self, by: u64, alarm: &Alarm) -> bool {
+        loop {
+            if children::ended(self.pid).is_some() {
+                return true;
+            }
+            if clock::now() >= by {
+                return false;
+            }
+            let mut fds = [
+                PollFd::new(alarm, PollFlags::IN),
+                PollFd::new(&self.end, PollFlags::IN),
+            ];
+            if alarm.set(by).is_err() || poll(&mut fds, None).is_err() {
+                pause(PAUSE);
+            }
+        }
     }
 }
 

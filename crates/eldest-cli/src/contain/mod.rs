@@ -1,6 +1,7 @@
 //! Keeps a program from outliving its permission to run, even if supervisor or keeper is killed or stopped. It does not
 //! matter which signals the program ignores, or how the program hides its children.
 
+mod after;
 #[cfg(target_os = "linux")]
 mod board;
 #[cfg(target_os = "linux")]
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use eldest_process::clock;
 
+pub(crate) use after::{After, STOPPED};
 #[cfg(target_os = "linux")]
 pub(crate) use child_registry::ChildRegistry;
 #[cfg(target_os = "linux")]

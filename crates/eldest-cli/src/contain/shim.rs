@@ -18,7 +18,7 @@ use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
 /// The exit code that shells use for it.
 const NOT_FOUND: u8 = 127;
-const NOT_RUNNABLE: u8 = 126;
+pub(super) const NOT_RUNNABLE: u8 = 126;
 
 /// Returns the arguments of the shim, before the program.
 pub(super) fn arguments(gate: RawFd, cgroup: Option<&MadeCgroup>) -> [OsString; 4] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use eldest_process::clock::{self, NEVER};
 use tokio::sync::{broadcast, watch};
 
+use super::after::{After, STOPPED};
 use crate::signals::Passed;
 
 /// A point in time that has passed.
@@ -27,6 +28,8 @@ pub(crate) struct Spec {
     /// How often the deadline in the shared memory is updated.
     pub(crate) tick: Duration,
     pub(crate) cgroup: bool,
+    /// The command that follows each program of a leader.
+    pub(crate) after: Option<After>,
 }
 
 /// The order to stop a program, if there is one.
@@ -36,7 +39,22 @@ pub(crate) enum Stop {
     #[default]
     Not,
     /// The program gets SIGTERM now, and SIGKILL at that time since boot, or at the limit if that is earlier.
-    By(Duration),
+    By {
+        at: Duration,
+        /// The reason in one word, for the command that follows.
+        why: &'static str,
+    },
+}
+
+impl Stop {
+    /// Returns the order with SIGKILL at that time, for the same reason.
+    pub(super) fn at_once(self, at: Duration) -> Self {
+        let why = match self {
+            Stop::By { why, .. } => why,
+            Stop::Not => STOPPED,
+        };
+        Stop::By { at, why }
+    }
 }
 
 /// The end of a program and of all that it started.
@@ -98,6 +116,8 @@ pub(super) struct Limits {
     pub(super) kill_at: u64,
     /// The time between the two signals if the supervisor dies, in nanoseconds.
     pub(super) grace: u64,
+    /// The time until which no other node's program begins.
+    pub(super) until: u64,
 }
 
 impl Limits {
@@ -107,6 +127,7 @@ impl Limits {
             term_at: NEVER,
             kill_at: NEVER,
             grace,
+            until: NEVER,
         }
     }
 }
@@ -138,13 +159,23 @@ impl fmt::Display for Exit {
     }
 }
 
+/// Describes how a command ended; `None` means that it was killed at its limit.
+#[cfg(target_os = "linux")]
+pub(super) fn described(ended: Option<Exit>) -> String {
+    ended.map_or("killed at its limit".to_owned(), |exit| exit.to_string())
+}
+
 impl Spec {
     /// Returns the deadlines of a program that may live until that point in time.
     pub(super) fn limits(&self, until: u64, stop: Stop) -> Limits {
         let grace = clock::nanos(self.grace);
+        let after = self
+            .after
+            .as_ref()
+            .map_or(Duration::ZERO, |after| after.limit);
         let last = match until {
             NEVER => NEVER,
-            until => until.saturating_sub(clock::nanos(self.lead)),
+            until => until.saturating_sub(clock::nanos(self.lead + after)),
         };
         match stop {
             Stop::Not => Limits {
@@ -155,11 +186,13 @@ impl Spec {
                 },
                 kill_at: last,
                 grace,
+                until,
             },
-            Stop::By(at) => Limits {
+            Stop::By { at, .. } => Limits {
                 term_at: PAST,
                 kill_at: clock::nanos(at).min(last),
                 grace,
+                until,
             },
         }
     }
@@ -184,17 +217,34 @@ mod tests {
             lead: Duration::from_nanos(100),
             tick: Duration::from_nanos(1),
             cgroup: false,
+            after: None,
         };
-        let limits = |until, stop| {
+        let limits_of = |spec: &Spec, until, stop| {
             let limits = spec.limits(until, stop);
+            assert_eq!(limits.until, until);
             (limits.term_at, limits.kill_at)
         };
-        let by = |at| Stop::By(Duration::from_nanos(at));
+        let limits = |until, stop| limits_of(&spec, until, stop);
+        let by = |at| Stop::By {
+            at: Duration::from_nanos(at),
+            why: "ordered",
+        };
         assert_eq!(limits(1000, Stop::Not), (700, 900));
         assert_eq!(limits(NEVER, Stop::Not), (NEVER, NEVER));
         assert_eq!(limits(1000, by(800)), (PAST, 800));
         assert_eq!(limits(1000, by(5000)), (PAST, 900), "never later");
         assert_eq!(limits(NEVER, by(5000)), (PAST, 5000));
         assert_eq!(limits(0, Stop::Not), (0, 0), "at once");
+        let followed = Spec {
+            after: Some(After {
+                command: "true".to_owned(),
+                limit: Duration::from_nanos(50),
+            }),
+            ..spec
+        };
+        let limits = |until, stop| limits_of(&followed, until, stop);
+        assert_eq!(limits(1000, Stop::Not), (650, 850), "time for the command");
+        assert_eq!(limits(1000, by(5000)), (PAST, 850));
+        assert_eq!(limits(1000, by(800)), (PAST, 800));
     }
 }

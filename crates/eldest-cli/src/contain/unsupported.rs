@@ -84,7 +84,7 @@ impl Keeper {
         let (mut asked, mut abandoned) = (false, false);
         let status = loop {
             let stop = match *commands.stop.borrow_and_update() {
-                _ if abandoned => Stop::By(Duration::ZERO),
+                stop if abandoned => stop.at_once(Duration::ZERO),
                 stop => stop,
             };
             let now = clock::now();
@@ -143,6 +143,7 @@ mod tests {
             lead: Duration::from_millis(10),
             tick: Duration::from_millis(20),
             cgroup: false,
+            after: None,
         };
         let child_registry = ChildRegistry::found().unwrap();
         let keeper = Keeper::start(&Arc::new(spec), &child_registry)

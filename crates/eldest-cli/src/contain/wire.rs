@@ -12,6 +12,8 @@ pub(super) enum Order {
     Go(Option<(i64, String)>),
     /// Passes a signal on to the program's process group.
     Signal(i32),
+    /// Names the reason, one word, for which the program must end.
+    Why(String),
     /// Read the memory: a deadline has come nearer.
     Look,
 }
@@ -25,6 +27,10 @@ pub(super) enum Report {
     Started,
     /// The program has ended and no process that it started is left; true if it had been asked to end or was killed.
     Gone(Exit, bool),
+    /// No process of the program is left, and the command that follows it begins.
+    Following,
+    /// The command that follows the program has ended; `None` if it was killed at its limit.
+    Followed(Option<Exit>),
     /// The program could not be started, for this reason of the system's.
     Failed(i32),
 }
@@ -35,6 +41,7 @@ impl fmt::Display for Order {
             Order::Go(None) => writeln!(f, "go"),
             Order::Go(Some((token, key))) => writeln!(f, "go {token} {key}"),
             Order::Signal(signal) => writeln!(f, "signal {signal}"),
+            Order::Why(reason) => writeln!(f, "why {reason}"),
             Order::Look => writeln!(f, "look"),
         }
     }
@@ -52,6 +59,10 @@ impl fmt::Display for Report {
                     Exit::Signal(signal) => writeln!(f, "killed {asked} {signal}"),
                 }
             }
+            Report::Following => writeln!(f, "following"),
+            Report::Followed(Some(Exit::Code(code))) => writeln!(f, "followed exited {code}"),
+            Report::Followed(Some(Exit::Signal(signal))) => writeln!(f, "followed killed {signal}"),
+            Report::Followed(None) => writeln!(f, "followed late"),
             Report::Failed(errno) => writeln!(f, "failed {errno}"),
         }
     }
@@ -73,6 +84,7 @@ impl FromStr for Order {
                 Ok(Order::Go(Some((number(token)?, key.to_owned()))))
             }
             "signal" => Ok(Order::Signal(number(rest)?)),
+            "why" => Ok(Order::Why(rest.to_owned())),
             "look" => Ok(Order::Look),
             _ => Err(Garbled),
         }
@@ -95,6 +107,12 @@ impl FromStr for Report {
                 };
                 Ok(Report::Gone(exit, number::<i32>(asked)? != 0))
             }
+            "following" => Ok(Report::Following),
+            "followed" => Ok(Report::Followed(match rest.split_once(' ') {
+                Some(("exited", code)) => Some(Exit::Code(number(code)?)),
+                Some(("killed", signal)) => Some(Exit::Signal(number(signal)?)),
+                _ => None,
+            })),
             "failed" => Ok(Report::Failed(number(rest)?)),
             _ => Err(Garbled),
         }
@@ -116,6 +134,7 @@ mod tests {
             Order::Go(Some((77, key))),
             Order::Go(None),
             Order::Signal(10),
+            Order::Why("lease_expiring".to_owned()),
             Order::Look,
         ] {
             let line = order.to_string();
@@ -126,6 +145,10 @@ mod tests {
             Report::Started,
             Report::Gone(Exit::Code(3), false),
             Report::Gone(Exit::Signal(9), true),
+            Report::Following,
+            Report::Followed(Some(Exit::Code(1))),
+            Report::Followed(Some(Exit::Signal(11))),
+            Report::Followed(None),
             Report::Failed(13),
         ] {
             assert_eq!(report.to_string().trim_end().parse(), Ok(report));

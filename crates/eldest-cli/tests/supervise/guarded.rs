@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::contained::{cgroup, may_make_cgroups};
 use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, now, signal};
-use crate::stage::{Node, Result, SOON, Stage, eldest};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, eldest};
 use crate::worker::Line;
 
 /// So long that no test here waits for the end of a lease: each fails after a sixth of it.
@@ -172,6 +172,35 @@ async fn program_that_obeys_sigterm_ends_at_once_with_its_killed_supervisor() ->
     let (mut a, mut b, worker) = agent.two(&stage, "detached").await?;
     a.kill().await?;
     succeeds(&stage, &worker, &mut b).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn agent_deletes_no_key_before_the_command_of_a_killed_supervisor_has_ended() -> Result {
+    let stage = Stage::new().await?;
+    let Some(agent) = Agent::start(&stage).await? else {
+        return Ok(());
+    };
+    let diary = Diary::of(&stage);
+    // Longer than the agent takes to delete the keys of a dead process.
+    let down = diary.shell("sleep 0.5; echo down-$ELDEST_ID >> DIARY")[2].clone();
+    let options = agent.options(&["--after", &down]);
+    let holder = |name: &str| -> Result<Node> {
+        let mut command = stage.eldest(TTL);
+        command.args(["run", ELECTION, "--id", name]).args(&options);
+        let script = format!("echo up-$ELDEST_ID >> DIARY; {FOR_EVER}");
+        command.arg("--").args(diary.shell(&script));
+        Node::start(command, stage.folder(), name)
+    };
+    let mut a = holder("a")?;
+    diary.says("up-a").await?;
+    agent.guards("a").await?;
+    let mut b = holder("b")?;
+    stage.has_candidate("b").await?;
+    a.kill().await?;
+    diary.says("up-b").await?;
+    assert_eq!(diary.lines(), ["up-a", "down-a", "up-b"]);
+    b.stop().await?;
     Ok(())
 }
 

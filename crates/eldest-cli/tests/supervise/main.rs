@@ -10,6 +10,8 @@
     reason = "a test's whole scene lives in its future, once"
 )]
 
+mod address;
+mod after;
 mod challenges;
 mod chaos;
 mod commands;

@@ -1,0 +1,61 @@
+//! Finds the file of a program, as a shell would.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::exit::{Code, fault};
+
+/// Finds the program's file before anything else begins: a node that could not run it should not lead.
+pub(crate) fn find(program: &OsStr) -> Result<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 || path.is_absolute() {
+        return match std::fs::metadata(path) {
+            Ok(_) if is_runnable(path) => Ok(path.to_owned()),
+            Ok(_) => Err(fault(
+                Code::NotRunnable,
+                format!("{} is not an executable program", path.display()),
+            )),
+            Err(error) => Err(fault(
+                Code::NotFound,
+                format!("{}: {error}", path.display()),
+            )),
+        };
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&folders).map(|folder| folder.join(path));
+    files.find(|file| is_runnable(file)).ok_or_else(|| {
+        let message = format!("no program {} in PATH", path.display());
+        fault(Code::NotFound, message)
+    })
+}
+
+fn is_runnable(file: &Path) -> bool {
+    std::fs::metadata(file)
+        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_found_where_a_shell_would_find_it() {
+        assert!(find(OsStr::new("sh")).unwrap().is_absolute());
+        assert!(find(OsStr::new("/bin/sh")).is_ok());
+        assert!(
+            find(OsStr::new("no-such-program"))
+                .unwrap_err()
+                .to_string()
+                .contains("PATH")
+        );
+        assert!(
+            find(OsStr::new("/etc/passwd"))
+                .unwrap_err()
+                .to_string()
+                .contains("not an executable program")
+        );
+    }
+}

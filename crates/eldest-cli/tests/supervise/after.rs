@@ -1,0 +1,385 @@
+//! Tests the command of `--after`: it follows each program of a leader before another node's begins, whichever process is
+//! killed or stopped.
+
+use std::time::Duration;
+
+use eldest_testing::eventually;
+use etcd_client::{Event, EventType, WatchOptions};
+use rustix::process::Signal;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::diary::{Diary, FOR_EVER, output, text};
+use crate::processes::{is_alive, now, signal};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, eldest, millis};
+
+/// Lasts for longer than any key's deletion takes, so that a key that is released too early is noticed.
+const DOWN: &str = "echo down-begin >> DIARY; sleep 0.2; \
+    echo down-$ELDEST_ID $ELDEST_END_REASON overlap=$ELDEST_MAY_OVERLAP $ELDEST_FENCING_TOKEN >> DIARY";
+/// A lease that leaves the command of `DOWN` enough time on a busy machine.
+pub(crate) const LONGER: Duration = Duration::from_secs(4);
+const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
+
+/// Starts a node with the command, around a script that says first that it is up.
+fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Node> {
+    let diary = Diary::of(stage);
+    let down = diary.shell(DOWN)[2].clone();
+    let script = format!("echo up-$ELDEST_ID $ELDEST_FENCING_TOKEN >> DIARY; {script}");
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", ELECTION, "--id", name, "--after", &down]);
+    eldest.args(options).arg("--").args(diary.shell(&script));
+    Node::start(eldest, stage.folder(), name)
+}
+
+pub(crate) const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
+
+async fn leads(stage: &Stage, name: &str) -> Result<String> {
+    let diary = Diary::of(stage);
+    let up = format!("up-{name} ");
+    diary.says(&up).await?;
+    let token = diary.lines().into_iter().rev();
+    let token = { token }.find_map(|line| line.strip_prefix(&up).map(str::to_owned));
+    Ok(token.ok_or("its token")?)
+}
+
+/// Returns what the diary says when etcd reports the deletion of the next key below that prefix.
+async fn diary_at_deletion(stage: &Stage, prefix: &str) -> Result<JoinHandle<String>> {
+    let mut client = stage.client().await;
+    let options = WatchOptions::new().with_prefix();
+    let mut watch = client.watch(prefix, Some(options)).await?;
+    let diary = Diary::of(stage);
+    Ok(tokio::spawn(async move {
+        let deleted = |event: &Event| event.event_type() == EventType::Delete;
+        while let Ok(Some(answer)) = watch.message().await {
+            if answer.events().iter().any(deleted) {
+                break;
+            }
+        }
+        diary.text()
+    }))
+}
+
+#[tokio::test]
+async fn both_keys_are_released_only_when_the_command_has_ended() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
+    let token = leads(&stage, "a").await?;
+    let key = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
+    let lock = diary_at_deletion(&stage, &format!("eldest/~run/{ELECTION}/")).await?;
+    a.stop().await?;
+    let down = format!("down-a stopped overlap=0 {token}\n");
+    for said in [timeout(SOON, key).await??, timeout(SOON, lock).await??] {
+        assert!(said.contains(&down), "a key was released at {said:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_of_a_leader_that_steps_down_precedes_the_next_program() -> Result {
+    let stage = Stage::new().await?;
+    let follow = ["--follow-cmd", "exit 0"];
+    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
+    let first = leads(&stage, "a").await?;
+    let mut b = node(&stage, "b", &[ENOUGH, &follow].concat(), FOR_EVER)?;
+    stage.has_candidate("b").await?;
+    let mut order = stage.eldest(TTL);
+    order.args(["step-down", ELECTION, "--node", "a"]);
+    let ordered = output(order).await?;
+    assert!(ordered.status.success(), "{}", text(&ordered.stderr));
+    let second = leads(&stage, "b").await?;
+    stage.has_candidate("a").await?;
+    // This node waits again: nothing of its former term is left to take down.
+    a.stop().await?;
+    b.stop().await?;
+    let expected = [
+        format!("up-a {first}"),
+        "down-begin".to_owned(),
+        format!("down-a ordered overlap=0 {first}"),
+        format!("up-b {second}"),
+        "down-begin".to_owned(),
+        format!("down-b stopped overlap=0 {second}"),
+    ];
+    assert_eq!(Diary::of(&stage).lines(), expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn candidate_that_never_led_runs_no_command() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = stage.script("a", &[], FOR_EVER)?;
+    stage.has_candidate("a").await?;
+    let mut b = node(&stage, "b", ENOUGH, FOR_EVER)?;
+    stage.has_candidate("b").await?;
+    let keepers = b.keepers();
+    assert_eq!(keepers.len(), 1, "it waits for the next term");
+    assert!(b.stop().await?.success());
+    eventually(SOON, "the keeper has ended", async || {
+        (!is_alive(keepers[0].pid)).then_some(())
+    })
+    .await?;
+    assert_eq!(Diary::of(&stage).lines(), [""; 0]);
+    a.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_keeper_runs_the_command_of_a_killed_supervisor_before_the_lease_ends() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
+    let token = leads(&stage, "a").await?;
+    let mut b = node(&stage, "b", ENOUGH, FOR_EVER)?;
+    stage.has_candidate("b").await?;
+    let deleted = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
+    a.kill().await?;
+    let said = timeout(TAKEOVER, deleted).await??;
+    let down = format!("down-a killed overlap=0 {token}\n");
+    assert!(said.contains(&down), "the lease ended at {said:?}");
+    leads(&stage, "b").await?;
+    b.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_supervisor_runs_the_command_of_a_killed_keeper() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
+    let token = leads(&stage, "a").await?;
+    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+    let key = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
+    signal(keeper, Signal::KILL);
+    let said = timeout(TAKEOVER, key).await??;
+    let down = format!("down-a killed overlap=0 {token}\n");
+    assert!(said.contains(&down), "the key was released at {said:?}");
+    a.stop().await?;
+    Ok(())
+}
+
+/// Asserts that the command ends before the lease could, counted from a moment after the last renewal.
+async fn ends_in_time(stage: &Stage, paused: Duration, overlap: &str) -> Result {
+    let diary = Diary::of(stage);
+    let down = format!("down-a lease_expiring overlap={overlap}");
+    diary.says(&down).await?;
+    let took = now().saturating_sub(paused);
+    assert!(took < LONGER, "it ended {took:?} after the last renewal");
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_ends_before_a_lease_that_is_not_renewed() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
+    leads(&stage, "a").await?;
+    let paused = now();
+    stage.etcd.pause();
+    ends_in_time(&stage, paused, "0").await?;
+    stage.etcd.resume();
+    a.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_ends_before_the_lease_of_a_stopped_supervisor() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
+    leads(&stage, "a").await?;
+    let paused = now();
+    a.signal(Signal::STOP);
+    ends_in_time(&stage, paused, "0").await?;
+    a.stop().await?;
+    Ok(())
+}
+
+/// The supervisor kills the program of a stopped keeper at its deadline, and the command has its time after that.
+#[tokio::test]
+async fn the_supervisor_runs_the_command_of_a_stopped_keeper_in_time() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
+    leads(&stage, "a").await?;
+    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+    signal(keeper, Signal::STOP);
+    let paused = now();
+    stage.etcd.pause();
+    // The supervisor acts half a lead late, so a busy machine may leave the command less than its limit.
+    ends_in_time(&stage, paused, "").await?;
+    stage.etcd.resume();
+    a.stop().await?;
+    Ok(())
+}
+
+/// The command of a program whose end is noticed late has its whole limit, although the work of the term is dropped.
+#[tokio::test]
+async fn command_after_a_freeze_is_warned_that_a_successor_may_lead() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
+    leads(&stage, "a").await?;
+    let (keeper, program) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+    let all = [a.pid(), keeper, program];
+    for pid in all {
+        signal(pid, Signal::STOP);
+    }
+    eventually(TAKEOVER, "the lease has expired", async || {
+        let keys = stage.keys(&format!("eldest/{ELECTION}/")).await.ok()?;
+        keys.is_empty().then_some(())
+    })
+    .await?;
+    for pid in all {
+        signal(pid, Signal::CONT);
+    }
+    Diary::of(&stage).says("overlap=1").await?;
+    a.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() -> Result {
+    let stage = Stage::new().await?;
+    let pids = stage.folder().join("pids");
+    let hang = format!(
+        "echo $$ >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 1000' & wait",
+        pids.display()
+    );
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", ELECTION, "--after", &hang, "--no-cgroup"]);
+    eldest.args(ENOUGH).args(["--", "sh", "-c", "exit 3"]);
+    let begun = now();
+    let mut a = Node::start(eldest, stage.folder(), "a")?;
+    assert_eq!(a.end().await?.code(), Some(3), "the program's code");
+    assert!(now() > begun + millis(1000));
+    let log = a.log();
+    assert!(
+        log.contains("the command of --after failed") && log.contains("killed at its limit"),
+        "{log}"
+    );
+    let pids = std::fs::read_to_string(&pids)?;
+    let pids: Vec<i32> = pids.lines().filter_map(|pid| pid.parse().ok()).collect();
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "{pids:?}");
+    Ok(())
+}
+
+/// The supervisor does not wait that long for a keeper that has only to sweep.
+#[tokio::test]
+async fn command_has_its_whole_limit_and_runs_once() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let long = diary.shell("echo begin >> DIARY; sleep 0.7; echo end >> DIARY")[2].clone();
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", ELECTION, "--after", &long]).args([
+        "--after-limit",
+        "1300ms",
+        "--grace",
+        "200ms",
+    ]);
+    eldest.args(["--", "true"]);
+    let ended = output(eldest).await?;
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(diary.lines(), ["begin", "end"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn exit_code_of_the_command_changes_nothing_but_the_log() -> Result {
+    let stage = Stage::new().await?;
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", ELECTION, "--after", "exit 9", "--", "true"]);
+    let mut a = Node::start(eldest, stage.folder(), "a")?;
+    assert_eq!(a.end().await?.code(), Some(0));
+    let log = a.log();
+    assert!(
+        log.contains("the command of --after failed") && log.contains("exit code 9"),
+        "{log}"
+    );
+    assert!(stage.keys("eldest/").await?.is_empty());
+    Ok(())
+}
+
+/// An `eldest` that the program runs would otherwise run the command too, at its own end.
+#[tokio::test]
+async fn variable_of_the_command_is_not_passed_to_the_program() -> Result {
+    let stage = Stage::new().await?;
+    let notes = |word: &str| format!("echo {word}=$ELDEST_AFTER$ELDEST_AFTER_LIMIT. >> DIARY");
+    let diary = Diary::of(&stage);
+    let [after, program] = ["after", "program"].map(|word| diary.shell(&notes(word)));
+    for command in [&["run", ELECTION][..], &["lock", "res"]] {
+        // A limit that a busy machine keeps.
+        let mut eldest = stage.eldest(Duration::from_secs(60));
+        eldest.env("ELDEST_AFTER", &after[2]);
+        eldest.env("ELDEST_AFTER_LIMIT", "10s");
+        eldest.args(command).arg("--").args(&program);
+        let ended = output(eldest).await?;
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+    }
+    let both = ["program=.", "after=."];
+    assert_eq!(diary.lines(), [both, both].concat());
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_partition_s_program_is_followed_by_the_command() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let note = "echo $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_END_REASON >> DIARY";
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", "--partitions", "shards", "--count", "2"]);
+    eldest.args(["--after", &diary.shell(note)[2], "--"]);
+    eldest.args(diary.shell(&format!("echo up >> DIARY; {FOR_EVER}")));
+    let mut a = Node::start(eldest, stage.folder(), "a")?;
+    eventually(TAKEOVER, "both programs run", async || {
+        (diary.lines().len() == 2).then_some(())
+    })
+    .await?;
+    assert!(a.stop().await?.success());
+    let mut notes = diary.lines().split_off(2);
+    notes.sort();
+    assert_eq!(notes, ["0/2 stopped", "1/2 stopped"]);
+    Ok(())
+}
+
+/// There is no etcd: the command fails before it connects.
+#[tokio::test]
+async fn command_that_could_not_run_is_refused_at_the_start() -> Result {
+    for (options, code, says) in [
+        (&["--after", " "][..], 2, "--after: the command is empty"),
+        (&["--after", "if"], 2, "the shell cannot read \"if\""),
+        (
+            &["--after", "true", "--after-limit", "0s"],
+            2,
+            "would have 0ns, and it needs at least 100ms",
+        ),
+        (
+            &["--after", "true", "--challenges", "fast"],
+            2,
+            "would have 10ms, and it needs at least 100ms",
+        ),
+        (&["--after-limit", "1s"], 2, "--after <COMMAND>"),
+        (
+            &["--after", "no-such-program x"],
+            127,
+            "--after: no program no-such-program in PATH",
+        ),
+        (
+            &["--after", "/no/such x"],
+            127,
+            "--after: /no/such: No such file",
+        ),
+        (
+            &["--after", "/etc/passwd"],
+            126,
+            "--after: /etc/passwd is not an executable program",
+        ),
+        (
+            &["--after", "true", "--after-limit", "9s", "--ttl", "10s"],
+            2,
+            "--grace 1s, --after-limit 9s and 500ms to kill the program",
+        ),
+    ] {
+        let mut command = eldest();
+        command.args(["--endpoints", "http://127.0.0.1:1", "run", "x"]);
+        command.args(options).args(["--", "true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        assert!(said.contains(says), "{options:?}: {said}");
+    }
+    Ok(())
+}
