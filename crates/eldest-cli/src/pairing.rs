@@ -92,3 +92,56 @@ async fn challenge_holders(
     }
     Ok(leases)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use eldest::{BoxError, Challenges, SessionOptions};
+    use eldest_testing::{MemoryEtcd, crash};
+    use tokio::time::{Instant, sleep, timeout};
+
+    use super::*;
+    use crate::supervise::warm_up;
+
+    /// The time to answer, far below the TTL.
+    const D: Duration = Duration::from_secs(2);
+
+    async fn session(etcd: &MemoryEtcd, identity: &str) -> Result<Session> {
+        let options = SessionOptions::new(identity)
+            .ttl(Duration::from_secs(60))
+            .grace(D / 10)
+            .challenges(Challenges::answer_within(D));
+        etcd.session(options).await
+    }
+
+    /// No candidate of the other node waits for the lock, which its second session would find silent much later.
+    #[tokio::test(start_paused = true)]
+    async fn lock_of_a_silent_nodes_partition_is_free_when_its_member_is_condemned()
+    -> Result<(), BoxError> {
+        let etcd = MemoryEtcd::start();
+        let (silent, guards) = (session(&etcd, "a").await?, session(&etcd, "a").await?);
+        let mut member = silent.partitions("p", 1)?.join().await?;
+        let owned = member.owned().await?;
+        let lock = lock_of_partition(&silent.partitions("p", 1)?, owned.number());
+        let _held = guards.lock(&lock)?.acquire().await?;
+
+        let (next, next_guards) = (session(&etcd, "b").await?, session(&etcd, "b").await?);
+        warm_up(&next_guards).await?;
+        let partitions = next.partitions("p", 1)?;
+        let mut successor = partitions.join().await?;
+        let programs = Programs::OfPartitions(partitions);
+        tokio::spawn(challenge_both(next.clone(), next_guards.clone(), programs));
+        sleep(D).await;
+        crash(&silent)?;
+        crash(&guards)?;
+        let begun = Instant::now();
+        internal::suspect(&next, owned.term().lease_id(), true)?;
+        let _next = timeout(D * 2, successor.owned()).await??;
+        let at_once = next_guards.lock(&lock)?;
+        let _lock = timeout(D / 2, at_once.acquire()).await??;
+        let took = begun.elapsed();
+        assert!(took < D + D / 2, "{took:?}");
+        Ok(())
+    }
+}

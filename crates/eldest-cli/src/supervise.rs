@@ -515,7 +515,7 @@ fn environment(
 /// Gives the session its lease, which it gets with its first key. It should have one before it leads, because the
 /// program's start would otherwise wait for it. The key has a name of its own and lives for a moment. A failure that a
 /// later try would not meet ends nothing: the session deletes the key in the background, and gets a lease when it needs one.
-async fn warm_up(guards: &Session) -> Result<()> {
+pub(crate) async fn warm_up(guards: &Session) -> Result<()> {
     let own = format!("{:016x}", fastrand::u64(..));
     match guards.lock(own)?.acquire().await {
         Err(error) if !error.is_transient() => Err(error.into()),
