@@ -20,8 +20,11 @@ use eldest_core::kv::Reach;
 /// session closes, and a TTL after its process died. A group needs no session, lease or connection besides those of
 /// elections.
 ///
-/// **Not guaranteed**: that a listed member is alive, because its key outlives it by up to a TTL; nor that a missing
-/// one is dead, because it may be joining again. Use an [election](Session::election) where only one node may act.
+/// If the sessions allow [challenges](crate::SessionOptions::challenges), the members watch each other, and the key of a
+/// silent member disappears after its time to answer.
+///
+/// **Not guaranteed**: that a listed member is alive, because its key outlives it by up to a TTL or that time; nor that
+/// a missing one is dead, because it may be joining again. Use an [election](Session::election) where only one node may act.
 ///
 /// The keys are `<namespace>/~members/<name>/<lease id in hex>`; the value is the [announcement](Announcement). A group
 /// is a cheap handle from [`Session::group`]; clone it freely.
@@ -110,8 +113,13 @@ impl Group {
     ///
     /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn join(&self) -> Result<GroupMembership> {
+        // With challenges, the members watch each other.
+        let watch_scope = match self.handle.shared.settings.challenges {
+            Some(_) => WatchScope::Auto,
+            None => WatchScope::Predecessor,
+        };
         let config = CandidateConfig {
-            watch_scope: WatchScope::Predecessor,
+            watch_scope,
             present: true,
             ..CandidateConfig::default()
         };
@@ -250,6 +258,9 @@ pub struct GroupMembership {
 impl GroupMembership {
     /// Returns the state of the member's key from memory, without asking etcd: [`Status::Present`], or
     /// [`Status::Joining`] while the key is written again, or [`Status::Ended`], and no other status.
+    ///
+    /// With [challenges](crate::SessionOptions::challenges), the status is also `Joining` while no read of the last time
+    /// to answer shows that the session is unchallenged: others may have deleted the key.
     ///
     /// A session that cannot reach etcd does not know whether the key still exists. Until [`Session::state`] is live
     /// again, `Present` is the last known state.

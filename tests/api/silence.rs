@@ -1,10 +1,10 @@
-//! Tests what challenges free when a session falls silent: its locks, permits and partitions after its time to answer, and
-//! everything else with its lease.
+//! Tests what challenges free when a session falls silent: its locks, permits, partitions and places in groups, after its
+//! time to answer.
 
 use std::time::Duration;
 
 use crate::common::{Result, identities, in_memory, nothing_under, options, soon};
-use eldest::{Challenges, Partition, PartitionMembership, Session, internal};
+use eldest::{Challenges, Partition, PartitionMembership, Session, Status, internal};
 use eldest_testing::{MemoryEtcd, crash};
 use tokio::time::Instant;
 
@@ -101,7 +101,37 @@ async fn partitions_of_a_silent_member_move_after_its_time_to_answer() -> Result
     Ok(())
 }
 
-/// A group has no order in which its members could suspect each other.
+/// The eldest is watched by the next one, and the youngest by the eldest.
+#[tokio::test(start_paused = true)]
+async fn silent_member_is_gone_from_its_group_after_its_time_to_answer() -> Result {
+    for (silent, by) in [(0, 1), (2, 0)] {
+        let etcd = in_memory();
+        let sessions = [
+            challenged(&etcd, "a").await?,
+            challenged(&etcd, "b").await?,
+            challenged(&etcd, "c").await?,
+        ];
+        let mut memberships = Vec::new();
+        for session in &sessions {
+            memberships.push(soon("join", session.group("g")?.join()).await?);
+        }
+        let group = sessions[by].group("g")?;
+        let mut changes = group.observe().await?;
+        let all = soon("the members", changes.next()).await.unwrap()?;
+        assert_eq!(identities(&all), ["a", "b", "c"]);
+        tokio::time::sleep(D).await;
+        let lease = all.members()[silent].lease_id();
+        let begun = falls_silent(&sessions[silent], lease, &sessions[by])?;
+        let left = soon("a change", changes.next()).await.unwrap()?;
+        took_once(begun);
+        assert_eq!(left.members().len(), 2);
+        assert!(left.members().iter().all(|m| m.lease_id() != lease));
+        assert_eq!(memberships[by].status(), Status::Present);
+    }
+    Ok(())
+}
+
+/// No other member of the group is left to watch it.
 #[tokio::test(start_paused = true)]
 async fn silent_member_leaves_its_group_with_the_lease_that_an_election_condemns() -> Result {
     let etcd = in_memory();

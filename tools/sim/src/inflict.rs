@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::kind::Kind;
 use crate::plan::{COUNT, Fault, HELD};
-use crate::world::cluster::ELECTIONS;
+use crate::world::cluster::{ELECTIONS, GROUP};
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
@@ -38,6 +38,9 @@ pub(crate) fn rejoin(w: &mut World, node: usize) {
         }
         if w.has_partitions {
             w.join_partitions(node, COUNT);
+        }
+        if w.has_group {
+            w.join_group(node, GROUP);
         }
     });
 }

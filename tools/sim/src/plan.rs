@@ -196,6 +196,8 @@ pub(crate) struct Plan {
     pub(crate) tight: bool,
     /// True if sessions give signs of life while they read from etcd, not while their link to it works.
     pub(crate) by_reads: bool,
+    /// True if each node is also a member of a group.
+    pub(crate) grouped: bool,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -232,6 +234,7 @@ impl Default for Plan {
             lead: Duration::ZERO,
             tight: false,
             by_reads: false,
+            grouped: false,
             faults: Vec::new(),
         }
     }
@@ -378,6 +381,7 @@ impl Plan {
         if rng.u8(..CROWDED) == 0 {
             self.members.resize_with(CROWD, || member(rng));
         }
+        self.grouped = rng.u8(..3) == 0;
     }
 
     /// Returns true if a clean read that lets a session lead for so much of the plan's `lead` outlasts the next one, and

@@ -169,7 +169,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}, without a margin: {}, sessions seem alive by their reads: {}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}, without a margin: {}, sessions seem alive by their reads: {}, all are members of a group: {}",
         plan.members.len(),
         plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
@@ -183,7 +183,8 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.readers,
         plan.lead,
         plan.tight,
-        plan.by_reads
+        plan.by_reads,
+        plan.grouped
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

@@ -127,6 +127,7 @@ fn sum(plan: &Plan, world: &World) -> Sum {
 
 fn carry_out(plan: &Plan, w: &mut World) {
     w.has_partitions = plan.beside == Beside::Partitions;
+    w.has_group = plan.grouped;
     w.turns = match plan.beside {
         Beside::Nothing => ELECTIONS.len() as u32,
         // A session may request any number of permits of the semaphore.

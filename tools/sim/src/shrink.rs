@@ -121,6 +121,7 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.lead = Duration::ZERO);
     attempt(&|plan| plan.tight = false);
     attempt(&|plan| plan.by_reads = false);
+    attempt(&|plan| plan.grouped = false);
     attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);

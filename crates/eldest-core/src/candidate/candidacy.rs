@@ -178,9 +178,20 @@ impl Candidacy {
         matches!(self.role, Role::Candidate)
     }
 
-    /// Returns true if the candidate can become leader, or own partitions.
-    pub(crate) fn may_lead(&self) -> bool {
-        !matches!(self.role, Role::Present)
+    /// Returns true if the candidate is a member of a group or of partitions whose members watch each other for signs of
+    /// life. A member of a group that watches its own key alone is none.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        match self.role {
+            Role::Present => self.config.watch_scope != WatchScope::Predecessor,
+            Role::Member(_) => true,
+            Role::Candidate | Role::Owner { .. } => false,
+        }
+    }
+
+    /// Returns true if the candidate counts only while the session reads cleanly: it can become leader or own
+    /// partitions, or has neighbours.
+    pub(crate) fn needs_clean_reads(&self) -> bool {
+        !matches!(self.role, Role::Present) || self.has_neighbours()
     }
 
     /// Returns true if the candidate is a member that may own partitions.
@@ -410,10 +421,15 @@ impl Candidacy {
         );
     }
 
-    /// Returns the candidate's status, if it changed.
-    pub(super) fn news(&mut self) -> Option<Status> {
+    /// Returns the candidate's status, if it changed. `may_lead`: the session's clean reads, or its lease, let it lead.
+    pub(super) fn news(&mut self, may_lead: bool) -> Option<Status> {
+        let is_present = matches!(self.role, Role::Present);
         let status = match &self.phase {
             Phase::Joining { .. } => Status::Joining,
+            // The session may have been condemned.
+            Phase::Waiting { .. } if is_present && self.has_neighbours() && !may_lead => {
+                Status::Joining
+            }
             Phase::Waiting { .. } if matches!(self.role, Role::Present) => Status::Present,
             Phase::Waiting { .. } if !self.leads() => Status::waiting(0),
             Phase::Waiting { own } => match self.place(own) {

@@ -54,8 +54,9 @@ pub struct CandidateConfig {
     pub lock: bool,
     /// The set of partitions that the candidate wants to own, instead of leading.
     pub partitions: Option<PartitionSet>,
-    /// True if the candidate joins a group as a member, and never leads. It has no place among the others and watches
-    /// only its own key, as [`WatchScope::Predecessor`] does without a predecessor.
+    /// True if the candidate joins a group as a member, and never leads. With [`WatchScope::Predecessor`], the member
+    /// watches its own key alone. Otherwise, it also follows two other members for signs of life, and counts itself in
+    /// only while the session's clean reads would let it lead.
     pub present: bool,
     /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. Members of
     /// partitions need no such setting: they always give up their partitions then.

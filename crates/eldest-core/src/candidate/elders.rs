@@ -1,4 +1,4 @@
-//! Decides of which sessions a candidate needs signs of life: those that it would succeed.
+//! Decides of which sessions a candidate needs signs of life: those that it would succeed, or for a member its neighbours.
 
 use super::Candidacy;
 use super::phase::Phase;
@@ -22,7 +22,7 @@ pub(crate) fn keys_ahead(me: &Candidacy) -> Option<Vec<(&Entry, bool)>> {
             Place::Behind(count) => Some(ahead(me, own, count)),
             Place::First | Place::Lost(_) => Some(Vec::new()),
         },
-        Phase::Waiting { own } if me.is_member() => neighbours(me, own),
+        Phase::Waiting { own } if me.has_neighbours() => neighbours(me, own),
         _ => Some(Vec::new()),
     }
 }
@@ -46,11 +46,13 @@ fn ahead<'a>(me: &'a Candidacy, own: &Own, count: usize) -> Vec<(&'a Entry, bool
 /// eldest.
 fn neighbours<'a>(me: &'a Candidacy, own: &Own) -> Option<Vec<(&'a Entry, bool)>> {
     let View::Prefix(view) = &me.view else {
-        return None;
+        // In a large group, all but the two eldest members follow the two before them.
+        let before = me.view.ahead(own, NEIGHBOURS).into_iter();
+        return Some(before.map(|entry| (entry, false)).collect());
     };
     let is_member = |entry: &&Entry| {
         let lease = entry.lease;
-        kind_of(&me.prefix, &entry.key) == Some(KeyKind::Member { lease })
+        !me.is_member() || kind_of(&me.prefix, &entry.key) == Some(KeyKind::Member { lease })
     };
     let members: Vec<_> = view.roster().in_order().filter(is_member).collect();
     let at = members.iter().position(|entry| own.is(entry))?;

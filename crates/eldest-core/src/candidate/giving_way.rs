@@ -1,12 +1,10 @@
 //! Makes a candidate give way to others, while its data centre is evacuated or it is ordered to step down.
 
-use std::sync::Arc;
-
 use super::phase::{End, Phase};
 use super::seat::Seat;
 use crate::evacuation::{APART, Way};
 use crate::kv::Entry;
-use crate::queue::{Place, PrefixView, View};
+use crate::queue::{Place, View};
 use crate::reason::LostReason;
 use crate::timers::Timer;
 
@@ -52,10 +50,8 @@ impl Seat<'_> {
         match way {
             Way::Keep => {}
             Way::Look => {
-                // The candidate watches the whole queue from now on, because it must know the candidates behind it.
-                let everyone = View::Prefix(PrefixView::new(Arc::clone(&self.me.prefix)));
-                let before = std::mem::replace(&mut self.me.view, everyone);
-                self.close_watches(before.watchers());
+                // The candidate must know the candidates behind it.
+                self.follow_everyone();
             }
             Way::Give if self.me.is_leading() => {
                 // The key goes when the work has ended, as after every term.

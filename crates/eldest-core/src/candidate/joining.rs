@@ -36,7 +36,7 @@ impl Seat<'_> {
         else {
             return false;
         };
-        let is_barred = self.me.may_lead() && self.challenges.reads.is_barred();
+        let is_barred = self.me.needs_clean_reads() && self.challenges.reads.is_barred();
         if self.me.held || is_barred || self.challenges.anchor.holds_joins() {
             return false;
         }

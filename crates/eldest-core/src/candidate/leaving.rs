@@ -72,13 +72,13 @@ impl Seat<'_> {
         }
     }
 
-    /// Gives up the key of a candidate that would lead, or own partitions, if the session might lead. It rejoins after a
-    /// clean read, so that it cannot step back again and again.
+    /// Gives up the key of a candidate that would lead if the session might lead, or of a member that others watch. The
+    /// candidate rejoins after a clean read, so that it cannot step back again and again.
     pub(crate) fn make_way(&mut self) {
         let Some(own) = self.me.own() else {
             return;
         };
-        if self.me.is_member() || (self.me.leads() && self.me.place(own) == Place::First) {
+        if self.me.has_neighbours() || (self.me.leads() && self.me.place(own) == Place::First) {
             self.step_back();
             self.report_status();
         }

@@ -1,14 +1,15 @@
-//! Decides which candidates need clean reads: those that lead, and those that may lead next.
+//! Decides which candidates need clean reads: those that lead, those that may lead next, and members that others watch.
 
 use super::Candidacy;
 use super::phase::Phase;
 use super::seat::Seat;
 use crate::queue::Place;
 
-/// Returns true if the candidate leads, works on after its term, or may be the next to lead.
+/// Returns true if the candidate leads, works on after its term, may be the next to lead, or is a member that others
+/// watch.
 pub(crate) fn is_near_lead(me: &Candidacy) -> bool {
     match &me.phase {
-        _ if !me.may_lead() => false,
+        _ if !me.needs_clean_reads() => false,
         // Its work may go on until the cutoff, but not longer than clean reads allow.
         Phase::Ending { own, .. } => own.is_some(),
         Phase::Waiting { own } if me.leads() => match me.place(own) {

@@ -69,7 +69,8 @@ impl Seat<'_> {
         if let Some(key) = self.me.blocked() {
             self.out.note(Note::Blocked { slot, key });
         }
-        if let Some(status) = self.me.news() {
+        let may_lead = self.lease.leads_until().is_some();
+        if let Some(status) = self.me.news(may_lead) {
             self.out
                 .notify_candidate(CandidateAction::Status { slot, status });
         }

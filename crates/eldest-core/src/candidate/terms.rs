@@ -34,6 +34,7 @@ impl Seat<'_> {
             _ => {}
         }
         self.follow_if_long();
+        self.follow_youngest_if_eldest();
         self.watch();
         self.want_read();
         self.want_clean_read();

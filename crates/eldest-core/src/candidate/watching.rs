@@ -10,7 +10,7 @@ use crate::action::{Ask, Class};
 use crate::ids::{RequestId, SlotId, WatchId};
 use crate::kv::{Change, Entry, Reach};
 use crate::purpose::Purpose;
-use crate::queue::{Fate, Place, PredecessorView, View, ahead, place_in};
+use crate::queue::{Fate, Place, PredecessorView, PrefixView, View, ahead, place_in};
 use crate::time::Time;
 
 impl Seat<'_> {
@@ -145,8 +145,8 @@ impl Seat<'_> {
     ) {
         self.me.failures = 0;
         let own = self.me.own().cloned();
-        if matches!(self.me.role, Role::Present) {
-            // A member of a group waits for no other, so no other key is watched.
+        if matches!(self.me.role, Role::Present) && !self.me.has_neighbours() {
+            // The member waits for no other, so no other key is watched.
             entries.retain(|entry| own.as_ref().is_some_and(|own| own.key == entry.key));
         }
         // A read that shows the key first is proof by itself: no older key can appear, whatever the capacity.
@@ -193,6 +193,27 @@ impl Seat<'_> {
         let (revision, entries) = (roster.revision(), roster.in_order().cloned());
         let entries: Vec<_> = entries.collect();
         self.follow_predecessor(revision, &entries);
+    }
+
+    /// Makes a member of a large group watch everyone when it has become one of the two eldest, because these watch the
+    /// youngest for signs of life.
+    pub(super) fn follow_youngest_if_eldest(&mut self) {
+        let is_eldest = match (&self.me.phase, &self.me.view) {
+            (Phase::Waiting { own }, View::Predecessor(_)) if self.me.has_neighbours() => {
+                matches!(self.me.place(own), Place::First | Place::Behind(1))
+            }
+            _ => false,
+        };
+        if is_eldest {
+            self.follow_everyone();
+        }
+    }
+
+    /// Makes the candidate watch the whole queue from now on.
+    pub(super) fn follow_everyone(&mut self) {
+        let everyone = View::Prefix(PrefixView::new(Arc::clone(&self.me.prefix)));
+        let before = std::mem::replace(&mut self.me.view, everyone);
+        self.close_watches(before.watchers());
     }
 
     /// Makes the candidate watch only its neighbours from now on. `entries` is the whole queue; a read closes the gap

@@ -35,6 +35,7 @@ impl Tenure<'_> {
         for slot in self.slots.ids() {
             if let Some(mut seat) = self.hall().seat(slot) {
                 seat.end_term(LostReason::LeaseExpiring, End::Lapsed);
+                seat.report_status();
             }
         }
         self.rooms.out.act(Action::LeadNoLonger);

@@ -504,7 +504,7 @@ fn waits_for(candidate: &Candidacy, lease: i64) -> Vec<&Entry> {
         keys.retain(|entry| {
             entry.create_revision < own.create_revision && excludes(&entry.key, &own.key)
         });
-    } else if !candidate.is_member() {
+    } else if !candidate.has_neighbours() {
         keys.clear();
     }
     keys

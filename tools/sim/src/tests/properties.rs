@@ -9,7 +9,7 @@ use crate::inflict::{inflict_alike, meddle};
 use crate::kind::Kind;
 use crate::tests::TTL;
 use crate::world::World;
-use crate::world::cluster::PERMITS;
+use crate::world::cluster::{GROUP, PERMITS};
 use crate::world::node::Work;
 use crate::world::store::ELECTION;
 use eldest_core::action::Status;
@@ -18,8 +18,6 @@ use eldest_core::time::Time;
 
 const NODES: usize = 3;
 const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
-/// The group in which each node is also announced.
-const GROUP: &[u8] = b"g/";
 /// The time until which faults begin.
 const HEALED: Duration = Duration::from_secs(60);
 /// The time from the end of all faults until there is one leader.

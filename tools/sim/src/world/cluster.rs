@@ -16,6 +16,8 @@ use eldest_core::reason::{EndReason, LostReason};
 
 /// The elections of the nodes.
 pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
+/// The prefix of the group.
+pub(crate) const GROUP: &[u8] = b"g/";
 /// The prefix of a semaphore with two permits, and of its surroundings.
 pub(crate) const PERMITS: &[u8] = b"s/2/";
 pub(crate) const FAMILY: &[u8] = b"s/";
@@ -49,10 +51,13 @@ impl World {
     }
 
     /// Announces the node as a member of a group, unless its session already did. No member leads.
-    #[cfg(test)]
     pub(crate) fn join_group(&mut self, node: usize, prefix: &[u8]) -> Option<SlotId> {
+        let watch_scope = match self.nodes[node].settings.challenges() {
+            Some(_) => WatchScope::Auto,
+            None => WatchScope::Predecessor,
+        };
         let config = CandidateConfig {
-            watch_scope: WatchScope::Predecessor,
+            watch_scope,
             persistent: true,
             present: true,
             ..CandidateConfig::default()

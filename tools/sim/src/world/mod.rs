@@ -284,6 +284,8 @@ pub(crate) struct World {
     pub(crate) working: bool,
     /// True if the nodes share partitions.
     pub(crate) has_partitions: bool,
+    /// True if the nodes are members of a group.
+    pub(crate) has_group: bool,
     /// True if sessions give signs of life while they read from etcd, not while their link to it works.
     pub(crate) by_reads: bool,
     pub(crate) anchors: Anchors,
@@ -343,6 +345,7 @@ impl World {
             readers: false,
             working: false,
             has_partitions: false,
+            has_group: false,
             by_reads: false,
             anchors: Anchors::default(),
             turns: 2,

@@ -20,7 +20,7 @@ fn times_left(ask: &Ask) -> bool {
 }
 
 /// Returns the nodes that the node asks for signs of life; `None` if they are the same as before.
-fn asked(w: &mut World, node: usize) -> Option<Vec<usize>> {
+pub(super) fn asked(w: &mut World, node: usize) -> Option<Vec<usize>> {
     let elders = w.nodes[node].core.take_elders()?;
     let leases: Vec<_> = w.nodes.iter().map(Node::lease).collect();
     let of = |lease: i64| leases.iter().position(|other| *other == Some(lease));

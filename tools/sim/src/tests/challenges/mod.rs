@@ -4,6 +4,7 @@ mod absence;
 mod answering;
 mod condemning;
 mod elders;
+mod groups;
 mod making_way;
 mod meddling;
 mod mixing;

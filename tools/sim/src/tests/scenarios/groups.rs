@@ -3,12 +3,10 @@
 use super::*;
 use crate::tests::TTL;
 use crate::world::World;
+use crate::world::cluster::GROUP as G;
 use crate::world::store::Key;
 use eldest_core::action::Status;
 use eldest_core::reason::{EndReason, LostReason};
-
-/// The group of all these stories.
-const G: &[u8] = b"g/";
 
 fn joined(nodes: usize) -> World {
     let mut w = World::new(nodes, 1);
