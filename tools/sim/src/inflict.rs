@@ -13,7 +13,7 @@ use crate::world::cluster::{ELECTIONS, GROUP};
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
-use crate::world::store::{Key, Write};
+use crate::world::store::Key;
 use crate::world::{Fate, Forbidden, World};
 use eldest_core::action::Ask;
 use eldest_core::kv::Reach;
@@ -352,11 +352,8 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
         return;
     }
     let names = [b"twin-a", b"twin-b"].map(|name| Key::from([election, name].concat()));
-    w.store.write(names.each_ref().map(|key| Write::Put {
-        key: Arc::clone(key),
-        value: (*b"").into(),
-        lease: 0,
-    }));
+    w.store
+        .put_each(&names.each_ref().map(|key| (key, &b""[..], 0)));
     w.publish();
     for (key, after) in names.into_iter().zip([lasts / 2, lasts]) {
         w.after(after, move |w| {
@@ -486,7 +483,7 @@ fn lose_quorum(w: &mut World, lasts: Duration, dice: u64) {
 pub(crate) fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
     let lease = w.nodes[node].lease();
     let key = w.nodes[node].key(election);
-    let key = key.filter(|key| w.store.keys.contains_key(key));
+    let key = key.filter(|key| w.store.contains(key));
     match (kind, key, lease) {
         (Kind::Delete, Some(key), _) => w.delete(&key),
         (Kind::Recreate, Some(key), Some(lease)) => {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::published::{CLI, CORE, GUARD, HTTP, LIBRARY, PEERS, PROCESS, ROUTE, TESTING};
+use crate::published::{CLI, CORE, GUARD, HTTP, LIBRARY, PEERS, PROCESS, ROUTE, STORE, TESTING};
 use crate::setup;
 use crate::stage::Stage;
 
 /// The largest size of each packed crate, in KiB.
-const MOST: [(&str, u64); 9] = [
+const MOST: [(&str, u64); 10] = [
     (CORE, 200),
     (PROCESS, 50),
     (PEERS, 50),
@@ -18,6 +18,7 @@ const MOST: [(&str, u64); 9] = [
     (LIBRARY, 500),
     (ROUTE, 100),
     (HTTP, 200),
+    (STORE, 50),
     (TESTING, 250),
     (CLI, 200),
 ];

@@ -3,8 +3,8 @@
 /// The main package of the workspace.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 9] = [
-    CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, TESTING, CLI,
+pub(crate) const PUBLISHED: [&str; 10] = [
+    CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, STORE, TESTING, CLI,
 ];
 /// The package with the protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
@@ -20,5 +20,7 @@ pub(crate) const ROUTE: &str = "eldest-route";
 pub(crate) const HTTP: &str = "eldest-http";
 /// The package of the command `eldest`.
 pub(crate) const CLI: &str = "eldest-cli";
+/// The package that models etcd's store.
+pub(crate) const STORE: &str = "eldest-store";
 /// The package on which the tests of the library and of its users are based.
 pub(crate) const TESTING: &str = "eldest-testing";

@@ -73,7 +73,7 @@ fn two_elections(w: &mut World) {
 }
 
 fn created(w: &World) -> Vec<i64> {
-    w.store.keys.values().map(|e| e.create_revision).collect()
+    w.store.entries().map(|e| e.create_revision).collect()
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl World {
         let (Some(confirmed), Some(own)) = (n.announced.confirmed.get(&slot), own) else {
             return Ok(());
         };
-        let entry = self.store.keys.get(&own.key);
+        let entry = self.store.entry(&own.key);
         let Some(entry) = entry.filter(|e| own.is(e) && e.lease == own.lease) else {
             return Ok(());
         };
@@ -136,7 +136,7 @@ impl World {
         let Ask::Proclaim { own, value, .. } = ask else {
             return self.store.perform(self.now, ask, lease);
         };
-        let before = self.store.keys.get(&own.key).cloned();
+        let before = self.store.entry(&own.key);
         let mut ask = ask.clone();
         if let (Some(Mutant::AnnouncesBlindly), Ask::Proclaim { mod_revision, .. }, Some(entry)) =
             (self.mutant, &mut ask, &before)

@@ -1,12 +1,11 @@
 //! Carries the transactions that the core's [`Batcher`](eldest_core::batcher::Batcher) makes of a turn's requests. A
 //! transaction is applied at one revision or not at all, and lost as a whole.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::store::{Store, Write, failed, puts};
+use super::store::failed;
 use super::{Ev, Event, Fate, World};
-use eldest_core::action::{Answer, Ask, Class, Join, Joined};
+use eldest_core::action::{Answer, Ask, Class};
 use eldest_core::batcher::{Asked, Batch};
 use eldest_core::time::Time;
 
@@ -22,61 +21,6 @@ pub(crate) struct Sending {
 
 /// The duration of the answer to a transaction, and the transaction.
 pub(crate) type WayBack = (Duration, Box<Sending>);
-
-impl Store {
-    /// Applies all requests at one revision. The conditions are checked before anything is put; without the lease
-    /// nothing is put.
-    fn perform_together(&mut self, asks: &[Asked]) -> Vec<Answer> {
-        if self.full && asks.iter().any(|(_, ask)| puts(ask)) {
-            return asks.iter().map(|_| failed(Class::Backoff, false)).collect();
-        }
-        let mut writes = Vec::new();
-        let mut created = Vec::new();
-        for (_, ask) in asks {
-            let put = match ask {
-                Ask::Join(Join {
-                    key,
-                    value,
-                    lease,
-                    prefix,
-                    admission,
-                }) if self.admits(key, prefix, admission) => {
-                    if !self.leases.contains_key(lease) {
-                        let gone = |_| failed(Class::LeaseGone, false);
-                        return asks.iter().map(gone).collect();
-                    }
-                    let (key, value, lease) = (Arc::clone(key), Arc::clone(value), *lease);
-                    writes.push(Write::Put { key, value, lease });
-                    true
-                }
-                Ask::Delete {
-                    key,
-                    create_revision,
-                } if self.holds(key, *create_revision) => {
-                    let key = Arc::clone(key);
-                    writes.push(Write::Delete { key });
-                    false
-                }
-                _ => false,
-            };
-            created.push(put);
-        }
-        self.write(writes);
-        let answers = asks.iter().zip(created);
-        let answers = answers.map(|((_, ask), created)| match ask {
-            Ask::Join(Join { prefix, .. }) => Answer::Joined(Joined {
-                header: self.header(),
-                created,
-                entries: self.children(prefix),
-                other: None,
-            }),
-            _ => Answer::Deleted {
-                header: self.header(),
-            },
-        });
-        answers.collect()
-    }
-}
 
 impl World {
     /// Sends the collected requests at the end of the turn.

@@ -92,8 +92,8 @@ impl World {
 
     fn stands(&self, anchor: &[u8]) -> bool {
         let first = self.anchors.put.get(anchor);
-        let is_first = |key: &Entry| first.is_none_or(|first| *first == key.create_revision);
-        self.store.keys.get(anchor).is_some_and(is_first)
+        let is_first = |key: Entry| first.is_none_or(|first| *first == key.create_revision);
+        self.store.entry(anchor).is_some_and(is_first)
     }
 
     /// Records that etcd has put an anchor at that revision. Only the first one counts.
@@ -148,8 +148,8 @@ impl World {
         let (Some(below), Some(anchor)) = (below, anchor) else {
             return;
         };
-        let challenges = |key: &Key| key.starts_with(below);
-        if self.stands(anchor) && !self.store.keys.keys().any(challenges) {
+        let challenges = |entry: Entry| entry.key.starts_with(below);
+        if self.stands(anchor) && !self.store.entries().any(challenges) {
             let anchor = Key::from(anchor);
             let local = self.nodes[node].local(sent);
             let clean = &mut self.nodes[node].clean;
@@ -215,12 +215,16 @@ impl World {
         let is_plain = |n: &Node| n.settings.lead.is_zero();
         let suspect = txn.when.iter().find_map(|when| match when {
             When::Created(key, created) if !key.starts_with(SESSIONS) => {
-                let entry = self.store.keys.get(key);
+                let entry = self.store.entry(key);
                 entry.filter(|entry| entry.create_revision == *created)
             }
             _ => None,
         });
-        let of_suspect = |n: &&Node| suspect.is_some_and(|key| n.lease() == Some(key.lease));
+        let of_suspect = |n: &&Node| {
+            suspect
+                .as_ref()
+                .is_some_and(|key| n.lease() == Some(key.lease))
+        };
         let mut suspects = self.nodes.iter().filter(of_suspect);
         if is_plain(&self.nodes[node]) || suspects.any(is_plain) {
             let what = format!("node {node} sends {}", super::trace::ask(ask));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::World;
 use super::home::MARKS;
 use super::node::SimCandidate;
-use super::store::{Key, Store, Write};
+use super::store::{Key, Store};
 use eldest_core::Core;
 use eldest_core::action::SlotId;
 use eldest_core::candidate::key_of;
@@ -253,18 +253,10 @@ impl World {
     /// backup starts again, and the revision continues `bump` after the backup's.
     pub(crate) fn restore(&mut self, backup: &Store, bump: i64) {
         self.says(None, || {
-            format!("etcd: restored to {} + {bump}", backup.revision)
+            format!("etcd: restored to {} + {bump}", backup.revision())
         });
         self.restored = true;
-        let (term, full, now) = (self.store.term, self.store.full, self.now);
-        self.store = backup.clone();
-        self.store.full = full;
-        self.store.term = term;
-        self.store.revision += bump;
-        self.store.headless = None;
-        self.store.news.clear();
-        self.store.history.clear();
-        self.store.change_leader(now);
+        self.store.restore(self.now, backup, bump);
         for node in 0..self.nodes.len() {
             self.disturb_watches(node, true);
             let n = &mut self.nodes[node];
@@ -274,7 +266,7 @@ impl World {
     }
 
     fn touch(&mut self, key: &Key) {
-        let entry = self.store.keys.get(key);
+        let entry = self.store.entry(key);
         self.touched
             .extend(entry.map(|e| (e.create_revision, Arc::clone(key))));
     }
@@ -296,11 +288,7 @@ impl World {
     pub(crate) fn overwrite(&mut self, key: &Key) {
         self.touch(key);
         // Keys that other clients created stay theirs.
-        let theirs = self
-            .store
-            .keys
-            .get(key)
-            .is_some_and(|e| *e.value == *b"again");
+        let theirs = self.store.entry(key).is_some_and(|e| *e.value == *b"again");
         let value: &[u8] = if theirs { b"again" } else { b"somebody else's" };
         self.store.put(key, value, 0);
         self.publish();
@@ -310,14 +298,12 @@ impl World {
     pub(crate) fn recreate(&mut self, key: &Key, lease: i64) {
         self.touch(key);
         self.store.delete(key);
-        let value = (*b"again").into();
-        let key = Arc::clone(key);
         let lease = if self.store.leases.contains_key(&lease) {
             lease
         } else {
             0
         };
-        self.store.write([Write::Put { key, value, lease }]);
+        self.store.put(key, b"again", lease);
         self.publish();
     }
 
@@ -337,7 +323,7 @@ impl World {
             }
         }
         let known = |e: &Entry| owned.contains(&e.key) && known.contains(&e.create_revision);
-        let left = self.store.keys.values().filter(|e| e.lease == 0);
+        let left = self.store.entries().filter(|e| e.lease == 0);
         // Only operators can delete keys that a restore brought back without a lease.
         let left = left.filter(|e| self.restored || *e.value == *b"again" || !known(e));
         let left = left.filter(|e| !e.key.starts_with(MARKS));

@@ -168,7 +168,7 @@ impl World {
                     counter.value = value;
                     counter.version += 1;
                     counter.token = newest.max(token);
-                    self.store.revision += 1;
+                    self.store.bump(1);
                     if token < newest || !stands {
                         let what = format!("a stale write of {token} was admitted after {newest}");
                         self.broken(Invariant::Fencing, what);

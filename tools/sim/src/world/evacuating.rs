@@ -30,15 +30,16 @@ impl World {
 
     /// Replaces a mark, under a lease of its own if it ends by itself.
     fn mark(&mut self, key: &Key, lasts: Option<Duration>) {
-        let before = self.store.keys.get(key).map_or(0, |entry| entry.lease);
+        let before = self.store.entry(key).map_or(0, |entry| entry.lease);
         let lease = lasts.map_or(0, |ttl| {
-            let lease = LEASES - self.store.revision;
+            let lease = LEASES - self.store.revision();
             self.store
                 .perform(self.now, &Ask::Grant { ttl }, Some(lease));
             lease
         });
-        self.store.put(key, b"", lease);
-        self.store.revoke(before);
+        if self.store.put(key, b"", lease) {
+            self.store.revoke(before);
+        }
         self.publish();
     }
 
@@ -48,7 +49,7 @@ impl World {
             return;
         };
         self.says(None, || format!("{home:?} is evacuated no more"));
-        let lease = self.store.keys.get(&key).map_or(0, |entry| entry.lease);
+        let lease = self.store.entry(&key).map_or(0, |entry| entry.lease);
         self.store.delete(&key);
         self.store.revoke(lease);
         self.publish();
@@ -71,7 +72,7 @@ impl World {
     /// Returns true if an operator has marked the data centre.
     pub(crate) fn is_evacuated(&self, home: Home) -> bool {
         let mark = home.mark();
-        mark.is_some_and(|key| self.store.keys.contains_key(&key))
+        mark.is_some_and(|key| self.store.contains(&key))
     }
 
     /// Returns the marks and their leases, which belong to no session.
@@ -85,7 +86,7 @@ impl World {
     /// Returns true if the key's owner is in an evacuated data centre.
     fn is_away(&self, entry: &Entry) -> bool {
         let mark = home(&entry.value).map(|name| Key::from([MARKS, &name].concat()));
-        mark.is_some_and(|key| self.store.keys.contains_key(&key))
+        mark.is_some_and(|key| self.store.contains(&key))
     }
 
     /// Checks that no member in an evacuated data centre leads or owns a partition, unless all possible members are
@@ -136,7 +137,7 @@ impl World {
             return Ok(());
         };
         let mut roster = Roster::new(Arc::clone(&prefix), Reach::Children);
-        roster.replace(self.store.revision, self.store.queue(&prefix));
+        roster.replace(self.store.revision(), self.store.queue(&prefix));
         let (members, owned, _) = facts(&prefix, &roster, share);
         let segment = prefix.rsplit(|byte| *byte == b'/').nth(1);
         let count = segment.and_then(|bytes| std::str::from_utf8(bytes).ok());
@@ -159,7 +160,11 @@ impl World {
 
     /// Returns the prefix of the members and of the partitions that they share.
     fn prefix_of_partitions(&self) -> Option<Key> {
-        let key = self.store.keys.keys().find(|key| key.starts_with(b"p/"))?;
+        let key = self
+            .store
+            .entries()
+            .map(|e| e.key)
+            .find(|key| key.starts_with(b"p/"))?;
         let end = key.iter().rposition(|byte| *byte == b'/')?;
         Some(key[..=end].into())
     }

@@ -133,7 +133,7 @@ impl World {
         let capacity = self.prizes[prize].capacity;
         let mut queue = self.store.queue(&prefix);
         // A partition's key is its own queue.
-        if let Some(own) = self.store.keys.get(&prefix) {
+        if let Some(own) = self.store.entry(&prefix) {
             queue = vec![own.clone()];
         }
         let terms = self.nodes[node].terms.iter();
@@ -197,8 +197,7 @@ impl World {
                 .any(|(key, created)| *key == term.key && *created == term.token),
             Ask::Revoke { lease } => self
                 .store
-                .keys
-                .get(&term.key)
+                .entry(&term.key)
                 .is_some_and(|e| e.create_revision == term.token && e.lease == *lease),
             _ => false,
         });
@@ -236,7 +235,7 @@ impl World {
         }
         let blind = self.mutant == Some(crate::mutant::Mutant::DeletesBlindly);
         let held = keys.iter().find(|(key, created)| {
-            let entry = self.store.keys.get(key);
+            let entry = self.store.entry(key);
             let hit = entry.filter(|e| blind || e.create_revision == *created);
             hit.is_some_and(|e| self.nodes[node].holds(key, e.create_revision))
         });
@@ -259,9 +258,11 @@ impl World {
         let anchors = self.nodes.iter().filter(|n| !n.closed());
         owned.extend(anchors.filter_map(|n| self.anchor(n)));
         let marks = self.marks();
-        if self.store.keys.len() != owned.len() + marks.len() {
-            let keys = self.store.keys.keys();
-            let keys: Vec<_> = keys.map(|key| String::from_utf8_lossy(key)).collect();
+        if self.store.entries().count() != owned.len() + marks.len() {
+            let keys = self.store.entries();
+            let keys: Vec<_> = keys
+                .map(|e| String::from_utf8_lossy(&e.key).into_owned())
+                .collect();
             let what = format!("{} keys are somebody's, of {keys:?}", owned.len());
             return Err((Invariant::Leaks, what));
         }
@@ -306,7 +307,7 @@ impl World {
     fn eldest_lead(&self, prize: &Prize, owned: &mut Vec<Key>) -> Result<(), (Invariant, String)> {
         let mut queue = self.store.queue(&prize.prefix);
         // A partition's key is its own queue, and has an owner for as long as a node acts under it.
-        if let Some(own) = self.store.keys.get(&prize.prefix) {
+        if let Some(own) = self.store.entry(&prize.prefix) {
             queue.push(own.clone());
             if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {
                 owned.push(Arc::clone(&own.key));

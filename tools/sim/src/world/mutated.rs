@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::message::Message;
 use super::step::Step;
-use super::store::{EXISTS, Key, Store};
+use super::store::{Key, Store, is_in_use};
 use super::{Ev, Event, World};
 use crate::mutant::Mutant;
 use eldest_core::action::{Answer, Ask, Join, Joined, Listed, RequestId, SlotId, TermId, WatchId};
@@ -69,7 +69,7 @@ impl World {
         });
         // The header is not below the known state, or it would look like another store's.
         let mut header = header;
-        header.revision = self.store.revision;
+        header.revision = self.store.revision();
         let answer = Answer::Read { header, entry };
         let event = Event::Answer {
             request,
@@ -106,12 +106,12 @@ impl World {
                 Answer::Granted { lease, ttl, header }
             }
             (Mutant::AdoptsLease, Ask::Grant { .. }, Answer::Failed(error))
-                if error.message == EXISTS =>
+                if is_in_use(&error) =>
             {
                 Answer::Granted { lease, ttl, header }
             }
             (Mutant::RevokesTaken, Ask::Grant { .. }, Answer::Failed(error))
-                if error.message == EXISTS =>
+                if is_in_use(&error) =>
             {
                 self.store.perform(self.now, &Ask::Revoke { lease }, None);
                 Answer::Failed(error)

@@ -283,23 +283,20 @@ impl World {
 
     /// Begins a watch at its member's revision; it reports all later changes.
     fn begin_watch(&mut self, watcher: usize, id: eldest_core::action::WatchId) {
-        let most = self.lag.min(self.store.history.len());
         let node = self.watchers[watcher].node;
+        let past = self.store.past(self.lag);
         let behind = if self.drawn {
-            self.nodes[node].draws.usize(..=most)
+            self.nodes[node].draws.usize(..=past.len())
         } else {
-            most
+            past.len()
         };
         let mut header = self.store.header();
         let mut missed = Vec::new();
-        if behind > 0 {
-            let from = self.store.history.len() - behind;
-            let revision = self.store.history[from].revision() - 1;
-            header.revision = revision;
-            let later = self.store.history.iter();
-            let later = later.filter(|change| change.revision() > revision);
+        if let Some(first) = behind.checked_sub(1) {
+            header.revision = past[first] - 1;
             let watcher = &self.watchers[watcher];
-            missed.extend(later.filter(|change| watcher.sees(change.key())).cloned());
+            let later = self.store.published_after(header.revision);
+            missed.extend(later.filter(|change| watcher.sees(change.key())));
         }
         self.message(watcher, Message::Created { id, header });
         if !missed.is_empty() {
@@ -333,10 +330,10 @@ impl World {
     }
 
     pub(crate) fn publish(&mut self) {
-        if self.store.news.is_empty() {
+        let news = self.store.publish();
+        if news.is_empty() {
             return;
         }
-        let news = self.store.publish();
         for change in &news {
             self.says_change(change);
         }

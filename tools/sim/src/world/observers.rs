@@ -97,7 +97,7 @@ impl World {
                 prefix: prefix.into(),
                 reach,
                 states: vec![State {
-                    revision: self.store.revision,
+                    revision: self.store.revision(),
                     at: self.now,
                     entries: self.store.state(prefix, reach),
                 }],

@@ -12,6 +12,7 @@ use super::step::Step;
 use super::store::Key;
 use super::{Node, Stop, World};
 use eldest_core::action::{Answer, Ask};
+use eldest_core::kv::Entry;
 use eldest_core::time::Time;
 use eldest_core::txn::{Op, Transacted, Txn};
 
@@ -109,9 +110,9 @@ impl World {
         if self.nodes[node].valid_terms(self.now).next().is_some() {
             return;
         }
-        let mut keys = self.store.keys.values();
-        let held = keys.find(|entry| entry.lease == lease && !entry.key.starts_with(SESSIONS));
-        if let Some(held) = held.filter(|_| lease % 2 == 0).cloned() {
+        let holds = |entry: &Entry| entry.lease == lease && !entry.key.starts_with(SESSIONS);
+        let held = self.store.entries().find(holds);
+        if let Some(held) = held.filter(|_| lease % 2 == 0) {
             self.give(node, |m, now| m.challenges(now).suspect_holder(&held));
         }
     }
@@ -159,7 +160,7 @@ impl World {
         let deleted: Vec<(Key, i64)> = match ask {
             Ask::Transact(Txn { then, .. }) => {
                 let keys = then.iter().filter_map(of_delete);
-                let entries = keys.filter_map(|key| self.store.keys.get(&key));
+                let entries = keys.filter_map(|key| self.store.entry(&key));
                 entries
                     .map(|e| (Arc::clone(&e.key), e.create_revision))
                     .collect()

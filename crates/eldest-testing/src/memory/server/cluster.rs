@@ -13,7 +13,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::memory::proto::{Event, EventType};
+use eldest_store::{Event, Keys};
+
 use crate::memory::server::changes::Changes;
 use state::State;
 
@@ -79,13 +80,13 @@ pub struct Change {
 }
 
 impl Change {
-    fn of(event: &Event) -> Option<Self> {
-        let kv = event.kv.as_ref()?;
-        let deleted = event.r#type == EventType::Delete as i32;
-        Some(Change {
-            key: kv.key.clone(),
-            now: (!deleted).then(|| (kv.value.clone(), kv.create_revision, kv.lease)),
-        })
+    fn of(event: &Event) -> Self {
+        let now = match event {
+            Event::Put(kv) => Some((kv.value.to_vec(), kv.create_revision, kv.lease)),
+            Event::Delete { .. } => None,
+        };
+        let key = event.key().to_vec();
+        Change { key, now }
     }
 }
 
@@ -133,19 +134,13 @@ impl Cluster {
     /// Returns the keys below a prefix: path, value, create revision and lease, oldest first.
     pub fn keys(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>, i64, i64)> {
         self.with(|state| {
-            let request = crate::memory::proto::RangeRequest {
-                key: prefix.to_vec(),
-                range_end: vec![0],
-                ..Default::default()
-            };
-            let Ok(found) = state.store.range(&request, state.store.revision()) else {
-                return Vec::new();
-            };
-            let mut keys: Vec<_> = found
-                .kvs
-                .into_iter()
-                .filter(|kv| kv.key.starts_with(prefix))
-                .map(|kv| (kv.key, kv.value, kv.create_revision, kv.lease))
+            let store = &state.store;
+            let below = store.select(&Keys::below(&prefix.into()), store.revision());
+            let mut keys: Vec<_> = below
+                .map(|kv| {
+                    let (key, value) = (kv.key.to_vec(), kv.value.to_vec());
+                    (key, value, kv.create_revision, kv.lease)
+                })
                 .collect();
             keys.sort_by_key(|(_, _, created, _)| *created);
             keys
@@ -159,7 +154,7 @@ impl Cluster {
             for (revision, at) in std::mem::take(&mut state.times) {
                 state.reported = revision;
                 for (_, events) in state.store.changes(revision - 1, revision) {
-                    let all = events.iter().filter_map(Change::of);
+                    let all = events.iter().map(Change::of);
                     changes.extend(all.map(|change| (revision, at, change)));
                 }
             }

@@ -1,4 +1,4 @@
-//! Implements an etcd in this process: its answers, the agreement of its members, and faults on request.
+//! Implements an etcd in this process: the store of `eldest-store`, the agreement of its members, and faults on request.
 //!
 //! It speaks etcd's v3 interface as far as the library uses it, over any connection: turmoil's in simulated time, a
 //! real socket in real time. The test `conformance` sends the same random requests to it and to a real etcd. Every
@@ -26,6 +26,7 @@
 //!   and `Lock` are not there.
 //! * Watches accept `fragment` and `progress_notify`, and ignore them.
 //! * The limit of 1.5 MiB applies to the request itself. etcd also counts the message around it.
+//! * A comparison by an unknown target or relation is refused.
 //! * A transaction that only reads is linearizable even if all its reads are serializable.
 //!
 //! # Not asked
@@ -35,14 +36,12 @@
 //! ends itself ("range failed to find revision pair"). The test never sends such a request.
 
 mod changes;
-mod check;
 mod cluster;
 mod errors;
 mod member;
-mod range;
 mod services;
-mod store;
 mod watch;
+mod wire;
 
 use std::io;
 

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use eldest_store::{Refusal, Store};
 use etcd_client::proto::{
     PbAlarmRequest, PbAlarmResponse, PbClusterService, PbDefragmentRequest, PbDefragmentResponse,
     PbDowngradeRequest, PbDowngradeResponse, PbHashKvRequest, PbHashKvResponse, PbHashRequest,
@@ -24,7 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::cluster::Cluster;
 use super::member::{Member, leader_lost, requires_leader};
-use super::{check, errors, store, watch};
+use super::{errors, watch, wire};
 use crate::memory::proto::{
     CompactionRequest, CompactionResponse, DeleteRequest, DeleteResponse, Header, PutRequest,
     PutResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
@@ -42,7 +43,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn fits(request: &impl Message) -> Result<(), Status> {
     if request.encoded_len() > MAX_REQUEST {
-        return Err(errors::too_large());
+        return Err(errors::refused(Refusal::TooLarge));
     }
     Ok(())
 }
@@ -58,14 +59,15 @@ impl PbKvService for Member {
     async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
         self.accept(&request).await?;
         let request = request.into_inner();
-        check::range(&request)?;
-        if !request.serializable {
+        let serializable = request.serializable;
+        let range = wire::range(request);
+        range.check().map_err(errors::refused)?;
+        if !serializable {
             self.cluster.read_index(self.me).await?;
         }
-        let answer = self
-            .cluster
-            .view(self.me, |store, view| store.range(&request, view));
-        let mut answer = answer?;
+        let read = |store: &Store, view| store.range(&range, view);
+        let done = self.cluster.view(self.me, read).map_err(errors::refused)?;
+        let mut answer = wire::ranged(&done);
         answer.header = Some(self.signed(answer.header));
         Ok(Response::new(answer))
     }
@@ -77,12 +79,12 @@ impl PbKvService for Member {
     async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {
         self.accept(&request).await?;
         let request = request.into_inner();
-        check::put(&request)?;
-        fits(&request)?;
-        let put = self
-            .cluster
-            .propose(self.me, true, |store| store.put(&request));
-        let mut answer = put.await?;
+        let size = fits(&request);
+        let put = wire::put(request);
+        put.check().map_err(errors::refused)?;
+        size?;
+        let put = self.cluster.propose(self.me, true, |store| store.put(&put));
+        let mut answer = wire::put_done(&put.await?);
         answer.header = Some(self.signed(answer.header));
         Ok(Response::new(answer))
     }
@@ -90,10 +92,13 @@ impl PbKvService for Member {
     async fn delete_range(&self, request: Request<DeleteRequest>) -> Answer<DeleteResponse> {
         self.accept(&request).await?;
         let request = request.into_inner();
-        check::delete(&request)?;
-        fits(&request)?;
-        let delete = |store: &mut store::Store| Ok(store.delete(&request));
-        let mut answer = self.cluster.propose(self.me, false, delete).await?;
+        let size = fits(&request);
+        let delete = wire::delete(request);
+        delete.check().map_err(errors::refused)?;
+        size?;
+        let delete = |store: &mut Store| Ok(store.delete(&delete));
+        let done = self.cluster.propose(self.me, false, delete).await?;
+        let mut answer = wire::delete_done(&done);
         answer.header = Some(self.signed(answer.header));
         Ok(Response::new(answer))
     }
@@ -101,20 +106,22 @@ impl PbKvService for Member {
     async fn txn(&self, request: Request<TxnRequest>) -> Answer<TxnResponse> {
         self.accept(&request).await?;
         let request = request.into_inner();
-        check::txn(&request, self.cluster.most_operations())?;
-        let mut answer = if store::reads_only(&request) {
+        let size = fits(&request);
+        let txn = wire::txn(request)?;
+        let most = self.cluster.most_operations();
+        txn.check(most).map_err(errors::refused)?;
+        let done = if txn.reads_only() {
             // A serializable request would not wait, but the library sends none.
             self.cluster.read_index(self.me).await?;
-            let read = |store: &store::Store, view| store.read_txn(&request, view);
-            self.cluster.view(self.me, read)?
+            let read = |store: &Store, view| store.read_txn(&txn, view);
+            self.cluster.view(self.me, read).map_err(errors::refused)?
         } else {
-            fits(&request)?;
-            let puts = store::puts(&request);
-            let txn = self
-                .cluster
-                .propose(self.me, puts, |store| store.txn(&request));
-            txn.await?
+            size?;
+            let apply = |store: &mut Store| store.txn(&txn);
+            let puts = txn.puts();
+            self.cluster.propose(self.me, puts, apply).await?
         };
+        let mut answer = wire::txn_done(&done);
         answer.header = Some(self.signed(answer.header));
         Ok(Response::new(answer))
     }
@@ -122,7 +129,7 @@ impl PbKvService for Member {
     async fn compact(&self, request: Request<CompactionRequest>) -> Answer<CompactionResponse> {
         self.accept(&request).await?;
         let revision = request.into_inner().revision;
-        let compact = |store: &mut store::Store| store.compact(revision);
+        let compact = |store: &mut Store| store.compact(revision);
         self.cluster.propose(self.me, false, compact).await?;
         let header = Some(self.header());
         Ok(Response::new(CompactionResponse { header }))
@@ -186,9 +193,9 @@ impl PbLeaseService for Member {
         };
         if let Some(lease) = lease {
             answer.ttl = lease.left.as_secs() as i64;
-            answer.granted_ttl = lease.granted;
+            answer.granted_ttl = lease.granted.as_secs() as i64;
             if keys {
-                answer.keys = lease.keys;
+                answer.keys = lease.keys.iter().map(|key| key.to_vec()).collect();
             }
         }
         Ok(Response::new(answer))
@@ -231,7 +238,7 @@ async fn keep_alive(
         let answer = answer.map(|ttl| PbLeaseKeepAliveResponse {
             header,
             id: request.id,
-            ttl: ttl.unwrap_or(0),
+            ttl: ttl.unwrap_or_default().as_secs() as i64,
         });
         let failed = answer.is_err();
         if answers.send(answer).await.is_err() || failed {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use eldest_store::{Event, Keys, Store};
 use etcd_client::proto::{PbWatchRequest, PbWatchRequestUnion, PbWatchResponse};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -10,9 +11,8 @@ use tonic::{Status, Streaming};
 
 use super::errors;
 use super::member::{Member, leader_lost};
-use super::range::Keys;
-use super::store::Store;
-use crate::memory::proto::{Event, EventType, Header};
+use super::wire;
+use crate::memory::proto::{self, Header};
 
 /// How often etcd serves watches that begin in the past.
 const ROUND: Duration = Duration::from_millis(100);
@@ -249,10 +249,9 @@ impl Stream {
     /// Sends the new events to all other watches. A watch whose keys did not change is skipped.
     fn follow(&mut self, store: &Store, view: i64, reports: &mut Vec<Report>) {
         for (revision, events) in store.changes(self.reported, view) {
-            let mut concerned: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
+            let mut concerned: BTreeMap<i64, Vec<proto::Event>> = BTreeMap::new();
             for event in events.iter() {
-                let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
-                for id in self.interests.in_key(key) {
+                for id in self.interests.in_key(event.key()) {
                     let watch = self.watches.get(&id).filter(|w| w.follows(revision));
                     if let Some(event) = watch.and_then(|w| w.of_interest(event, store)) {
                         concerned.entry(id).or_default().push(event);
@@ -285,7 +284,7 @@ impl Stream {
 struct Report {
     id: i64,
     revision: i64,
-    events: Vec<Event>,
+    events: Vec<proto::Event>,
     compacted: i64,
 }
 
@@ -332,22 +331,22 @@ impl Watch {
 
     /// Returns the event as the watch receives it, unless it concerns other keys or is of a kind that the watch
     /// excludes.
-    fn of_interest(&self, event: &Event, store: &Store) -> Option<Event> {
-        let key = event.kv.as_ref().map_or(&[][..], |kv| &kv.key);
-        let deleted = event.r#type == EventType::Delete as i32;
-        let filtered = if deleted { self.no_delete } else { self.no_put };
-        if filtered || !self.keys.contains(key) {
+    fn of_interest(&self, event: &Event, store: &Store) -> Option<proto::Event> {
+        let filtered = match event {
+            Event::Put(_) => self.no_put,
+            Event::Delete { .. } => self.no_delete,
+        };
+        if filtered || !self.keys.contains(event.key()) {
             return None;
         }
-        let mut event = event.clone();
-        if self.prev_kv
-            && let Some(kv) = &event.kv
-            // A key created by this transaction had no previous value, even if the same transaction deleted it.
-            && kv.create_revision != kv.mod_revision
-        {
-            event.prev_kv = store.at(&kv.key, kv.mod_revision - 1).cloned();
+        let mut message = wire::event(event);
+        // A key created by this transaction had no previous value, even if the same transaction deleted it.
+        let created = matches!(event, Event::Put(kv) if kv.create_revision == kv.mod_revision);
+        if self.prev_kv && !created {
+            let before = store.at(event.key(), event.revision() - 1);
+            message.prev_kv = before.map(wire::key_value);
         }
-        Some(event)
+        Some(message)
     }
 }
 
@@ -399,9 +398,7 @@ mod tests {
     use super::*;
 
     fn below(prefix: &str) -> Keys {
-        let mut end = prefix.as_bytes().to_vec();
-        *end.last_mut().expect("not empty") += 1;
-        Keys::new(prefix.as_bytes(), &end)
+        Keys::below(&prefix.as_bytes().into())
     }
 
     #[test]
@@ -410,7 +407,10 @@ mod tests {
         let mut interests = Interests::default();
         for id in 0..WATCHES {
             interests.add(&below(&format!("e{id}/")), id);
-            interests.add(&Keys::new(format!("e{id}/a").as_bytes(), &[]), WATCHES + id);
+            interests.add(
+                &Keys::new(format!("e{id}/a").into_bytes(), &[]),
+                WATCHES + id,
+            );
         }
         let found = |interests: &Interests, key: &str| {
             let mut ids = interests.in_key(key.as_bytes());
@@ -421,10 +421,10 @@ mod tests {
         assert_eq!(looks.sum::<usize>(), 2 * WATCHES as usize);
         assert_eq!(found(&interests, "e7/b"), [7]);
         // A range that is no prefix is checked for every key.
-        interests.add(&Keys::new(b"e", b"g"), -1);
-        interests.add(&Keys::new(b"e7", &[0]), -2);
+        interests.add(&Keys::new(&b"e"[..], b"g"), -1);
+        interests.add(&Keys::new(&b"e7"[..], &[0]), -2);
         assert_eq!(found(&interests, "e7/b"), [-2, -1, 7]);
-        interests.remove(&Keys::new(b"e7", &[0]), -2);
+        interests.remove(&Keys::new(&b"e7"[..], &[0]), -2);
         interests.remove(&below("e7/"), 7);
         assert_eq!(found(&interests, "e7/b"), [-1]);
     }

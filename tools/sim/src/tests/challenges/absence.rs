@@ -36,7 +36,7 @@ fn keys_without_their_anchor_are_deleted_at_once() {
 fn anchor_that_was_put_again_counts_as_gone() {
     let mut w = seated(2);
     let anchor = w.nodes[0].clean.clone().unwrap().0;
-    let entry = w.store.keys[&anchor].clone();
+    let entry = w.store.entry(&anchor).unwrap().clone();
     until_read(&mut w, 0);
     w.pause(0, secs(5));
     w.run(LEAD * 2);

@@ -160,7 +160,7 @@ fn candidate_with_a_copied_announcement_is_left_alone() {
         w.give(0, |m, now| m.challenges(now).suspect(lease));
         w.run(LEAD * 2);
         assert_eq!(w.count(0, challenges), 0);
-        assert!(w.store.keys.contains_key(&b"e/foreign"[..]));
+        assert!(w.store.contains(&b"e/foreign"[..]));
     }
 }
 
@@ -171,7 +171,7 @@ fn session_that_withdraws_leads_by_its_lease_alone() {
     w.withdraw(0);
     w.run(secs(4));
     assert!(w.leads(0) && w.nodes[0].lease() != lease);
-    assert_eq!(w.store.keys.len(), 1, "no anchor, no challenge");
+    assert_eq!(w.store.entries().count(), 1, "no anchor, no challenge");
     assert!(!w.store.queue(E)[0].value.contains(&b'#'));
     let reads = w.count(0, reads_cleanly);
     w.run(LEAD * 3);
@@ -187,7 +187,7 @@ fn withdrawing_session_keeps_its_anchor_until_its_terms_are_over() {
     let cutoff = w.nodes[0].core.deadlines().leads_until().unwrap();
     w.withdraw(0);
     w.until("the cutoff", LEAD, |w| w.nodes[0].local(w.now) >= cutoff);
-    assert!(w.store.keys.contains_key(&anchor) && !w.leads(0));
+    assert!(w.store.contains(&anchor) && !w.leads(0));
     w.until("the next leads", LEAD, |w| w.leads(1));
 }
 

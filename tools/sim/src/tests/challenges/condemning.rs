@@ -210,7 +210,7 @@ fn session_is_condemned_once_for_all_its_elections() {
     w.until("it leads everywhere", wait() + ms(50), leads);
     assert_eq!(w.happened.challenged.condemned, 1);
     assert_eq!(w.happened.challenged.by_absence, 2);
-    assert!(!w.store.keys.contains_key(&key("e/")));
+    assert!(!w.store.contains(&key("e/")));
 }
 
 /// Its answers are lost, and it reads that it is challenged.

@@ -156,7 +156,7 @@ fn session_whose_anchor_is_gone_is_succeeded_without_a_suspicion() {
             w.run(ms(50));
         }
         let anchor = w.nodes[0].clean.clone().unwrap().0;
-        let entry = w.store.keys[&anchor].clone();
+        let entry = w.store.entry(&anchor).unwrap().clone();
         w.pause(0, secs(5));
         w.next(1, revokes, Fate::RequestLost);
         suspect(&mut w, 1, 0);

@@ -101,7 +101,11 @@ impl World {
 /// Returns how many challenges stand.
 fn standing(w: &World) -> usize {
     let is_challenge = |key: &[u8]| String::from_utf8_lossy(key).contains("/challenges/");
-    w.store.keys.keys().filter(|key| is_challenge(key)).count()
+    w.store
+        .entries()
+        .map(|e| e.key)
+        .filter(|key| is_challenge(key))
+        .count()
 }
 
 /// Runs until the node has just received a clean read.

@@ -22,9 +22,9 @@ fn paired() -> World {
 
 fn held(w: &World, owner: usize) -> Entry {
     let lease = w.nodes[owner].lease().unwrap();
-    let mut keys = w.store.keys.values();
-    let of_owner = |e: &&Entry| e.lease == lease && e.key.starts_with(LOCK);
-    keys.find(of_owner).unwrap().clone()
+    let mut keys = w.store.entries();
+    let of_owner = |e: &Entry| e.lease == lease && e.key.starts_with(LOCK);
+    keys.find(of_owner).unwrap()
 }
 
 fn suspect_holder(w: &mut World, node: usize, held: &Entry) {
@@ -85,7 +85,7 @@ fn challenge_of_a_holder_ends_with_its_key() {
     let lock = held(&w, 1);
     w.drop_leadership(1, LOCK);
     w.until("the lock is free", secs(1), |w| {
-        !w.store.keys.contains_key(&lock.key)
+        !w.store.contains(&lock.key)
     });
     let before = w.count(3, challenges);
     suspect_holder(&mut w, 3, &lock);

@@ -15,7 +15,11 @@ fn key_announces_an_anchor_that_was_put_before() {
     assert_eq!(w.count(0, joins), 0, "no join before the anchor is known");
     w.until("it leads", secs(2), |w| w.leads(0));
     let lease = w.nodes[0].lease().unwrap();
-    let anchor = w.store.keys[format!("~session/{lease:x}").as_bytes()].clone();
+    let anchor = w
+        .store
+        .entry(format!("~session/{lease:x}").as_bytes())
+        .unwrap()
+        .clone();
     assert_eq!(anchor.lease, lease);
     let announced = format!("#~session/{lease:x}@{}", anchor.create_revision);
     let value = &w.store.queue(E)[0].value;
@@ -31,7 +35,7 @@ fn anchor_is_put_once_though_the_answer_was_lost() {
     w.until("it leads", secs(2), |w| w.leads(0));
     assert_eq!(w.count(0, puts_anchor), 2);
     let anchor = w.nodes[0].clean.clone().unwrap().0;
-    let entry = &w.store.keys[&anchor];
+    let entry = &w.store.entry(&anchor).unwrap();
     assert_eq!(entry.create_revision, entry.mod_revision);
 }
 
@@ -124,7 +128,7 @@ fn session_whose_anchor_is_gone_takes_another_lease() {
 fn anchor_with_another_create_revision_is_not_the_announced_one() {
     let mut w = seated(1);
     let (anchor, lease) = (w.nodes[0].clean.clone().unwrap().0, w.nodes[0].lease());
-    let entry = w.store.keys[&anchor].clone();
+    let entry = w.store.entry(&anchor).unwrap().clone();
     w.store.delete(&anchor);
     w.store.put(&anchor, &entry.value, entry.lease);
     w.publish();

@@ -48,7 +48,7 @@ impl World {
     /// Returns how many members have keys.
     fn members(&self, count: u32) -> usize {
         let of_member = [&prefix_of(count)[..], b"m-"].concat();
-        let keys = self.store.keys.keys();
+        let keys = self.store.entries().map(|e| e.key);
         keys.filter(|key| key.starts_with(&of_member)).count()
     }
 
@@ -85,7 +85,7 @@ impl World {
                 .map(|(_, candidate)| candidate.status);
             matches!(candidate, Some(Some(Status::Waiting { .. }))) && !n.closed()
         });
-        assert_eq!(self.store.keys.len(), keys.len() + members.count());
+        assert_eq!(self.store.entries().count(), keys.len() + members.count());
         let held: Vec<_> = self
             .nodes
             .iter()

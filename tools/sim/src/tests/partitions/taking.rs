@@ -19,7 +19,7 @@ fn partition_is_not_taken_again_while_its_own_work_continues() {
     w.run(secs(2));
     assert!(!w.owns(0, 4, partition));
     let own = member_key(&prefix_of(4), w.nodes[0].lease().unwrap());
-    assert!(w.store.keys.contains_key(&own), "there is nobody else");
+    assert!(w.store.contains(&own), "there is nobody else");
     w.until("taken again", secs(2), |w| w.all_owned(4));
     let tokens = w.elected.iter().filter(|e| e.prefix == key);
     assert_eq!(tokens.count(), 2);
@@ -71,7 +71,7 @@ fn leaving_member_has_left_when_its_late_takes_are_deleted_too() {
         let candidate = &w.nodes[0].candidate(&prefix_of(1)).unwrap().1;
         candidate.ended.is_some()
     });
-    assert!(!w.store.keys.contains_key(&key));
+    assert!(!w.store.contains(&key));
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn returning_member_adopts_no_deleted_key_from_an_old_view() {
     let own = member_key(&prefix_of(9), w.nodes[0].lease().unwrap());
     w.leave_partitions(2, 9);
     w.until("asked to go", secs(2), |w| w.count(0, releases) == 1);
-    assert!(!w.store.keys.contains_key(&own), "it has stepped aside");
+    assert!(!w.store.contains(&own), "it has stepped aside");
     // Its work ends, and the node is back before the deletion.
     w.drop_leadership(0, &stuck);
-    w.until("back", ms(100), |w| w.store.keys.contains_key(&own));
+    w.until("back", ms(100), |w| w.store.contains(&own));
     w.run(ms(20));
     w.relink(0, |link| link.watches_stalled = true);
     let terms = w.elected.len();
@@ -148,10 +148,10 @@ fn partition_taken_too_late_to_be_trusted_is_released() {
     w.delete(&key);
     w.run(ms(90));
     assert_eq!(w.count(0, takes), before + 1);
-    assert!(w.store.keys.contains_key(&key) && w.nodes[0].core.deadlines().trusted().is_some());
+    assert!(w.store.contains(&key) && w.nodes[0].core.deadlines().trusted().is_some());
     w.run(ms(210));
     assert!(w.nodes[0].core.deadlines().trusted().is_none());
-    assert!(!w.store.keys.contains_key(&key) && w.nodes[0].lease().is_some());
+    assert!(!w.store.contains(&key) && w.nodes[0].lease().is_some());
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn member_that_steps_aside_searches_a_late_batch_despite_its_work() {
     w.run(ms(50));
     assert!(!w.owns(0, 8, 0));
     w.relink(0, |l| l.watches_stalled = true);
-    w.until("it came", secs(2), |w| w.store.keys.contains_key(&foreign));
+    w.until("it came", secs(2), |w| w.store.contains(&foreign));
     assert_eq!(w.members(8), 2, "the member is still there");
     w.until("the other owns it", GRACE + secs(2), |w| w.owns(1, 8, 0));
     assert_eq!(w.members(8), 1, "it stepped aside");
@@ -283,7 +283,7 @@ fn partitions_of_others_are_left_out_of_a_batch() {
     w.store.put(&foreign, b"theirs", 0);
     w.run(secs(3));
     assert_eq!(w.loads(8), [7]);
-    assert_eq!(&*w.store.keys[&foreign].value, b"theirs");
+    assert_eq!(&*w.store.entry(&foreign).unwrap().value, b"theirs");
     w.store.put(&foreign, b"theirs still", 0);
     w.run(secs(1));
     let blocked = |note: &Note| matches!(note, Note::Blocked { key, .. } if *key == foreign);
@@ -302,7 +302,9 @@ fn partitions_of_names_that_are_used_once_leave_nothing_in_memory() {
         w.join_partitions(0, count);
         w.until("all are owned", secs(2), |w| w.all_owned(count));
         w.leave(0, &prefix_of(count));
-        w.until("all are given back", secs(5), |w| w.store.keys.is_empty());
+        w.until("all are given back", secs(5), |w| {
+            w.store.entries().next().is_none()
+        });
         w.run(secs(5));
         sizes.push(format!("{:?}", w.nodes[0].core).len());
     }
@@ -319,6 +321,8 @@ fn partitions_are_taken_and_released_with_any_limit_of_operations() {
         w.join_partitions(0, 100);
         w.until("all are owned", secs(20), |w| w.all_owned(100));
         w.leave(0, &prefix_of(100));
-        w.until("all are given back", secs(20), |w| w.store.keys.is_empty());
+        w.until("all are given back", secs(20), |w| {
+            w.store.entries().next().is_none()
+        });
     }
 }

@@ -236,7 +236,7 @@ fn a_candidacy_in_a_closing_session_ends_at_once() {
         w.nodes[0].session_states.last(),
         Some(&SessionState::Closed)
     );
-    assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
+    assert!(w.store.leases.is_empty() && w.store.entries().next().is_none());
 }
 
 #[test]
@@ -327,5 +327,5 @@ fn end_of_an_earlier_terms_work_does_not_release_the_present_key() {
     w.end(0, E, LostReason::Shutdown);
     w.give(0, |m, now| m.work_joined(now, slot, term));
     w.run(ms(50));
-    assert!(w.leads(0) && w.store.keys.contains_key(&key));
+    assert!(w.leads(0) && w.store.contains(&key));
 }

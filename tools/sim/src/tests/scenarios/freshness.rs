@@ -41,13 +41,13 @@ fn change(w: &mut World, prefix: &'static [u8], accepted: &mut Vec<Accepted>) {
         String::from_utf8_lossy(prefix),
         w.rng.u64(..4)
     ));
-    if w.store.keys.contains_key(&name) && w.rng.bool() {
+    if w.store.contains(&name) && w.rng.bool() {
         w.store.delete(&name);
     } else {
         w.store.put(&name, b"", 0);
     }
     w.publish();
-    accepted.push((w.nodes[0].local(w.now), prefix, w.store.revision));
+    accepted.push((w.nodes[0].local(w.now), prefix, w.store.revision()));
 }
 
 fn looking(seed: u64) -> World {

@@ -208,7 +208,7 @@ fn paused_candidate_can_leave_and_its_session_can_close() {
         w.run(secs(1));
         assert!(ended(&w, 0).is_some());
         assert_eq!(w.nodes[0].closed(), closes);
-        assert_eq!(w.store.keys.len(), 1);
+        assert_eq!(w.store.entries().count(), 1);
     }
 }
 

@@ -24,7 +24,7 @@ fn own_key(w: &World, node: usize) -> Option<Key> {
 
 fn has_key(w: &World, node: usize) -> bool {
     let key = own_key(w, node);
-    key.is_some_and(|key| w.store.keys.contains_key(&key))
+    key.is_some_and(|key| w.store.contains(&key))
         && w.nodes[node].status(G) == Some(Status::Present)
 }
 
@@ -89,14 +89,14 @@ fn a_member_whose_key_was_deleted_or_written_over_puts_it_again() {
     for overwritten in [false, true] {
         let mut w = joined(2);
         let key = own_key(&w, 0).expect("it stands");
-        let created = w.store.keys[&key].create_revision;
+        let created = w.store.entry(&key).unwrap().create_revision;
         if overwritten {
             w.overwrite(&key);
         } else {
             w.delete(&key);
         }
         w.until("it stands again", secs(1), |w| {
-            let entry = w.store.keys.get(&key);
+            let entry = w.store.entry(&key);
             has_key(w, 0) && entry.is_some_and(|e| e.create_revision > created && e.lease != 0)
         });
         w.run(TTL * 2);

@@ -66,12 +66,12 @@ fn an_attempt_joins_only_where_it_holds_at_once() {
     w.acquire(0, L, true);
     w.run(ms(20));
     assert_eq!(w.leader(L), Some(0));
-    let revision = w.store.revision;
+    let revision = w.store.revision();
     w.acquire(1, L, true);
     w.run(ms(20));
     assert_eq!(ended(&w, 1), Some((EndReason::Taken, None)));
     assert_eq!(w.count(1, joins), 1, "one transaction");
-    assert_eq!(w.store.revision, revision, "which wrote nothing");
+    assert_eq!(w.store.revision(), revision, "which wrote nothing");
     w.run(secs(10));
     w.check_settled();
 }

@@ -222,11 +222,11 @@ fn deleted_or_overwritten_key_gets_no_announcement() {
         } else {
             w.delete(&key);
         }
-        let stood = w.store.keys.get(&key).cloned();
+        let stood = w.store.entry(&key);
         w.give(0, |m, now| m.proclaim(now, 1, (*b"news").into(), 1));
         w.run(ms(100));
         assert!(w.nodes[0].proclaimed[0].1 == Ok(false));
-        assert_eq!(w.store.keys.get(&key), stood.as_ref());
+        assert_eq!(w.store.entry(&key), stood);
     }
 }
 
@@ -553,11 +553,11 @@ fn known_keys_are_kept_during_a_search() {
     let mut w = World::seated(1);
     let key: Arc<[u8]> = (*b"elsewhere").into();
     w.store.put(&key, b"", 0);
-    let create_revision = w.store.keys[&key].create_revision;
+    let create_revision = w.store.entry(&key).unwrap().create_revision;
     w.next(0, finds, Fate::Slow(ms(50)));
     w.give(0, |m, now| m.remove(now, &key, None, None));
     w.give(0, |m, now| m.remove(now, &key, Some(create_revision), None));
-    w.until("it is gone", secs(1), |w| !w.store.keys.contains_key(&key));
+    w.until("it is gone", secs(1), |w| !w.store.contains(&key));
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_closing_session_waits_until_a_key_written_over_is_gone() {
     w.next(0, deletes, Fate::RequestLost);
     w.until("closed", secs(13), |w| w.nodes[0].closed());
     assert!(
-        w.store.keys.is_empty(),
+        w.store.entries().next().is_none(),
         "the lease's end would not have taken it along"
     );
 }
@@ -119,7 +119,10 @@ fn check_key_goes_before_closing(w: &mut World) {
     w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
     w.close(0);
     w.until("closed", TTL * 2, |w| w.nodes[0].closed());
-    assert!(w.store.keys.is_empty(), "it does not go with the lease");
+    assert!(
+        w.store.entries().next().is_none(),
+        "it does not go with the lease"
+    );
 }
 
 #[test]
@@ -197,7 +200,7 @@ fn foreign_key_at_our_path_is_deleted_before_we_join() {
         let (key, lease) = (own_key(&w, 0), w.nodes[0].lease().unwrap());
         w.store
             .put(&key, b"squatter", if under_our_lease { lease } else { 0 });
-        let squatter = w.store.keys[&key].create_revision;
+        let squatter = w.store.entry(&key).unwrap().create_revision;
         w.until("it leads", ms(50), |w| w.leads(0));
         assert!(w.elected[0].token > squatter, "by a key of its own");
         w.run(secs(3));
@@ -331,9 +334,9 @@ fn key_put_again_in_place_of_a_waiting_one_is_not_adopted() {
         w.until("it waits", secs(1), |w| w.nodes[1].status(E) == behind);
         let key = own_key(&w, 1);
         w.recreate(&key, w.nodes[1].lease().unwrap());
-        let revision = w.store.keys[&key].create_revision;
+        let revision = w.store.entry(&key).unwrap().create_revision;
         w.until("it has a key of its own", secs(1), |w| {
-            let stands = w.store.keys.get(&key);
+            let stands = w.store.entry(&key);
             stands.is_some_and(|entry| entry.create_revision > revision)
         });
     }

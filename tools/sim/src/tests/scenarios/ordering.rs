@@ -7,7 +7,7 @@ use crate::tests::{E, GRACE, TTL};
 use crate::world::World;
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
-use eldest_core::action::Status;
+use eldest_core::action::{Ask, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::step_down_key;
 use eldest_core::reason::LostReason;
@@ -76,6 +76,8 @@ fn order_for_another_key_moves_no_leader() {
     let mut w = seated(WatchScope::Auto, &[Home::Nowhere; 2]);
     let queue = w.store.queue(E);
     let (first, second) = (&queue[0], &queue[1]);
+    let ttl = STANDS;
+    w.store.perform(w.now, &Ask::Grant { ttl }, Some(-1));
     for (key, created) in [
         (&first.key[..], first.create_revision + 1),
         (b"e/7f", first.create_revision),

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::*;
 use crate::tests::{E, SLOW, key};
 use crate::world::settings::Settings;
-use crate::world::store::Write;
 use crate::world::{Fate, World};
 use eldest_core::action::Status;
 use eldest_core::candidate::WatchScope;
@@ -48,11 +47,9 @@ fn newcomers_and_returning_candidates_join_at_the_back() {
 fn lock_waits_behind_all_keys_of_one_revision() {
     for (first, second) in [("e/a", "e/b"), ("e/b", "e/a")] {
         let mut w = World::new(1, 1);
-        w.store.write([first, second].map(|name| Write::Put {
-            key: key(name),
-            value: (*b"").into(),
-            lease: 0,
-        }));
+        let keys = [first, second].map(key);
+        w.store
+            .put_each(&keys.each_ref().map(|key| (key, &b""[..], 0)));
         w.publish();
         w.join(0, E, WatchScope::Predecessor, false);
         w.run(secs(1));
@@ -89,9 +86,7 @@ fn candidate_whose_key_vanishes_now_and_then_joins_again_at_once() {
         w.run(LONGEST_PAUSE);
         let key = w.nodes[1].own_key(1).unwrap();
         w.delete(&key);
-        w.until("it stands again", ms(50), |w| {
-            w.store.keys.contains_key(&key)
-        });
+        w.until("it stands again", ms(50), |w| w.store.contains(&key));
     }
 }
 

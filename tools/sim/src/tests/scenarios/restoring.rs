@@ -69,12 +69,12 @@ fn stream_killed_by_a_restore_is_noticed_at_a_repeated_revision() {
         w.store.put(&key("e/guest"), b"", 0);
         w.publish();
         w.run(TTL);
-        let (known, first) = (w.store.revision, w.nodes[0].key(E).unwrap());
+        let (known, first) = (w.store.revision(), w.nodes[0].key(E).unwrap());
         w.kill(0);
         w.nodes[1].dead_watches = Some(w.nodes[1].watch_generation);
         w.restore(&backup, 0);
         w.delete(&first);
-        assert_eq!(w.store.revision, known, "only the raft term is new");
+        assert_eq!(w.store.revision(), known, "only the raft term is new");
         w.until("the one behind leads", TTL, |w| w.leads(1));
         assert_eq!(
             w.nodes[1].noted(changed),
@@ -207,13 +207,13 @@ fn deletion_confirmed_before_a_restore_is_requested_again() {
     w.next(0, deletes, Fate::Slow(ms(250)));
     w.overwrite(&key);
     let backup = w.store.clone();
-    w.until("gone", ms(50), |w| !w.store.keys.contains_key(&key));
+    w.until("gone", ms(50), |w| !w.store.contains(&key));
     comes_and_goes(&mut w);
     w.restore(&backup, 0);
     w.until("noticed before the answer", ms(150), |w| {
         w.nodes[0].noted(changed) > 0
     });
-    w.until("gone again", TTL, |w| !w.store.keys.contains_key(&key));
+    w.until("gone again", TTL, |w| !w.store.contains(&key));
 }
 
 #[test]
@@ -221,17 +221,21 @@ fn restored_key_of_a_partition_is_deleted_and_the_partition_taken() {
     let mut w = World::with_partitions(1, 8);
     let backup = w.store.clone();
     let (partition, key) = w.any_of(0, 8);
-    let old = w.store.keys[&key].create_revision;
+    let old = w.store.entry(&key).unwrap().create_revision;
     w.drop_leadership(0, &key);
     w.until("taken again", secs(1), |w| {
-        w.all_owned(8) && w.store.keys[&key].create_revision > old
+        w.all_owned(8) && w.store.entry(&key).unwrap().create_revision > old
     });
     w.restore(&backup, 1000);
-    assert_eq!(w.store.keys[&key].create_revision, old, "{partition}");
+    assert_eq!(
+        w.store.entry(&key).unwrap().create_revision,
+        old,
+        "{partition}"
+    );
     // The next renewal, and with it a sweep, is later than that.
     let renewed = w.count(0, renews);
     w.until("taken once more", secs(1), |w| {
-        let stands = w.store.keys.get(&key);
+        let stands = w.store.entry(&key);
         w.all_owned(8) && stands.is_some_and(|e| e.create_revision > 1000)
     });
     assert_eq!(w.count(0, renews), renewed);

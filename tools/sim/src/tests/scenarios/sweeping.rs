@@ -29,7 +29,7 @@ fn keys_that_users_bind_to_the_lease_are_not_swept() {
     w.store.put(&users, b"", w.nodes[0].lease().unwrap());
     w.run(TTL * 3);
     assert_eq!(w.count(0, sweeps), 2);
-    assert!(w.store.keys.contains_key(&users));
+    assert!(w.store.contains(&users));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn uncertain_join_is_swept_after_any_refusal() {
         w.until("its candidacy ends", secs(1), ended);
         assert_eq!((w.count(0, finds), w.store.queue(OTHER).len()), (1, 0));
         let orphan = orphan(&mut w);
-        w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&orphan));
+        w.until("it is gone", TTL, |w| !w.store.contains(&orphan));
         assert!(w.count(0, sweeps) > swept, "{class:?}");
     }
 }
@@ -55,9 +55,7 @@ fn sweep_that_failed_is_repeated() {
     let mut w = World::seated(1);
     let orphan = orphan(&mut w);
     w.the_next(2, 0, sweeps, Fate::Refused(Class::Retry));
-    w.until("it is gone", TTL * 3, |w| {
-        !w.store.keys.contains_key(&orphan)
-    });
+    w.until("it is gone", TTL * 3, |w| !w.store.contains(&orphan));
     assert_eq!(w.count(0, sweeps), 3);
 }
 
@@ -77,11 +75,8 @@ fn key_found_during_the_removal_of_an_earlier_one_is_swept_later() {
     w.drop_leadership(0, OTHER);
     w.until("swept", ms(100), |w| w.count(0, sweeps) == 2);
     w.run(ms(300));
-    assert!(
-        w.store.keys.contains_key(&other),
-        "it is not the deleted one"
-    );
-    w.until("it is gone", TTL, |w| !w.store.keys.contains_key(&other));
+    assert!(w.store.contains(&other), "it is not the deleted one");
+    w.until("it is gone", TTL, |w| !w.store.contains(&other));
 }
 
 #[test]

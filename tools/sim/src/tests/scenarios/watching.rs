@@ -74,7 +74,7 @@ fn watch_that_is_never_confirmed_is_noticed_though_nothing_is_written() {
         m.observe(now, 1, (*b"f/").into(), Reach::Children);
     });
     w.until("noticed", TTL, |w| w.nodes[0].noted(lost) == 1);
-    assert_eq!(w.store.revision, 1, "the stream is not behind");
+    assert_eq!(w.store.revision(), 1, "the stream is not behind");
     assert_eq!(w.nodes[0].watches_moved, 1, "to another endpoint");
     w.relink(0, |l| l.watches_stalled = false);
     w.until("the second prefix is seen", ms(200), |w| observed(w, 1));
@@ -175,9 +175,7 @@ fn a_restored_backup_ends_terms_and_everything_recovers() {
     }
     w.run(secs(3));
     let now = w.now;
-    w.store.revision = backup.revision;
-    w.store.keys = backup.keys;
-    w.store.change_leader(now);
+    w.store.restore(now, &backup, 0);
     w.until("noticed", TTL, |w| w.nodes[0].noted(changed) > 0);
     assert_eq!(
         w.nodes[0].term_of(E).unwrap().reason,
@@ -208,7 +206,7 @@ fn another_cluster_at_the_same_address_ends_terms_and_everything_recovers() {
         assert!(w.leader(E).is_some());
         w.check_settled();
         let (_, revision, entries) = w.nodes[1].observed.last().unwrap();
-        assert_eq!((*revision, entries.len()), (w.store.revision, 2));
+        assert_eq!((*revision, entries.len()), (w.store.revision(), 2));
     }
 }
 

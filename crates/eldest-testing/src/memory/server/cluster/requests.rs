@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use eldest_store::{Refusal, Store};
 use tonic::Status;
 
 use super::Cluster;
@@ -10,7 +11,6 @@ use super::state::{LeaseAnswer, NO_LEADER};
 use crate::memory::proto::Header;
 use crate::memory::server::changes::Changed;
 use crate::memory::server::errors;
-use crate::memory::server::store::Store;
 
 /// How long etcd waits for its own members before it fails a request, besides two election timeouts.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -149,10 +149,10 @@ impl Cluster {
         &self,
         member: usize,
         grows: bool,
-        change: impl FnOnce(&mut Store) -> Result<T, Status>,
+        change: impl FnOnce(&mut Store) -> Result<T, Refusal>,
     ) -> Result<T, Status> {
         if grows && self.with(|state| state.no_space) {
-            return Err(errors::no_space());
+            return Err(errors::refused(Refusal::NoSpace));
         }
         self.agreed(member).await?;
         let (done, revision, lost) = self.with(|state| {
@@ -166,7 +166,7 @@ impl Cluster {
             return Err(errors::timed_out());
         }
         self.applied(member, revision).await?;
-        done
+        done.map_err(errors::refused)
     }
 
     pub(crate) async fn grant(
@@ -176,7 +176,7 @@ impl Cluster {
         ttl: i64,
     ) -> Result<(i64, i64), Status> {
         if ttl > LONGEST_LEASE {
-            return Err(errors::lease_too_long());
+            return Err(errors::refused(Refusal::LeaseTooLong));
         }
         let shortest = (self.options.election_timeout * 3).div_f64(2.0);
         let ttl = ttl.max(shortest.as_secs_f64().ceil() as i64);
@@ -184,7 +184,8 @@ impl Cluster {
             0 => self.with(|state| state.rng.i64(1..)),
             id => id,
         };
-        self.propose(member, true, |store| store.grant(id, ttl))
+        let granted = Duration::from_secs(ttl.unsigned_abs());
+        self.propose(member, true, |store| store.grant(id, granted))
             .await?;
         Ok((id, ttl))
     }
@@ -195,7 +196,7 @@ impl Cluster {
 
     /// Renews a lease as the member sees it. Returns its new term, or `None` if it is gone. The member asks its
     /// supposed leader, which answers without asking others.
-    pub(crate) async fn renew(&self, member: usize, id: i64) -> Result<Option<i64>, Status> {
+    pub(crate) async fn renew(&self, member: usize, id: i64) -> Result<Option<Duration>, Status> {
         let leader = self.whom_it_follows(member).await?;
         let now = self.now();
         Ok(self.with(|state| state.renew(leader, id, now)))

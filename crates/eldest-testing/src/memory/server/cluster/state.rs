@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use eldest_store::{Bytes, Lease, Store};
 use fastrand::Rng;
 
 use super::{Cluster, ClusterOptions, Tally};
 use crate::memory::proto::Header;
-use crate::memory::server::store::{Lease, Store};
 
 /// How often etcd searches for expired leases.
 const EXPIRY: Duration = Duration::from_millis(500);
@@ -81,8 +81,8 @@ pub(super) struct Deposed {
 /// A member's answer about a lease.
 pub(crate) struct LeaseAnswer {
     pub(crate) left: Duration,
-    pub(crate) granted: i64,
-    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) granted: Duration,
+    pub(crate) keys: BTreeSet<Bytes>,
 }
 
 impl State {
@@ -266,8 +266,7 @@ impl State {
         member.deposed = None;
         // Every lease starts again, prolonged by the time that the election may have taken.
         for (id, lease) in self.store.leases() {
-            let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
-            self.expiry.insert(*id, now + ttl + timeout);
+            self.expiry.insert(*id, now + lease.ttl + timeout);
         }
     }
 
@@ -344,8 +343,7 @@ impl State {
                 self.expiry.remove(&id);
                 continue;
             };
-            let ttl = Duration::from_secs(lease.ttl.unsigned_abs());
-            self.expiry.entry(id).or_insert(now + ttl);
+            self.expiry.entry(id).or_insert(now + lease.ttl);
         }
         if now < self.expiry_at {
             return;
@@ -388,8 +386,8 @@ impl State {
             .unwrap_or(late)
     }
 
-    pub(super) fn renew(&mut self, leader: usize, id: i64, now: Duration) -> Option<i64> {
-        let until = |lease: &Lease| now + Duration::from_secs(lease.ttl.unsigned_abs());
+    pub(super) fn renew(&mut self, leader: usize, id: i64, now: Duration) -> Option<Duration> {
+        let until = |lease: &Lease| now + lease.ttl;
         if let Some(deposed) = &mut self.members[leader].deposed {
             let lease = deposed.leases.get(&id)?;
             deposed.expiry.insert(id, until(lease));
@@ -421,7 +419,7 @@ impl State {
         Some(LeaseAnswer {
             left,
             granted: lease.ttl,
-            keys: lease.keys.iter().cloned().collect(),
+            keys: lease.keys.clone(),
         })
     }
 }
