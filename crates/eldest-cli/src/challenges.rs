@@ -57,13 +57,25 @@ impl Allowed {
         self.challenges.clone()
     }
 
-    /// Returns where a node's session listens for signs of life, and the address that it advertises.
-    pub(crate) fn port(&self) -> Result<Option<(SocketAddr, String)>> {
+    /// Returns where a node's session listens for signs of life, and the address that it advertises; then the same of a
+    /// second session of that node, unless the system chooses the ports.
+    pub(crate) fn ports(&self) -> Result<Vec<(SocketAddr, String)>> {
         self.of_node()?;
-        Ok(self.challenges_listen.map(|listen| {
-            let advertised = self.challenges_advertise.clone();
-            (listen, advertised.unwrap_or_else(|| listen.to_string()))
-        }))
+        let Some(listen) = self.challenges_listen else {
+            return Ok(Vec::new());
+        };
+        let at = |distance| -> Result<(SocketAddr, String)> {
+            let listen = apart(listen, distance)?;
+            let advertised = self.challenges_advertise.as_ref();
+            let advertised = advertised.map(|place| moved(place, distance)).transpose()?;
+            Ok((listen, advertised.unwrap_or_else(|| listen.to_string())))
+        };
+        let mut ports = vec![at(0)?];
+        if listen.port() != 0 {
+            // If the next port is too high, a node with two sessions is refused.
+            ports.extend(at(1).ok());
+        }
+        Ok(ports)
     }
 
     fn beside(&self, distance: u16) -> Result<Option<Challenges>> {
@@ -83,18 +95,23 @@ impl Allowed {
                 None => Ok(None),
             };
         };
-        if let Some(mut address) = self.challenges_listen {
-            // Port 0 stands for a port that the system chooses, for each session another one.
-            if address.port() != 0 {
-                address.set_port(next(address.port(), distance, "--challenges-listen")?);
-            }
-            challenges = challenges.listen(address);
+        if let Some(address) = self.challenges_listen {
+            challenges = challenges.listen(apart(address, distance)?);
         }
         if let Some(place) = &self.challenges_advertise {
             challenges = challenges.advertise(moved(place, distance)?);
         }
         Ok(Some(challenges))
     }
+}
+
+/// Returns the address at which a session listens whose port has that distance.
+fn apart(mut address: SocketAddr, distance: u16) -> Result<SocketAddr> {
+    // Port 0 stands for a port that the system chooses, for each session another one.
+    if address.port() != 0 {
+        address.set_port(next(address.port(), distance, "--challenges-listen")?);
+    }
+    Ok(address)
 }
 
 /// Returns the port at that distance.

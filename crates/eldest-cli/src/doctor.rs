@@ -171,14 +171,12 @@ async fn examine_cluster(
     patient.members(findings).await;
     patient.nearest(distances, findings);
     patient.times(findings).await?;
-    match patient.connection.allowed.port()? {
-        Some((listen, advertised)) => challenges::port(listen, &advertised, findings).await,
-        None if patient.challenged.is_some() => {
-            let message = "no port for signs of life: the silence of a node is noticed up to a third of the TTL and some 2 s \
+    let ports = patient.connection.allowed.ports()?;
+    challenges::ports(&ports, findings).await;
+    if ports.is_empty() && patient.challenged.is_some() {
+        let message = "no port for signs of life: the silence of a node is noticed up to a third of the TTL and some 2 s \
                            later than with --challenges-listen";
-            findings.note("challenges", "challenges_port", message);
-        }
-        None => {}
+        findings.note("challenges", "challenges_port", message);
     }
     patient.clock(findings, args.clock).await;
     patient.permissions(findings, args.observer).await;

@@ -7,12 +7,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::published::{CORE, GUARD, HTTP, LIBRARY, PEERS, PROCESS, ROUTE, TESTING};
+use crate::published::{CORE, GUARD, HTTP, LIBRARY, PEERS, PROCESS, ROUTE, STORE, TESTING};
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{checks, process, setup};
 
 /// The packages with a library.
-const LISTED: [&str; 8] = [CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, TESTING];
+const LISTED: [&str; 9] = [
+    CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, STORE, TESTING,
+];
 /// The remedy for lists that are out of date.
 const REMEDY: &str = "if that is meant, run `cargo xtask api` and commit docs/api";
 /// The number of differences that are shown.

@@ -69,44 +69,62 @@ pub(super) fn time(
     }
 }
 
-/// Checks that the advertised address leads to the port. If no node listens there, this command does for a moment.
-pub(super) async fn port(listen: SocketAddr, advertised: &str, findings: &mut Findings) {
+/// Checks that the advertised addresses lead to the ports. Only a node with two sessions uses the second port.
+pub(super) async fn ports(ports: &[(SocketAddr, String)], findings: &mut Findings) {
+    for (index, (listen, advertised)) in ports.iter().enumerate() {
+        match (reach(*listen, advertised).await, index) {
+            (Ok(message), _) => findings.ok(PORT.0, PORT.1, message),
+            (Err(problem), 0) => {
+                let message = format!(
+                    "other nodes cannot hear this one at {problem}; they challenge it again and again, and notice its \
+                     silence late"
+                );
+                let remedy = "correct --challenges-advertise, or let the nodes reach that port through the firewall";
+                findings.bad(Level::Warn, PORT, message, remedy);
+            }
+            (Err(problem), _) => {
+                let message = format!(
+                    "`eldest run` and `eldest lock` have a second session, whose port is the next one: other nodes cannot \
+                     hear it at {problem}"
+                );
+                findings.note(PORT.0, PORT.1, message);
+            }
+        }
+    }
+}
+
+/// Returns how the advertised address was reached, or the address with the problem. If no node listens there, this
+/// command does for a moment.
+async fn reach(listen: SocketAddr, advertised: &str) -> Result<String, String> {
     let own = TcpListener::bind(listen).await;
     let advertised = match &own {
         // The system chose a port.
-        Ok(own) if listen.port() == 0 => own.local_addr().map(|at| at.to_string()),
-        _ => Ok(advertised.to_owned()),
-    };
-    let Ok(advertised) = advertised else {
-        return;
-    };
-    let connected = timeout(CONNECT, TcpStream::connect(&advertised)).await;
-    let problem = match (connected, own) {
-        (Err(_), _) => format!("no answer within {CONNECT:?}"),
-        (Ok(Err(error)), _) => error.to_string(),
-        (Ok(Ok(_)), Err(error)) => {
-            let message = format!(
-                "{advertised} accepts connections; {listen} is in use ({error}), perhaps by a node"
-            );
-            findings.ok(PORT.0, PORT.1, message);
-            return;
+        Ok(own) if listen.port() == 0 => {
+            let chosen = own.local_addr();
+            chosen.map_err(|error| error.to_string())?.to_string()
         }
-        (Ok(Ok(stream)), Ok(own)) => match timeout(CONNECT, own.accept()).await {
-            Ok(Ok((_, from))) if stream.local_addr().is_ok_and(|at| at.port() == from.port()) => {
-                let message = format!("{advertised} leads to {listen}");
-                findings.ok(PORT.0, PORT.1, message);
-                return;
-            }
-            _ => format!("it leads elsewhere than to {listen}"),
-        },
+        _ => advertised.to_owned(),
     };
-    let message = format!(
-        "other nodes cannot hear this one at {advertised}: {problem}; they challenge it again and again, and notice its \
-         silence late"
-    );
-    let remedy =
-        "correct --challenges-advertise, or let the nodes reach that port through the firewall";
-    findings.bad(Level::Warn, PORT, message, remedy);
+    let problem = |why: String| format!("{advertised}: {why}");
+    let late = || problem(format!("no answer within {CONNECT:?}"));
+    let connected = timeout(CONNECT, TcpStream::connect(&advertised)).await;
+    let stream = connected
+        .map_err(|_| late())?
+        .map_err(|error| problem(error.to_string()))?;
+    let own = match own {
+        Ok(own) => own,
+        Err(error) => {
+            return Ok(format!(
+                "{advertised} accepts connections; {listen} is in use ({error}), perhaps by a node"
+            ));
+        }
+    };
+    match timeout(CONNECT, own.accept()).await {
+        Ok(Ok((_, from))) if stream.local_addr().is_ok_and(|at| at.port() == from.port()) => {
+            Ok(format!("{advertised} leads to {listen}"))
+        }
+        _ => Err(problem(format!("it leads elsewhere than to {listen}"))),
+    }
 }
 
 #[cfg(test)]

@@ -395,6 +395,7 @@ async fn advertised_port_for_signs_of_life_is_tried() -> Result {
         "cannot hear this one",
         "",
     );
+    finds(&report, "challenges_port", "note", "a second session", "");
     Ok(())
 }
 
