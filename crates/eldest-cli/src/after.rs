@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::process::Command;
 
 use crate::challenges::Pace;
 use crate::contain::{After, ChildRegistry};
-use crate::executable::find;
+use crate::executable::{self, find};
 use crate::exit::{Code, fault};
 
 const HEADING: &str = "Program";
@@ -69,14 +68,16 @@ impl Args {
                 "the command would have {limit:?}, and {rule}"
             )));
         }
-        let Some(first) = command.split_whitespace().next() else {
+        let mut words = command.split_whitespace();
+        let Some(first) = words.next() else {
             return Err(refused("the command is empty"));
         };
+        let is_function = words.next().is_some_and(|next| next.starts_with('('));
         // The shell parses the command without running it.
         if let Err(why) = shell(&["-n", "-c", command], child_registry).await? {
             return Err(refused(format!("the shell cannot read {command:?}: {why}")));
         }
-        if is_plain(first) {
+        if is_plain(first) && !is_function {
             let missing = format!("no program {first} in PATH");
             let asked = ["-c", "command -v \"$0\"", first];
             if first.contains('/') {
@@ -98,8 +99,7 @@ fn refused(why: impl std::fmt::Display) -> anyhow::Error {
 
 /// Runs the shell to its end; returns what it wrote to stderr if it failed.
 async fn shell(arguments: &[&str], child_registry: &ChildRegistry) -> Result<Result<(), String>> {
-    let mut shell = Command::new("/bin/sh");
-    shell.args(arguments);
+    let mut shell = executable::shell(arguments);
     shell
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -1,12 +1,14 @@
-//! Finds the file of a program, as a shell would.
+//! Finds the file of a program, as a shell would, and starts shells.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use tokio::process::Command;
 
 use crate::exit::{Code, fault};
+use crate::variables;
 
 /// Finds the program's file before anything else begins: a node that could not run it should not lead.
 pub(crate) fn find(program: &OsStr) -> Result<PathBuf> {
@@ -32,6 +34,16 @@ pub(crate) fn find(program: &OsStr) -> Result<PathBuf> {
     })
 }
 
+/// Returns a shell that receives none of the variables that are hidden from programs.
+pub(crate) fn shell(arguments: &[&str]) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(arguments);
+    for hidden in variables::hidden() {
+        shell.env_remove(hidden);
+    }
+    shell
+}
+
 fn is_runnable(file: &Path) -> bool {
     std::fs::metadata(file)
         .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
@@ -40,6 +52,18 @@ fn is_runnable(file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shells_receive_no_secrets_and_no_command_of_ours() {
+        let shell = shell(&["-c", "true"]);
+        let set: Vec<_> = shell.as_std().get_envs().collect();
+        for hidden in [variables::PASSWORD, variables::HTTP_TOKEN, "ELDEST_AFTER"] {
+            assert!(
+                set.contains(&(OsStr::new(hidden), None)),
+                "{hidden}: {set:?}"
+            );
+        }
+    }
 
     #[test]
     fn program_is_found_where_a_shell_would_find_it() {

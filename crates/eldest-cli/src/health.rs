@@ -10,14 +10,14 @@ use eldest::BoxError;
 use http::Uri;
 use http::uri::Scheme;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::RootCertStore;
 
 use crate::contain::ChildRegistry;
+use crate::executable;
 use crate::exit::{Code, fault};
 use crate::trust;
-use crate::variables::SECRETS;
 use crate::web;
 
 /// The options of the health check, which decides whether the node may lead.
@@ -126,13 +126,9 @@ impl Check {
 }
 
 async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", command]).process_group(0);
+    let mut shell = executable::shell(&["-c", command]);
+    shell.process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null());
-    // The command receives no secrets, and neither does the program.
-    for secret in SECRETS {
-        shell.env_remove(secret);
-    }
     let child = child_registry.spawn(&mut shell).context("/bin/sh")?;
     let mut running = Running {
         group: child.id().and_then(|id| Pid::from_raw(id.cast_signed())),

@@ -15,7 +15,7 @@ use eldest_http::Node;
 use tokio::sync::Mutex;
 
 use crate::answering::{self, Places};
-use crate::contain::{self, Ending, Keeper, Limit, STOPPED, Spec, Stop};
+use crate::contain::{self, Ending, Gone, Keeper, Limit, STOPPED, Spec, Stop};
 use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
@@ -284,14 +284,15 @@ async fn follow(
         }
     };
     match ending {
-        Ending::Gone {
+        Ending::Gone(Gone {
             exit,
             by_itself: true,
-        } => {
+            ..
+        }) => {
             tracing::warn!(%exit, "the follower's program has ended; it starts again after the next term");
             Ok(())
         }
-        Ending::Gone { .. } => Ok(()),
+        Ending::Gone(_) => Ok(()),
         Ending::NotStarted(error) => Err(error.into()),
         Ending::Left(pids) => {
             tracing::error!(

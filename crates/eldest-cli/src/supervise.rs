@@ -30,7 +30,7 @@ use crate::member;
 use crate::pairing::{self, Programs};
 use crate::resource::{Held, Resource, Sharing, lock_of_partition};
 use crate::signals::Signals;
-use crate::variables::{self, OF_AFTER, SECRETS};
+use crate::variables;
 
 const HEADING: &str = "Program";
 
@@ -270,13 +270,11 @@ impl Supervisor {
             let (ending, guard) = self.attend(job, &stop, &lost, reason).await?;
             let over = lost.iter().any(CancellationToken::is_cancelled);
             match ending {
-                Ending::Gone { exit, by_itself }
-                    if by_itself || self.signals.stop.is_cancelled() =>
-                {
-                    let ran = contain::now().saturating_sub(begun);
+                Ending::Gone(gone) if gone.by_itself || self.signals.stop.is_cancelled() => {
+                    let (exit, ran) = (gone.exit, gone.at.saturating_sub(begun));
                     return Ok(Outcome::Ended { exit, ran });
                 }
-                Ending::Gone { .. } => return Ok(Outcome::Lost),
+                Ending::Gone(_) => return Ok(Outcome::Lost),
                 Ending::NotStarted(_) if self.signals.stop.is_cancelled() => {
                     return Ok(Outcome::Stopped);
                 }
@@ -498,7 +496,7 @@ fn environment(
         variables::PARTITION,
         variables::PARTITION_COUNT,
     ];
-    let without = SECRETS.into_iter().chain(OF_AFTER).chain(without);
+    let without = variables::hidden().chain(without);
     let without = without.map(|name| (name, None));
     let set = [
         (variables::ELECTION, Some(name.into())),

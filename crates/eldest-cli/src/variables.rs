@@ -23,6 +23,12 @@ pub(crate) const ID: &str = "ELDEST_ID";
 #[cfg(unix)]
 pub(crate) const OF_AFTER: [&str; 2] = ["ELDEST_AFTER", "ELDEST_AFTER_LIMIT"];
 
+/// Returns the variables that no program receives which this command runs.
+#[cfg(unix)]
+pub(crate) fn hidden() -> impl Iterator<Item = &'static str> {
+    SECRETS.into_iter().chain(OF_AFTER)
+}
+
 /// Further variables that are set for a program. No option may ever have one of these names.
 #[cfg(unix)]
 pub(crate) const ELECTION: &str = "ELDEST_ELECTION";

@@ -11,6 +11,9 @@ use crate::setup;
 use crate::sources::Sources;
 use crate::stage::Stage;
 
+/// Folders that unit tests read.
+const READ: [&str; 2] = ["docs", "deploy"];
+
 /// Git's names of the sources of all packages, by the names of the packages.
 type Names = BTreeMap<String, String>;
 
@@ -28,9 +31,15 @@ impl Changed {
         let mut names = Names::new();
         for package in Metadata::of_workspace(stage)?.packages() {
             let folder = package.manifest_path.parent().context("a folder")?;
-            let folder = Path::new(folder).strip_prefix(setup::root())?.join("src");
-            let folder = folder.to_str().context("a folder in UTF-8")?;
-            names.insert(package.name.to_string(), sources.folder(folder)?);
+            let folder = Path::new(folder).strip_prefix(setup::root())?;
+            let mut name = String::new();
+            for path in [folder.join("src"), folder.join("Cargo.toml")] {
+                name += &sources.name_of(&path)?;
+            }
+            for folder in READ {
+                name += &sources.name_of(folder.as_ref())?;
+            }
+            names.insert(package.name.to_string(), name);
         }
         // An unreadable record is no record.
         let passed = fs::read_to_string(Self::file()).unwrap_or_default();

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::changed::Changed;
 use crate::metadata::Metadata;
-use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
+use crate::published::{HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
 use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together, words};
@@ -14,7 +14,7 @@ use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, to
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// The packages whose changes the simulator runs.
-const SIMULATED: [&str; 2] = ["eldest-core", simulate::PACKAGE];
+const SIMULATED: [&str; 3] = ["eldest-core", STORE, simulate::PACKAGE];
 
 /// The number of the simulator's stories for `cargo xtask check`.
 const FEW_SEEDS: &str = "1000";

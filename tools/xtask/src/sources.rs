@@ -1,7 +1,7 @@
 //! Names the present sources, committed or not, as git would name them in a commit.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -27,9 +27,9 @@ impl Sources {
         })
     }
 
-    /// Returns git's name of the files in a folder, given from the root of the workspace.
-    pub(crate) fn folder(&self, path: &str) -> Result<String> {
-        git(&["rev-parse", &format!("{}:{path}", self.tree)])
+    /// Returns git's name of a file or folder, given from the root of the workspace.
+    pub(crate) fn name_of(&self, path: &Path) -> Result<String> {
+        git(&["rev-parse", &format!("{}:{}", self.tree, path.display())])
     }
 }
 
@@ -56,9 +56,10 @@ mod tests {
     fn sources_and_their_folders_have_names() {
         let sources = Sources::now().expect("a git checkout");
         assert_eq!(sources.tree.len(), 40);
-        assert_eq!(sources.folder("").unwrap(), sources.tree);
-        assert_eq!(sources.folder("src").unwrap().len(), 40);
-        let error = sources.folder("no-such-folder").unwrap_err().to_string();
+        let name_of = |path: &str| sources.name_of(path.as_ref());
+        assert_eq!(name_of("").unwrap(), sources.tree);
+        assert_eq!(name_of("src").unwrap().len(), 40);
+        let error = name_of("no-such-folder").unwrap_err().to_string();
         assert!(error.contains("no-such-folder"), "{error}");
     }
 }

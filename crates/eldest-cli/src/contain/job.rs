@@ -24,7 +24,7 @@ use super::after::{KILLED, LEASE_EXPIRING, PROGRAM_ENDED};
 use super::board::Board;
 use super::child_registry::{ChildRegistry, pid_of};
 use super::keeper::Place;
-use super::spec::{Commands, Ending, Exit, Limit, Limits, Spec, Stop, described};
+use super::spec::{Commands, Ending, Exit, Gone, Limit, Limits, Spec, Stop, described};
 use super::watched::Watched;
 use super::wire::{Order, Report};
 use super::{KEEPER, children};
@@ -161,19 +161,20 @@ impl Keeper {
         let child_registry = Arc::clone(&self.child_registry);
         let (ending, due) = self.contain(leader.clone(), &limit, commands).await;
         if let (Some(why), Some(after), Some(leader)) = (due, &spec.after, leader) {
-            let now = clock::now();
+            let now = contain::now();
             let mut spec = Spec {
                 program: after.program(),
                 grace: Duration::ZERO,
                 after: None,
                 ..Spec::clone(&spec)
             };
-            let variables = after.environment(why, now, limit().nanos());
+            let variables = after.environment(why, clock::nanos(now), limit().nanos());
             let set = variables
                 .into_iter()
                 .map(|(name, value)| (name, Some(value)));
             spec.environment.extend(set);
-            follow_up(Arc::new(spec), &child_registry, leader, after.limit).await;
+            let killed_at = now.saturating_add(after.limit);
+            follow_up(Arc::new(spec), &child_registry, leader, killed_at).await;
         }
         ending
     }
@@ -192,7 +193,7 @@ impl Keeper {
             end: None,
             why: None,
             until: 0,
-            follows_since: None,
+            gone: None,
             followed: false,
         };
         let go = Order::Go(leader);
@@ -201,8 +202,8 @@ impl Keeper {
                 // The keeper only has to exit now.
                 let mut child = self.child;
                 tokio::spawn(async move { child.wait().await });
-                let by_itself = !asked;
-                (Ending::Gone { exit, by_itself }, None)
+                let gone = course.gone.unwrap_or_else(|| Gone::now(exit, !asked));
+                (Ending::Gone(gone), None)
             }
             Some(Report::Failed(errno)) => {
                 drop(self.clear(false, false, course.until).await);
@@ -210,15 +211,14 @@ impl Keeper {
                 (Ending::NotStarted(error), None)
             }
             _ => {
-                let by_itself = course.end.is_some_and(|end| end.by_itself);
-                let usual = if by_itself {
-                    PROGRAM_ENDED
-                } else {
-                    LEASE_EXPIRING
+                let by_itself = course.ended_by_itself();
+                let why = course.reason();
+                let ending = match self.clear(course.started, by_itself, course.until).await {
+                    Ending::Gone(killed) => Ending::Gone(course.gone.unwrap_or(killed)),
+                    ending => ending,
                 };
-                let why = course.why.unwrap_or(usual);
-                let ending = self.clear(course.started, by_itself, course.until).await;
-                (ending, (!course.followed).then_some(why))
+                let is_due = !course.followed && !matches!(ending, Ending::Left(_));
+                (ending, is_due.then_some(why))
             }
         }
     }
@@ -267,12 +267,17 @@ impl Keeper {
                 }
             };
             let Some(report) = report else {
-                tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
+                if course.gone.is_some() && !course.followed {
+                    course.followed = true;
+                    report_follow_up(None);
+                } else {
+                    tracing::warn!(keeper = %self.pid, "the keeper did not end the program in time");
+                }
                 return None;
             };
             match report.ok().flatten().and_then(|line| line.parse().ok()) {
                 Some(Report::Started) => course.started = true,
-                Some(Report::Following) => course.follows_since = Some(now),
+                Some(Report::Following(exit, asked)) => course.gone = Some(Gone::now(exit, !asked)),
                 Some(Report::Followed(ended)) => {
                     course.followed = true;
                     report_follow_up(ended);
@@ -334,10 +339,10 @@ impl Keeper {
     /// Returns the time from which on the supervisor no longer waits for the keeper.
     fn overdue(&self, limits: Limits, course: &Course) -> u64 {
         let patience = clock::nanos(PATIENCE);
-        if let Some(since) = course.follows_since {
+        if let Some(gone) = course.gone {
             let after = self.spec.after.as_ref();
-            let limit = after.map_or(0, |after| clock::nanos(after.limit));
-            return since.saturating_add(limit).saturating_add(patience);
+            let limit = after.map_or(Duration::ZERO, |after| after.limit);
+            return clock::nanos(gone.at.saturating_add(limit)).saturating_add(patience);
         }
         let killed = limits
             .kill_at
@@ -399,10 +404,8 @@ impl Keeper {
         if !started && !by_itself {
             return Ending::NotStarted(io::Error::other("its keeper died or hung"));
         }
-        Ending::Gone {
-            exit: exit.unwrap_or(Exit::Signal(Signal::KILL.as_raw())),
-            by_itself,
-        }
+        let exit = exit.unwrap_or(Exit::Signal(Signal::KILL.as_raw()));
+        Ending::Gone(Gone::now(exit, by_itself))
     }
 }
 
@@ -423,12 +426,27 @@ struct Course {
     why: Option<&'static str>,
     /// The time until which processes of the program may live, as it was last.
     until: u64,
-    /// When the keeper reported that the command that follows the program begins.
-    follows_since: Option<u64>,
+    /// The end of the program that the keeper reported when the command that follows it began.
+    gone: Option<Gone>,
     followed: bool,
 }
 
 impl Course {
+    fn ended_by_itself(&self) -> bool {
+        let noticed = || self.end.is_some_and(|end| end.by_itself);
+        self.gone.map_or_else(noticed, |gone| gone.by_itself)
+    }
+
+    /// Returns the reason of the end of a program whose keeper has died or hangs.
+    fn reason(&self) -> &'static str {
+        match (self.gone, self.why) {
+            (Some(gone), _) if gone.by_itself => PROGRAM_ENDED,
+            (_, Some(why)) => why,
+            _ if self.ended_by_itself() => PROGRAM_ENDED,
+            _ => LEASE_EXPIRING,
+        }
+    }
+
     /// Records the reason of the first order to stop, and returns it.
     fn stopped_by(&mut self, stop: Stop) -> Option<&'static str> {
         match stop {
@@ -441,27 +459,26 @@ impl Course {
     }
 }
 
-/// Runs the command that follows a program, in place of the keeper that should have run it.
+/// Runs the command that follows a program until that time at most, in place of the keeper that should have run it.
 async fn follow_up(
     spec: Arc<Spec>,
     child_registry: &Arc<ChildRegistry>,
     leader: (i64, String),
-    left: Duration,
+    killed_at: Duration,
 ) {
     let keeper = match Keeper::start(&spec, child_registry).await {
         Ok(keeper) => keeper,
         Err(error) => return tracing::warn!(%error, "the command of --after did not start"),
     };
-    let killed_at = contain::now() + left;
     let limit = Limit {
         since_boot: killed_at + spec.lead,
-        left: left + spec.lead,
+        left: killed_at.saturating_sub(contain::now()) + spec.lead,
     };
     let (_stop, stop) = watch::channel(Stop::Not);
     let signals = broadcast::channel(1).1;
     let commands = Commands { stop, signals };
     match keeper.contain(Some(leader), &|| limit, commands).await.0 {
-        Ending::Gone { exit, by_itself } => report_follow_up(by_itself.then_some(exit)),
+        Ending::Gone(gone) => report_follow_up(gone.by_itself.then_some(gone.exit)),
         Ending::NotStarted(error) => tracing::warn!(%error, "the command of --after did not start"),
         Ending::Left(pids) => {
             tracing::error!(

@@ -308,18 +308,18 @@ impl Keeper {
         let asked = program.asked || children::ended(program.pid).is_none();
         let exit = sweep(program.pid, self.cgroup.as_ref(), children::list);
         if program.began {
-            self.follow_up(asked);
+            self.follow_up(exit, asked);
             self.send_report(Report::Gone(exit, asked));
         }
         self.cgroup.take().into_iter().for_each(MadeCgroup::remove);
     }
 
     /// Runs the command that follows the program of a leader, to its end or its limit. No process of the program is left.
-    fn follow_up(&mut self, asked: bool) {
+    fn follow_up(&mut self, exit: Exit, asked: bool) {
         let (Some(after), Some(leader)) = (self.after.take(), self.leader.take()) else {
             return;
         };
-        self.send_report(Report::Following);
+        self.send_report(Report::Following(exit, asked));
         let why = match &self.why {
             _ if !asked => PROGRAM_ENDED,
             Some(why) => why,

@@ -33,7 +33,7 @@ pub(crate) use after::{After, STOPPED};
 pub(crate) use child_registry::ChildRegistry;
 #[cfg(target_os = "linux")]
 pub(crate) use job::Keeper;
-pub(crate) use spec::{Commands, Ending, Exit, Limit, Spec, Stop};
+pub(crate) use spec::{Commands, Ending, Exit, Gone, Limit, Spec, Stop};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use unsupported::{ChildRegistry, Keeper};
 

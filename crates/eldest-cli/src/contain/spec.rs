@@ -57,15 +57,33 @@ impl Stop {
     }
 }
 
+/// The end of a program of which no process is left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gone {
+    pub(crate) exit: Exit,
+    /// True if the program was neither asked to end nor killed.
+    pub(crate) by_itself: bool,
+    /// The time since boot at which its end was noticed.
+    pub(crate) at: Duration,
+}
+
+impl Gone {
+    /// Returns the end of a program that is noticed now.
+    pub(super) fn now(exit: Exit, by_itself: bool) -> Self {
+        let at = super::now();
+        Self {
+            exit,
+            by_itself,
+            at,
+        }
+    }
+}
+
 /// The end of a program and of all that it started.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// No process is left.
-    Gone {
-        exit: Exit,
-        /// True if the program was neither asked to end nor killed.
-        by_itself: bool,
-    },
+    Gone(Gone),
     /// The keeper did not start the program; no process is left.
     NotStarted(io::Error),
     /// Processes that could not be killed.

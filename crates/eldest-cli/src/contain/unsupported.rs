@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use super::spec::{Commands, Ending, Exit, Limit, Spec, Stop};
+use super::spec::{Commands, Ending, Exit, Gone, Limit, Spec, Stop};
 use crate::variables::{FENCING_TOKEN, TERM_KEY};
 
 /// The children of this process, which are not recorded on this platform.
@@ -109,10 +109,7 @@ impl Keeper {
         // Kills the rest of its group; a group id is not reused while the group has a process.
         signal(Signal::KILL);
         match status {
-            Ok(status) => Ending::Gone {
-                exit: exit(status),
-                by_itself: !asked,
-            },
+            Ok(status) => Ending::Gone(Gone::now(exit(status), !asked)),
             Err(error) => Ending::NotStarted(error),
         }
     }
@@ -169,7 +166,7 @@ mod tests {
     }
 
     fn is(ending: &Ending, wanted: Exit, wanted_by_itself: bool) -> bool {
-        matches!(ending, Ending::Gone { exit, by_itself } if *exit == wanted && *by_itself == wanted_by_itself)
+        matches!(ending, Ending::Gone(gone) if gone.exit == wanted && gone.by_itself == wanted_by_itself)
     }
 
     #[tokio::test]

@@ -27,8 +27,8 @@ pub(super) enum Report {
     Started,
     /// The program has ended and no process that it started is left; true if it had been asked to end or was killed.
     Gone(Exit, bool),
-    /// No process of the program is left, and the command that follows it begins.
-    Following,
+    /// The same, and the command that follows the program begins.
+    Following(Exit, bool),
     /// The command that follows the program has ended; `None` if it was killed at its limit.
     Followed(Option<Exit>),
     /// The program could not be started, for this reason of the system's.
@@ -52,20 +52,33 @@ impl fmt::Display for Report {
         match self {
             Report::Ready(pid) => writeln!(f, "ready {pid}"),
             Report::Started => writeln!(f, "started"),
-            Report::Gone(exit, asked) => {
-                let asked = i32::from(*asked);
-                match exit {
-                    Exit::Code(code) => writeln!(f, "exited {asked} {code}"),
-                    Exit::Signal(signal) => writeln!(f, "killed {asked} {signal}"),
-                }
-            }
-            Report::Following => writeln!(f, "following"),
+            Report::Gone(exit, asked) => write_end(f, "", *exit, *asked),
+            Report::Following(exit, asked) => write_end(f, "following ", *exit, *asked),
             Report::Followed(Some(Exit::Code(code))) => writeln!(f, "followed exited {code}"),
             Report::Followed(Some(Exit::Signal(signal))) => writeln!(f, "followed killed {signal}"),
             Report::Followed(None) => writeln!(f, "followed late"),
             Report::Failed(errno) => writeln!(f, "failed {errno}"),
         }
     }
+}
+
+fn write_end(f: &mut fmt::Formatter<'_>, what: &str, exit: Exit, asked: bool) -> fmt::Result {
+    let asked = i32::from(asked);
+    match exit {
+        Exit::Code(code) => writeln!(f, "{what}exited {asked} {code}"),
+        Exit::Signal(signal) => writeln!(f, "{what}killed {asked} {signal}"),
+    }
+}
+
+fn read_end(line: &str) -> Result<(Exit, bool), Garbled> {
+    let (word, rest) = line.split_once(' ').ok_or(Garbled)?;
+    let (asked, of) = rest.split_once(' ').ok_or(Garbled)?;
+    let exit = match word {
+        "exited" => Exit::Code(number(of)?),
+        "killed" => Exit::Signal(number(of)?),
+        _ => return Err(Garbled),
+    };
+    Ok((exit, number::<i32>(asked)? != 0))
 }
 
 /// A line that neither the supervisor nor the keeper writes.
@@ -99,15 +112,8 @@ impl FromStr for Report {
         match word {
             "ready" => Ok(Report::Ready(number(rest)?)),
             "started" => Ok(Report::Started),
-            "exited" | "killed" => {
-                let (asked, number_of) = rest.split_once(' ').ok_or(Garbled)?;
-                let exit = match word {
-                    "exited" => Exit::Code(number(number_of)?),
-                    _ => Exit::Signal(number(number_of)?),
-                };
-                Ok(Report::Gone(exit, number::<i32>(asked)? != 0))
-            }
-            "following" => Ok(Report::Following),
+            "exited" | "killed" => read_end(line).map(|(exit, asked)| Report::Gone(exit, asked)),
+            "following" => read_end(rest).map(|(exit, asked)| Report::Following(exit, asked)),
             "followed" => Ok(Report::Followed(match rest.split_once(' ') {
                 Some(("exited", code)) => Some(Exit::Code(number(code)?)),
                 Some(("killed", signal)) => Some(Exit::Signal(number(signal)?)),
@@ -145,7 +151,8 @@ mod tests {
             Report::Started,
             Report::Gone(Exit::Code(3), false),
             Report::Gone(Exit::Signal(9), true),
-            Report::Following,
+            Report::Following(Exit::Code(3), false),
+            Report::Following(Exit::Signal(9), true),
             Report::Followed(Some(Exit::Code(1))),
             Report::Followed(Some(Exit::Signal(11))),
             Report::Followed(None),

@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use eldest_testing::eventually;
 
@@ -92,6 +93,8 @@ fn watch(tables: &[String; 2], done: &AtomicBool) -> u32 {
         // The first is read again, because it may lose the address between two readings.
         let both = has_address(first) && has_address(second) && has_address(first);
         overlaps += u32::from(both);
+        // An overlap lasts longer than the start of a process.
+        std::thread::sleep(Duration::from_millis(1));
     }
     overlaps
 }

@@ -154,6 +154,21 @@ async fn the_supervisor_runs_the_command_of_a_killed_keeper() -> Result {
     Ok(())
 }
 
+/// No process of the program is left then, so its end is known.
+#[tokio::test]
+async fn program_s_exit_code_outlives_a_keeper_that_dies_during_the_command() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let note = "echo $ELDEST_END_REASON >> DIARY; [ $(wc -l < DIARY) -gt 1 ] || { kill -9 $PPID; sleep 1000; }";
+    let mut eldest = stage.eldest(LONGER);
+    eldest.args(["run", ELECTION, "--after", &diary.shell(note)[2]]);
+    eldest.args(ENOUGH).args(["--", "sh", "-c", "exit 3"]);
+    let ended = output(eldest).await?;
+    assert_eq!(ended.status.code(), Some(3), "{}", text(&ended.stderr));
+    assert_eq!(diary.lines(), ["program_ended", "program_ended"]);
+    Ok(())
+}
+
 /// Asserts that the command ends before the lease could, counted from a moment after the last renewal.
 async fn ends_in_time(stage: &Stage, paused: Duration, overlap: &str) -> Result {
     let diary = Diary::of(stage);
@@ -257,22 +272,20 @@ async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() ->
     Ok(())
 }
 
-/// The supervisor does not wait that long for a keeper that has only to sweep.
+/// The supervisor does not wait that long for a keeper that has only to sweep. At this TTL, it reads its clock less often
+/// than every second.
 #[tokio::test]
 async fn command_has_its_whole_limit_and_runs_once() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
-    let long = diary.shell("echo begin >> DIARY; sleep 0.7; echo end >> DIARY")[2].clone();
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--after", &long]).args([
-        "--after-limit",
-        "1300ms",
-        "--grace",
-        "200ms",
-    ]);
-    eldest.args(["--", "true"]);
+    let long = diary.shell("echo begin >> DIARY; sleep 2.7; echo end >> DIARY")[2].clone();
+    let mut eldest = stage.eldest(Duration::from_secs(60));
+    eldest.args(["run", ELECTION, "--after", &long]);
+    eldest.args(["--after-limit", "3500ms", "--grace", "1s"]);
+    // The program ends late in the pause after the supervisor read its clock.
+    eldest.args(["--", "sh", "-c", "sleep 1.2; exit 3"]);
     let ended = output(eldest).await?;
-    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(3), "{}", text(&ended.stderr));
     assert_eq!(diary.lines(), ["begin", "end"]);
     Ok(())
 }
@@ -281,7 +294,8 @@ async fn command_has_its_whole_limit_and_runs_once() -> Result {
 async fn exit_code_of_the_command_changes_nothing_but_the_log() -> Result {
     let stage = Stage::new().await?;
     let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--after", "exit 9", "--", "true"]);
+    eldest.args(["run", ELECTION, "--after", "exit 9"]);
+    eldest.args(ENOUGH).args(["--", "true"]);
     let mut a = Node::start(eldest, stage.folder(), "a")?;
     assert_eq!(a.end().await?.code(), Some(0));
     let log = a.log();

@@ -73,7 +73,8 @@ impl Hall<'_> {
         }
     }
 
-    /// Returns how long an elder's renewal may be late beside the usual second: one of two requests may be lost.
+    /// Returns how long an elder's renewal may be late beside the usual second: short, because a wrong suspicion costs two
+    /// small writes.
     fn patience(&self) -> Duration {
         let config = &self.rooms.config;
         let lead = config
