@@ -246,3 +246,27 @@ fn log_kill(identity: &str, killed: io::Result<bool>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// The dead process may have sent the other just before it died.
+    #[tokio::test]
+    async fn program_is_alone_only_when_every_process_of_its_session_has_ended() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let number = i32::try_from(child.id()).unwrap();
+        let first = Pidfd::new(pidfd::open(number).unwrap()).unwrap();
+        let mut lives = Lives::of(Arc::new(first));
+        let other = pidfd::own().unwrap();
+        lives.add_process(vec![other], false).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(lives.processes[0].has_ended());
+        assert!(!lives.is_alone());
+        lives.processes.pop();
+        assert!(lives.is_alone());
+    }
+}
