@@ -243,7 +243,12 @@ impl Tenure<'_> {
             out,
             ..
         } = &mut *self.rooms;
-        let (Some(config), Some(lease)) = (challenges.config(), lease.trusted_id()) else {
+        let Some(config) = challenges.config() else {
+            return;
+        };
+        let Some(lease) = lease.trusted_id() else {
+            // Without trust in the lease, no answer could let the session lead.
+            challenges.reads.unanswered();
             return;
         };
         let (most, was_barred) = (config.lead * 2, challenges.reads.is_barred());

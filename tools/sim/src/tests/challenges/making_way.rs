@@ -92,6 +92,30 @@ fn refusals_are_counted_while_no_read_is_unanswered() {
     w.until("it leads", LEAD, |w| w.leads(1));
 }
 
+/// The session may not read its anchor while its trust in the lease ends, and reads it well until trust returns.
+#[test]
+fn refusals_are_counted_while_the_lease_is_trusted() {
+    let mut w = seated_with(&MIXED);
+    let trusts = |w: &World| {
+        let node = &w.nodes[1];
+        node.core.deadlines().trusted() > Some(node.local(w.now))
+    };
+    w.the_next(usize::MAX, 1, renews, Fate::AnswerLost);
+    let trusted = w.nodes[1].core.deadlines().trusted().unwrap();
+    w.run(trusted.since(w.nodes[1].local(w.now)) - GRACE - LEAD / 2);
+    deny(&mut w, 1, true);
+    w.until("the lease is not trusted", LEAD, |w| !trusts(w));
+    deny(&mut w, 1, false);
+    w.run(LEAD * 3);
+    assert!(!trusts(&w) && stands(&w, 1));
+    w.rules.clear();
+    w.until("the lease is trusted", secs(1), trusts);
+    w.next(1, reads_cleanly, Fate::Refused(Class::Denied));
+    w.run(LEAD / 2);
+    leave_first(&mut w);
+    w.until("it leads", LEAD, |w| w.leads(1));
+}
+
 /// The answers come too late for the session, and in time for others.
 #[test]
 fn first_candidate_whose_reads_are_too_slow_lets_the_next_lead() {

@@ -15,7 +15,7 @@ mod reading;
 use std::time::Duration;
 
 use super::asks::*;
-use super::{E, SLOW, TTL};
+use super::{E, GRACE, SLOW, TTL};
 use crate::world::World;
 use crate::world::settings::Settings;
 use crate::world::step::Step;
