@@ -217,8 +217,8 @@ mod util;
 pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use election::{
-    Candidate, Election, Following, Heartbeats, Leadership, OnError, OnOverrun, RunHandle, Runner,
-    Shutdown, StepDown, Work, shutdown_signal,
+    Candidate, Checkpoint, Election, Following, Heartbeats, Leadership, OnError, OnOverrun,
+    RunHandle, Runner, Shutdown, StepDown, Work, shutdown_signal,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
@@ -287,6 +287,8 @@ mod pages {
     mod schedules {}
     #[doc = include_str!("../docs/start.md")]
     mod start {}
+    #[doc = include_str!("../docs/state.md")]
+    mod state {}
     #[doc = include_str!("../docs/step-by-step.md")]
     mod step_by_step {}
     #[doc = include_str!("../docs/testing.md")]

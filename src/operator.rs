@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::election::{Checkpoint, key_of_leader, prefix_of_partitions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
+use crate::etcd::{Comparison, Condition, Lane, Op, Pool};
 pub use crate::etcd::{
     EtcdMember, EtcdMemberStatus, PING_EVERY, PING_REMEDY, Permissions, preferred,
 };
 use crate::runtime::{SharedEnv, System};
 pub use crate::session::LOST_PACKET;
-use crate::session::{Session, SessionOptions, Settings};
+use crate::session::{Session, SessionOptions, Settings, check_name};
 use crate::state::{Member, announced, say_the_same};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
@@ -56,6 +57,76 @@ pub async fn evict(session: &Session, member: &Member) -> Result<bool> {
         })
         .await?;
     Ok(stood || tried.load(Ordering::Relaxed))
+}
+
+/// A checkpoint as etcd stores it.
+#[derive(Debug, Clone)]
+pub struct StoredCheckpoint {
+    /// The state, or why it cannot be read.
+    pub read: std::result::Result<Checkpoint, String>,
+    key: String,
+    revision: i64,
+}
+
+/// Reads the last checkpoint of an election's leader, or of the partition with that number and count. `None`: nobody
+/// has saved one.
+///
+/// # Errors
+///
+/// As [`evict`]. `InvalidInput`: the name breaks a rule.
+///
+/// # Cancellation safety
+///
+/// Cancel safe: it only reads.
+pub async fn checkpoint(
+    session: &Session,
+    name: &str,
+    partition: Option<(u32, u32)>,
+) -> Result<Option<StoredCheckpoint>> {
+    check_name(name)?;
+    let shared = session.shared();
+    let namespace = shared.settings.namespace_prefix();
+    let key = match partition {
+        None => key_of_leader(&namespace, name),
+        Some((number, count)) => {
+            let prefix = prefix_of_partitions(&namespace, name, count);
+            format!("{prefix}{number}")
+        }
+    };
+    let read = || async { shared.pool.read(Lane::Data, key.as_bytes()).await };
+    let (_, found) = shared.persist(read).await?;
+    Ok(found.map(|found| StoredCheckpoint {
+        read: Checkpoint::read(&key, &found.value).map_err(|error| error.to_string()),
+        revision: found.mod_revision,
+        key,
+    }))
+}
+
+/// Removes a checkpoint, if it still is the one that was read. Returns `true` if it was.
+///
+/// # Errors
+///
+/// As [`evict`].
+///
+/// # Cancellation safety
+///
+/// If the call is dropped midway, the checkpoint may be gone or not.
+pub async fn remove_checkpoint(session: &Session, stored: &StoredCheckpoint) -> Result<bool> {
+    let shared = session.shared();
+    let last = Condition::mod_revision(&*stored.key, Comparison::Equal, stored.revision);
+    let remove = Op::when([last], [Op::delete(&*stored.key)], []);
+    // An earlier attempt may have removed the checkpoint although its answer was lost.
+    let tried = AtomicBool::new(false);
+    let outcome = shared
+        .persist(|| async {
+            let asked = shared.pool.fenced_txn(Vec::new(), vec![remove.clone()]);
+            asked.await.inspect_err(|failure| {
+                tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
+            })
+        })
+        .await?;
+    let removed = outcome.is_some_and(|outcome| outcome.all_held());
+    Ok(removed || tried.load(Ordering::Relaxed))
 }
 
 /// The anchors of the sessions of a namespace that allow challenges, and the challenges that stand.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::checkpoint::{self, Checkpoint, State, Store};
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, SessionShared};
@@ -53,6 +54,8 @@ pub(crate) struct Claim {
     term: Term,
     tasks: Mutex<Tasks>,
     sent: Sent,
+    /// Made for the first checkpoint, because few of thousands of elections have one.
+    store: OnceLock<Box<Store>>,
 }
 
 /// The messages about a term that the driver has received. Each is sent once, however often a user asks.
@@ -259,6 +262,65 @@ impl Leadership {
         claim.handle.ended(claim.slot).await
     }
 
+    /// Resigns as [`Leadership::resign`] does, and leaves the state of the work, at most 64 KiB, to the next leader.
+    ///
+    /// The transaction that deletes the key saves the state, so the next leader's
+    /// [`last_checkpoint`](Leadership::last_checkpoint) returns it, and says that it is
+    /// [final](Checkpoint::is_final). If etcd does not answer, the transaction is repeated until the frozen deadline;
+    /// then the key is released without it.
+    ///
+    /// Work that is asked to stop may call it too: from the moment the token is cancelled until the frozen deadline,
+    /// the key stays for the work. So a node that shuts down hands its state over:
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{CancellationToken, Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let election = session.election("billing/scheduler")?;
+    /// # let shutdown = CancellationToken::new();
+    /// # let stop = shutdown.clone();
+    /// election
+    ///     .run(shutdown, async move |leadership| {
+    ///         let mut next = match leadership.last_checkpoint().await? {
+    ///             Some(last) => String::from_utf8_lossy(last.value()).parse()?,
+    ///             None => 0_u64,
+    ///         };
+    ///         let lost = leadership.lost();
+    ///         while !lost.is_cancelled() {
+    ///             next += 1; // ... one piece of work ...
+    /// #           stop.cancel();
+    /// #           lost.cancelled().await;
+    ///         }
+    ///         leadership.step_down_with(next.to_string()).await?;
+    ///         Ok::<_, eldest::BoxError>(())
+    ///     })
+    ///     .await?;
+    /// # let candidate = session.election("billing/scheduler")?.campaign().await?.elected().await?;
+    /// # let last = candidate.last_checkpoint().await?.expect("a state was left");
+    /// # assert!(last.is_final() && last.value() == b"1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the state is too large; nothing has happened. All other errors come after the leader has
+    /// resigned. `FenceLost`, `LeadershipLost`: the key was gone, or the frozen deadline had passed, so no state was
+    /// saved. `Ambiguous`: no answer came, so etcd may or may not have saved it. Others: etcd refused it, or as
+    /// [`Leadership::resign`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, etcd may or may not have the state; resigning continues in the background.
+    pub async fn resign_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
+        let state = self.claim.state(state.as_ref(), true)?;
+        let left = self.claim.leave(LostReason::Resigned, state).await;
+        self.resign().await?;
+        left
+    }
+
     /// Gives up the leadership and joins at the end of the queue. Returns once etcd has confirmed that the key is
     /// gone.
     ///
@@ -311,6 +373,65 @@ impl Leadership {
         claim.give_back(LostReason::SteppedDown).await?;
         claim.handle.released(claim.slot, claim.id).await
     }
+
+    /// Steps down as [`Leadership::step_down`] does, and leaves the state of the work to the next leader, as
+    /// [`Leadership::resign_with`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leadership::resign_with`], and [`Leadership::step_down`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, etcd may or may not have the state; stepping down continues in the background
+    /// once the `Leadership` is dropped.
+    pub async fn step_down_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
+        let state = self.claim.state(state.as_ref(), true)?;
+        let left = self.claim.leave(LostReason::SteppedDown, state).await;
+        self.step_down().await?;
+        left
+    }
+
+    /// Saves the state of the work during the term, at most 64 KiB, for the case that the term ends without a
+    /// [last word](Leadership::resign_with), as in a crash. It replaces the last checkpoint.
+    ///
+    /// The write is fenced by this term's token: once another node leads, no checkpoint of this leader is stored any
+    /// more. Checkpoints of one term are stored in the order of the calls.
+    ///
+    /// The checkpoint is the key `<namespace>/~checkpoint/<name>/leader`, without a lease: it outlives all nodes, and
+    /// no candidate sees it. `eldest checkpoint NAME --remove` removes it. A restored backup of etcd brings back an old
+    /// checkpoint, so work that was done since is repeated; make such work idempotent.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the state is too large. `LeadershipLost`, `FenceLost`: the term is over, and nothing was
+    /// stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it again, or a later one.
+    /// Others: etcd refused it.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, etcd may or may not have the checkpoint; the next one replaces it in any case.
+    pub async fn checkpoint(&self, state: impl AsRef<[u8]>) -> Result<()> {
+        let state = self.claim.state(state.as_ref(), false)?;
+        self.claim.store().save(&self.claim.term, state).await
+    }
+
+    /// Reads the last checkpoint of this election, which this leader or an earlier one saved. `None`: nobody has saved
+    /// one.
+    ///
+    /// The read is fenced: no write of an earlier leader can follow it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Term::txn`]; `InvalidInput`: the checkpoint was not written by this library. After any other error, the
+    /// read may be repeated.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
+        self.claim.store().last(&self.claim.term).await
+    }
 }
 
 impl Deref for Leadership {
@@ -344,7 +465,36 @@ impl Claim {
             term,
             tasks: Mutex::default(),
             sent: Sent::default(),
+            store: OnceLock::new(),
         }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.get_or_init(|| {
+            let namespace = self.handle.shared.settings.namespace_prefix();
+            let key = checkpoint::key_of_leader(&namespace, self.term.name());
+            Box::new(Store::new(key))
+        })
+    }
+
+    /// Names the key of the term's checkpoints, which is otherwise that of the election's leader.
+    pub(crate) fn keep_checkpoints_at(&self, key: String) {
+        let _ = self.store.set(Box::new(Store::new(key)));
+    }
+
+    /// Encodes a state of this term's work.
+    fn state(&self, value: &[u8], is_final: bool) -> Result<State> {
+        let by = &self.handle.shared.settings.identity;
+        State::new(&self.term, by, value, is_final)
+    }
+
+    /// Ends the term, awaits its tasks, and saves their state in the transaction that deletes the key.
+    async fn leave(&self, reason: LostReason, state: State) -> Result<()> {
+        self.end(reason)?;
+        self.term.lost().cancelled().await;
+        self.join_tasks().await;
+        let pause = self.handle.shared.settings.request_timeout / 4;
+        self.store().leave(&self.term, state, pause).await
     }
 
     fn tasks(&self) -> MutexGuard<'_, Tasks> {

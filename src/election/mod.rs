@@ -1,6 +1,7 @@
 //! Defines the handle of an election, with the prefix of its keys and the ways to take part in it.
 
 mod candidate;
+mod checkpoint;
 mod following;
 mod health;
 mod leadership;
@@ -30,6 +31,8 @@ use eldest_core::kv::Reach;
 use eldest_core::reason::{EndReason, LostReason};
 
 pub use candidate::Candidate;
+pub use checkpoint::Checkpoint;
+pub(crate) use checkpoint::{key_of_leader, prefix_of_partitions};
 pub use following::Following;
 pub(crate) use health::Health;
 pub(crate) use leadership::Claim;

@@ -1,6 +1,5 @@
 //! Defines the handles of shared partitions, and hands a member each partition that it wins.
 
-mod checkpoint;
 mod runner;
 mod work;
 
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use twox_hash::XxHash3_64;
 
-use crate::election::{Candidate, Claim, Heartbeats, Leadership};
+use crate::election::{Candidate, Checkpoint, Claim, Heartbeats, Leadership, prefix_of_partitions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
@@ -21,7 +20,6 @@ use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 use eldest_core::reason::EndReason;
 
-use checkpoint::{Checkpoint, Folder};
 pub use runner::PartitionRunner;
 
 /// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
@@ -48,7 +46,7 @@ pub use runner::PartitionRunner;
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
-/// bound to their session's lease. [Checkpoints](Partition::save_checkpoint) are `<namespace>/~checkpoint/...`, without
+/// bound to their session's lease. [Checkpoints](Partition::checkpoint) are `<namespace>/~checkpoint/...`, without
 /// a lease.
 ///
 /// # Changing the count
@@ -200,7 +198,7 @@ impl Partitions {
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
-            checkpoints: Folder::of(self),
+            checkpoints: prefix_of_partitions(&settings.namespace_prefix(), &self.name, self.count),
             patience: settings.grace + self.handle.patience(),
         })
     }
@@ -295,7 +293,8 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 pub struct PartitionMembership {
     candidate: Candidate,
     prefix: Arc<[u8]>,
-    checkpoints: Folder,
+    /// The prefix of the keys of checkpoints.
+    checkpoints: String,
     patience: Duration,
 }
 
@@ -319,12 +318,9 @@ impl PartitionMembership {
             let leadership = self.candidate.elected().await?;
             // A key of a member's term is always a partition's key.
             if let Some(KeyKind::Partition(number)) = kind_of(&self.prefix, leadership.key()) {
-                let checkpoint = self.checkpoints.checkpoint(number);
-                return Ok(Partition {
-                    number,
-                    leadership,
-                    checkpoint,
-                });
+                let checkpoints = format!("{}{number}", self.checkpoints);
+                leadership.claim().keep_checkpoints_at(checkpoints);
+                return Ok(Partition { number, leadership });
             }
         }
     }
@@ -386,7 +382,6 @@ impl fmt::Debug for PartitionMembership {
 pub struct Partition {
     number: u32,
     leadership: Leadership,
-    checkpoint: Checkpoint,
 }
 
 impl Partition {
@@ -419,6 +414,57 @@ impl Partition {
     /// `LeadershipLost`: the term has ended. The task was dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         self.leadership.spawn(task)
+    }
+
+    /// Saves the progress of the work on this partition for the next owner, in at most 64 KiB, as
+    /// [`Leadership::checkpoint`] does for the next leader. It replaces the last checkpoint.
+    ///
+    /// The checkpoint is the key `<namespace>/~checkpoint/<name>/<count>/<partition>`. With another count, partitions
+    /// begin without checkpoints.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let mut member = session.partitions("billing", 1)?.join().await?;
+    /// let partition = member.owned().await?;
+    /// let from = match partition.last_checkpoint().await? {
+    ///     Some(last) => String::from_utf8_lossy(last.value()).parse()?,
+    ///     None => 0_u64,
+    /// };
+    /// // ... the items from `from` to `from + 100` ...
+    /// partition.checkpoint((from + 100).to_string()).await?;
+    /// # let last = partition.last_checkpoint().await?.expect("saved");
+    /// # assert_eq!(last.value(), b"100");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Leadership::checkpoint`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Leadership::checkpoint`].
+    pub async fn checkpoint(&self, state: impl AsRef<[u8]>) -> Result<()> {
+        self.leadership.checkpoint(state).await
+    }
+
+    /// Reads the last checkpoint of this partition, which this owner or an earlier one saved. `None`: nobody has saved
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Leadership::last_checkpoint`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
+        self.leadership.last_checkpoint().await
     }
 
     pub(crate) fn claim(&self) -> Arc<Claim> {

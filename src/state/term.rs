@@ -418,6 +418,15 @@ impl Term {
         if let Some(ended) = terms.iter().find(|term| !term.is_valid()) {
             return Err(ended.ended("nothing was sent"));
         }
+        Self::fenced_by(terms, operations).await
+    }
+
+    /// Applies `operations` on condition that this term's key still exists, even if the term is no longer valid.
+    pub(crate) async fn fenced(&self, operations: Vec<Op>) -> Result<TxnOutcome> {
+        Self::fenced_by(&[self], operations).await
+    }
+
+    async fn fenced_by(terms: &[&Self], operations: Vec<Op>) -> Result<TxnOutcome> {
         let Some(first) = terms.first() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no term fences this"));
         };

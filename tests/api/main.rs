@@ -5,6 +5,7 @@
 
 mod candidates;
 mod challenges;
+mod checkpoints;
 mod clones;
 mod common;
 mod denied_observer;

@@ -6,7 +6,9 @@ use clap::{Parser, Subcommand};
 use crate::agent;
 use crate::exit;
 use crate::global::Global;
-use crate::{doctor, evacuate, evict, generate, owners, serve, status, step_down, top, watch};
+use crate::{
+    checkpoint, doctor, evacuate, evict, generate, owners, serve, status, step_down, top, watch,
+};
 #[cfg(unix)]
 use crate::{lock, run};
 
@@ -43,6 +45,7 @@ pub(crate) enum Command {
     Watch(watch::Args),
     StepDown(step_down::Args),
     Evict(evict::Args),
+    Checkpoint(checkpoint::Args),
     Evacuate(evacuate::Args),
     Top(top::Args),
     Doctor(doctor::Args),

@@ -15,6 +15,7 @@ mod agent;
 mod answering;
 mod challenged;
 mod challenges;
+mod checkpoint;
 mod cli;
 mod connection;
 #[cfg(unix)]
@@ -119,6 +120,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::StepDown(args) => within_runtime(step_down::run(&global, args)),
         Command::Evacuate(args) => within_runtime(evacuate::run(&global, args)),
         Command::Evict(args) => within_runtime(evict::run(&global, args)),
+        Command::Checkpoint(args) => within_runtime(checkpoint::run(&global, args)),
     }
 }
 

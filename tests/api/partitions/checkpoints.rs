@@ -1,6 +1,6 @@
 //! Tests that the next owner of a partition continues at the last checkpoint, which no earlier owner replaces.
 
-use eldest::{ErrorKind, Op};
+use eldest::{ErrorKind, Op, Partition};
 use eldest_testing::eventually;
 
 use super::membership::next;
@@ -15,6 +15,12 @@ async fn left(client: &mut etcd_client::Client) -> Vec<String> {
     all.into_iter().map(|key| key.path).collect()
 }
 
+/// Returns the state that the partition's last checkpoint holds.
+async fn saved(partition: &Partition) -> Result<Option<Vec<u8>>> {
+    let last = partition.last_checkpoint().await?;
+    Ok(last.map(eldest::Checkpoint::into_value))
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
     let etcd = in_memory();
@@ -22,17 +28,14 @@ async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
     let (session, first) = partitions(&etcd, "a", 1).await?;
     let mut member = first.join().await?;
     let partition = next(&mut member).await?;
-    assert_eq!(partition.checkpoint().await?, None);
+    assert_eq!(saved(&partition).await?, None);
     for value in ["1", "2", ""] {
-        partition.save_checkpoint(value).await?;
-        assert_eq!(
-            partition.checkpoint().await?.as_deref(),
-            Some(value.as_bytes())
-        );
+        partition.checkpoint(value).await?;
+        assert_eq!(saved(&partition).await?.as_deref(), Some(value.as_bytes()));
     }
-    partition.save_checkpoint(vec![0xff; 64 * 1024]).await?;
+    partition.checkpoint(vec![0xff; 64 * 1024]).await?;
     let refused = partition
-        .save_checkpoint(vec![0; 64 * 1024 + 1])
+        .checkpoint(vec![0; 64 * 1024 + 1])
         .await
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
@@ -45,9 +48,8 @@ async fn the_next_owner_reads_what_the_last_one_saved() -> Result {
     let (session, second) = partitions(&etcd, "b", 1).await?;
     let mut member = second.join().await?;
     let partition = next(&mut member).await?;
-    let saved = partition.checkpoint().await?;
-    assert_eq!(saved, Some(vec![0xff; 64 * 1024]));
-    partition.save_checkpoint("b").await?;
+    assert_eq!(saved(&partition).await?, Some(vec![0xff; 64 * 1024]));
+    partition.checkpoint("b").await?;
     drop(partition);
     member.leave().await?;
     let overview = session.overview("").await?;
@@ -67,19 +69,19 @@ async fn an_owner_whose_key_is_gone_stores_no_checkpoint() -> Result {
     let session = etcd.session(short("a")).await?;
     let mut member = session.partitions("billing", 1)?.join().await?;
     let partition = next(&mut member).await?;
-    partition.save_checkpoint("mine").await?;
+    partition.checkpoint("mine").await?;
     // As if this process had been stopped until its lease expired: its clock does not show that.
     let key = String::from_utf8(partition.key().to_vec())?;
-    let saved = async {
+    let late = async {
         client.delete(key, None).await?;
-        Ok::<_, eldest::BoxError>(partition.save_checkpoint("late").await)
+        Ok::<_, eldest::BoxError>(partition.checkpoint("late").await)
     };
-    let late = saved.await?.unwrap_err();
+    let late = late.await?.unwrap_err();
     let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
     assert!(kinds.contains(&late.kind()), "{late}");
     drop(partition);
     let again = soon("again", next(&mut member)).await?;
-    assert_eq!(again.checkpoint().await?.as_deref(), Some(&b"mine"[..]));
+    assert_eq!(saved(&again).await?.as_deref(), Some(&b"mine"[..]));
     drop(again);
     Ok(member.leave().await?)
 }
@@ -91,14 +93,14 @@ async fn a_replaced_checkpoint_does_not_stop_the_owners_next_one() -> Result {
     let (_session, partitions) = partitions(&etcd, "a", 1).await?;
     let mut member = partitions.join().await?;
     let partition = next(&mut member).await?;
-    partition.save_checkpoint("1").await?;
+    partition.checkpoint("1").await?;
     // As if etcd applied an earlier attempt of this owner late.
     partition.txn([Op::put(CHECKPOINT, "0")]).await?;
-    partition.save_checkpoint("2").await?;
-    assert_eq!(partition.checkpoint().await?.as_deref(), Some(&b"2"[..]));
+    partition.checkpoint("2").await?;
+    assert_eq!(saved(&partition).await?.as_deref(), Some(&b"2"[..]));
     client.delete(CHECKPOINT, None).await?;
-    partition.save_checkpoint("3").await?;
-    assert_eq!(partition.checkpoint().await?.as_deref(), Some(&b"3"[..]));
+    partition.checkpoint("3").await?;
+    assert_eq!(saved(&partition).await?.as_deref(), Some(&b"3"[..]));
     drop(partition);
     member.leave().await?;
     eventually(SOON, "only the checkpoint is left", async || {

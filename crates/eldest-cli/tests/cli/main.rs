@@ -5,6 +5,7 @@
 mod access;
 #[cfg(target_os = "linux")]
 mod agent;
+mod checkpoint;
 mod common;
 mod deploy;
 mod doctor;

@@ -35,6 +35,7 @@ fn part(value: &Value) -> &'static str {
         ("partitions", "PartitionOwners"),
         ("event", "Change"),
         ("evicted", "Evicted"),
+        ("removed", "Checkpoint"),
         ("stepped_down", "SteppedDown"),
         ("evacuations", "Evacuations"),
         ("findings", "Examination"),

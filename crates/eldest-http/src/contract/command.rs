@@ -188,6 +188,36 @@ pub struct Evicted {
     pub leader: Option<Candidate>,
 }
 
+/// The output of `eldest checkpoint`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Checkpoint {
+    /// The name of the election or the partitions, within the namespace.
+    pub name: String,
+    /// The partition's number; null: the checkpoint is that of an election's leader.
+    pub partition: Option<u32>,
+    /// True if the command has removed it.
+    pub removed: bool,
+    /// The state that was saved; null: it could not be read, and was removed.
+    pub saved: Option<Saved>,
+}
+
+/// The state that a leader or the owner of a partition left for the next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Saved {
+    /// The fencing token of the term that saved the state.
+    pub fencing_token: i64,
+    /// The identity of the session that saved it.
+    pub identity: String,
+    /// True if the work of that term had ended.
+    pub is_final: bool,
+    /// The length of the state, in bytes.
+    pub bytes: usize,
+    /// The state; null: it is not text.
+    pub state: Option<String>,
+}
+
 /// The output of `eldest step-down`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]

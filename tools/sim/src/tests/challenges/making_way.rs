@@ -102,7 +102,8 @@ fn refusals_are_counted_while_the_lease_is_trusted() {
     };
     w.the_next(usize::MAX, 1, renews, Fate::AnswerLost);
     let trusted = w.nodes[1].core.deadlines().trusted().unwrap();
-    w.run(trusted.since(w.nodes[1].local(w.now)) - GRACE - LEAD / 2);
+    let left = trusted.since(w.nodes[1].local(w.now));
+    w.run(left.saturating_sub(GRACE + LEAD / 2));
     deny(&mut w, 1, true);
     w.until("the lease is not trusted", LEAD, |w| !trusts(w));
     deny(&mut w, 1, false);

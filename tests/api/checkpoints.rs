@@ -1,0 +1,245 @@
+//! Tests that a leader leaves its state to the next: in the transaction that deletes its key, or by its last checkpoint.
+
+use eldest::{
+    BoxError, CancellationToken, Checkpoint, ErrorKind, Leadership, LostReason, Op, Session,
+};
+use eldest_testing::{MemoryEtcd, Proxy};
+
+use crate::common::{
+    OnPort, Result, elected, in_memory, join_election, key_exists, keys, nothing_under, options,
+    soon,
+};
+
+/// The key of the checkpoint of the election of `join_election`.
+const CHECKPOINT: &str = "eldest/~checkpoint/e/leader";
+const LARGEST: usize = 64 * 1024;
+
+/// Returns the state that the next leader reads, with its token, and whether it is final.
+async fn last(leadership: &Leadership) -> Result<Option<(Vec<u8>, i64, bool)>> {
+    let last = leadership.last_checkpoint().await?;
+    let parts = |it: Checkpoint| (it.value().to_vec(), it.fencing_token(), it.is_final());
+    Ok(last.map(parts))
+}
+
+/// Returns what the election's checkpoint says to the leader of a new session.
+async fn read_by_the_next(etcd: &MemoryEtcd) -> Result<Option<(Vec<u8>, i64, bool)>> {
+    let (session, _, mut candidate) = join_election(etcd, "next").await?;
+    let leadership = elected(&mut candidate).await?;
+    let read = last(&leadership).await?;
+    leadership.resign().await?;
+    session.close().await?;
+    Ok(read)
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_is_saved_in_the_transaction_that_deletes_the_key() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let leadership = elected(&mut a).await?;
+    let token = leadership.fencing_token();
+    assert_eq!(last(&leadership).await?, None);
+    let state = [0xff, b'\n', 0].repeat(LARGEST / 3);
+    leadership.resign_with(&state).await?;
+    assert!(!key_exists(&mut client, leadership.key(), token).await);
+    assert_eq!(leadership.lost_reason(), Some(LostReason::Resigned));
+
+    let next = elected(&mut b).await?;
+    assert_eq!(last(&next).await?, Some((state, token, true)));
+    // The deletion was the last change, so both have one revision.
+    let found = client.get(CHECKPOINT, None).await?;
+    let saved = found.kvs().first().ok_or("saved")?;
+    let revision = found.header().ok_or("a header")?.revision();
+    assert_eq!((saved.mod_revision(), saved.lease()), (revision, 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_that_steps_down_leaves_its_state_and_waits_behind_the_next() -> Result {
+    let etcd = in_memory();
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let leadership = elected(&mut a).await?;
+    leadership.step_down_with("7").await?;
+    let next = elected(&mut b).await?;
+    let token = leadership.fencing_token();
+    assert_eq!(last(&next).await?, Some((b"7".to_vec(), token, true)));
+    next.resign().await?;
+    let again = elected(&mut a).await?;
+    assert_eq!(last(&again).await?, Some((b"7".to_vec(), token, true)));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_checkpoint_of_a_leader_that_died_is_not_final() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    for state in ["1", "2"] {
+        leadership.checkpoint(state).await?;
+    }
+    let token = leadership.fencing_token();
+    assert_eq!(
+        last(&leadership).await?,
+        Some((b"2".to_vec(), token, false))
+    );
+    client.lease_revoke(leadership.lease_id()).await?;
+    let late = leadership
+        .checkpoint("3")
+        .await
+        .expect_err("the key is gone");
+    let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
+    assert!(kinds.contains(&late.kind()), "{late}");
+    let read = read_by_the_next(&etcd).await?;
+    assert_eq!(read, Some((b"2".to_vec(), token, false)));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_is_asked_to_stop_leaves_its_state() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(options("a")).await?;
+    for steps_down in [true, false] {
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        let work = async |leadership: Leadership| {
+            let lost = leadership.lost();
+            stop.cancel();
+            lost.cancelled().await;
+            if steps_down {
+                leadership.step_down_with("down").await?;
+            } else {
+                leadership.resign_with("left").await?;
+            }
+            Ok::<_, BoxError>(leadership.fencing_token())
+        };
+        let run = session.election("e")?.run(shutdown, work);
+        let token = soon("the shutdown", run).await?.ok_or("the token")?;
+        let state = if steps_down { "down" } else { "left" };
+        let read = read_by_the_next(&etcd).await?;
+        assert_eq!(read, Some((state.into(), token, true)));
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_the_term_end_before_their_state_is_saved() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let (lost, key) = (leadership.lost(), leadership.key().to_vec());
+    let (token, mut other) = (leadership.fencing_token(), client.clone());
+    let (report, seen) = tokio::sync::oneshot::channel();
+    leadership.spawn(async move {
+        lost.cancelled().await;
+        let is_saved = !keys(&mut other, CHECKPOINT).await.is_empty();
+        let _ = report.send((key_exists(&mut other, &key, token).await, is_saved));
+    })?;
+    leadership.resign_with("done").await?;
+    assert_eq!(soon("the task", seen).await?, (true, false));
+    assert_eq!(keys(&mut client, CHECKPOINT).await.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_that_is_too_large_is_refused_before_anything_happens() -> Result {
+    let etcd = in_memory();
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let large = vec![0; LARGEST + 1];
+    for refused in [
+        leadership.checkpoint(&large).await,
+        leadership.resign_with(&large).await,
+        leadership.step_down_with(&large).await,
+    ] {
+        let error = refused.expect_err("too large");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("has 65537 bytes"), "{error}");
+    }
+    assert!(leadership.is_valid());
+    assert_eq!(last(&leadership).await?, None);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_whose_key_is_gone_saves_nothing() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    leadership.checkpoint("before").await?;
+    client.delete(leadership.key(), None).await?;
+    let error = leadership.resign_with("late").await.expect_err("gone");
+    let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
+    assert!(kinds.contains(&error.kind()), "{error}");
+    let read = read_by_the_next(&etcd).await?;
+    let token = leadership.fencing_token();
+    assert_eq!(read, Some((b"before".to_vec(), token, false)));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn checkpoint_that_this_library_did_not_write_is_an_error_with_its_key() -> Result {
+    let etcd = in_memory();
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    for foreign in ["", "7", "{\"token\":1}\n7", "\n"] {
+        leadership.txn([Op::put(CHECKPOINT, foreign)]).await?;
+        let error = leadership.last_checkpoint().await.expect_err("foreign");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(CHECKPOINT), "{error}");
+    }
+    leadership.checkpoint("ours").await?;
+    assert!(last(&leadership).await?.is_some());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn elections_and_partitions_never_share_a_checkpoint() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(options("a")).await?;
+    let mut member = session.partitions("e", 1)?.join().await?;
+    let partition = soon("a partition", member.owned()).await?;
+    partition.checkpoint("partition").await?;
+    for name in ["e", "e/1/0", "e/leader"] {
+        let mut candidate = session.election(name)?.campaign().await?;
+        let leadership = elected(&mut candidate).await?;
+        assert_eq!(last(&leadership).await?, None, "{name}");
+        leadership.resign_with(name).await?;
+    }
+    let last = partition.last_checkpoint().await?.ok_or("saved above")?;
+    assert_eq!((last.value(), last.is_final()), (&b"partition"[..], false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn state_whose_answer_is_lost_is_saved_once() -> Result {
+    let etcd = OnPort::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    proxy.hold_responses();
+    let resigning = async {
+        eldest_testing::eventually(crate::common::SOON, "the state", async || {
+            (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
+        })
+        .await?;
+        proxy.heal();
+        Ok::<_, BoxError>(())
+    };
+    let (resigned, healed) = tokio::join!(leadership.resign_with("once"), resigning);
+    healed?;
+    soon("the end", async { resigned }).await?;
+    let found = client.get(CHECKPOINT, None).await?;
+    assert_eq!(
+        found.kvs().first().map(etcd_client::KeyValue::version),
+        Some(1)
+    );
+    nothing_under(&mut client, "eldest/e/").await?;
+    Ok(())
+}
