@@ -23,6 +23,40 @@ fn leader_that_another_node_does_not_hear_keeps_its_term() {
     w.check_settled();
 }
 
+/// Each of the two nodes behind a leader stops hearing it, again and again, at any moment of its reads. Every suspicion that
+/// counts here stood for the time to answer, and etcd refused the condemnation.
+#[test]
+fn ten_thousand_wrong_suspicions_of_leaders_end_no_term() {
+    let (fast, steady) = (ms(400), secs(4));
+    let leads = [fast, fast, fast, LEAD, steady].repeat(4);
+    let mut refuted = 0;
+    for (seed, lead) in std::iter::zip(0.., leads) {
+        let settings = Settings { lead, ..SLOW };
+        let mut w = World::of(settings, 3, seed);
+        w.delay = ms(20);
+        for node in 0..3 {
+            w.campaign(node);
+            w.run(ms(100));
+        }
+        w.watch_for_silence();
+        for _ in 0..500 {
+            for node in [1, 2] {
+                let lasts = lead.mul_f64(w.rng.f64() * 3.0);
+                w.deafen(node, 0, lasts);
+            }
+            w.run(lead * 3);
+            w.asked.clear();
+            let counts = w.happened.challenged;
+            assert_eq!(counts.condemned + counts.by_absence, 0);
+            assert!(w.leads(0) && w.elected.len() == 1);
+        }
+        w.run(lead);
+        w.check_settled();
+        refuted += w.happened.challenged.refuted;
+    }
+    assert!(refuted > 10_000, "{refuted}");
+}
+
 /// The leader waits for no session behind it.
 #[test]
 fn leader_that_hears_nobody_challenges_nobody() {
