@@ -1,6 +1,8 @@
 //! Tests signs of life between sessions: a silent leader is succeeded soon, one that is only unreachable keeps leading, and
 //! a port is opened and closed with its session.
 
+mod groups;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
