@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::election::Candidate;
+use crate::election::{Candidate, Opening};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Observer;
 use crate::runtime::timeout;
@@ -124,12 +124,12 @@ impl Group {
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
-        let announcement = self.announcement.as_ref();
+        let opening = Opening {
+            announcement: self.announcement.as_ref(),
+            unready: false,
+        };
         let candidate =
-            Candidate::join(&self.handle, name, prefix, None, None, announcement, |_| {
-                config
-            })
-            .await?;
+            Candidate::join(&self.handle, name, prefix, None, None, opening, |_| config).await?;
         Ok(GroupMembership { candidate })
     }
 

@@ -234,9 +234,9 @@ pub fn evacuations(session: &Session, seen: &Roster) -> Arc<[Evacuation]> {
     Evacuation::all(&session.shared().settings.marks(), marks)
 }
 
-/// Sets the gauge `eldest_leading`, with the feature `metrics`.
-pub fn report_leading(identity: &str, election: &str, leads: bool) {
-    crate::metrics::leading(identity, election, leads);
+/// Sets the gauges `eldest_leading` and `eldest_serving`, with the feature `metrics`.
+pub fn report_leading(identity: &str, election: &str, leads: bool, serves: bool) {
+    crate::metrics::leading(identity, election, leads, serves);
 }
 
 #[cfg(target_os = "linux")]

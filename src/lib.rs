@@ -285,6 +285,8 @@ mod pages {
     mod run {}
     #[doc = include_str!("../docs/schedules.md")]
     mod schedules {}
+    #[doc = include_str!("../docs/serving.md")]
+    mod serving {}
     #[doc = include_str!("../docs/start.md")]
     mod start {}
     #[doc = include_str!("../docs/state.md")]

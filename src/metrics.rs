@@ -27,14 +27,7 @@ pub const RELEASE_BUCKETS: [f64; 12] = [
 pub fn describe() {
     use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
     describe_agent();
-    describe_gauge!(
-        "eldest_leading",
-        "1 while this node leads the election, else 0."
-    );
-    describe_gauge!(
-        "eldest_rank",
-        "This node's place in the election's queue: 1 is the eldest, 0 is no place."
-    );
+    describe_places();
     describe_gauge!(
         "eldest_term_began_timestamp_seconds",
         Unit::Seconds,
@@ -127,6 +120,24 @@ fn describe_endpoints() {
     );
 }
 
+/// Describes a node's place in each election, as [`describe`] does.
+#[cfg(feature = "metrics")]
+fn describe_places() {
+    use ::metrics::describe_gauge;
+    describe_gauge!(
+        "eldest_leading",
+        "1 while this node leads the election, else 0."
+    );
+    describe_gauge!(
+        "eldest_serving",
+        "1 while this node leads the election and serves, else 0."
+    );
+    describe_gauge!(
+        "eldest_rank",
+        "This node's place in the election's queue: 1 is the eldest, 0 is no place."
+    );
+}
+
 /// Describes the metrics of `eldest agent`, as [`describe`] does.
 #[cfg(feature = "metrics")]
 fn describe_agent() {
@@ -154,14 +165,23 @@ mod recorders {
 
     use super::{Duration, LostReason};
 
-    pub(crate) fn leading(identity: &str, election: &str, leads: bool) {
-        let value = if leads { 1.0 } else { 0.0 };
-        gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned()).set(value);
+    pub(crate) fn leading(identity: &str, election: &str, leads: bool, serves: bool) {
+        let value = |holds| if holds { 1.0 } else { 0.0 };
+        gauge!("eldest_leading", "identity" => identity.to_owned(), "election" => election.to_owned())
+            .set(value(leads));
+        gauge!("eldest_serving", "identity" => identity.to_owned(), "election" => election.to_owned())
+            .set(value(serves));
     }
 
-    /// Reports a candidate's place. `rank`: 1 for a leader, 0 for a node without a place in the queue.
-    pub(crate) fn standing(identity: &str, election: &str, leads: bool, rank: usize) {
-        leading(identity, election, leads);
+    /// Reports a candidate's place, and if it leads and serves. `rank`: 1 for a leader, 0 for a node without a place in
+    /// the queue.
+    pub(crate) fn standing(
+        identity: &str,
+        election: &str,
+        (leads, serves): (bool, bool),
+        rank: usize,
+    ) {
+        leading(identity, election, leads, serves);
         gauge!("eldest_rank", "identity" => identity.to_owned(), "election" => election.to_owned())
             .set(rank as f64);
     }
@@ -304,7 +324,7 @@ mod recorders {
 mod recorders {
     use super::{Duration, LostReason};
 
-    pub(crate) fn leading(_: &str, _: &str, _: bool) {}
+    pub(crate) fn leading(_: &str, _: &str, _: bool, _: bool) {}
     pub(crate) fn standing(_: &str, _: &str, _: bool, _: usize) {}
     pub(crate) fn elected(_: &str, _: &str, _: Duration) {}
     pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}

@@ -182,8 +182,8 @@ impl Anchors {
     }
 }
 
-/// Returns `true` if both announce the same. The beginning of a term does not count: a leader adds it once in each
-/// term.
+/// Returns `true` if both announce the same. The beginning of a term does not count, nor the term in which the leader
+/// serves: a leader announces them once in each term.
 pub fn announce_the_same(one: &Member, other: &Member) -> bool {
     say_the_same(one.value(), other.value())
 }

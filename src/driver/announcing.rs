@@ -1,5 +1,5 @@
-//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, and when its term
-//! began.
+//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, when its term
+//! began, and that its leader serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,16 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::state::{TermState, in_queue_since, leading};
+use crate::state::{TermState, in_queue_since, leading, not_serving, serving};
 
 /// The state of one candidate's announcements.
 #[derive(Default)]
 pub(super) struct Announcing {
-    /// The caller's announcement with the time of the present key, without the beginning of a term.
+    /// The caller's announcement with the time of the present key, without the beginning of a term; of a candidate that
+    /// serves in no term yet.
     value: Arc<[u8]>,
+    /// True if a leader serves only once it says so.
+    unready: bool,
     /// The candidate had a key before.
     had_key: bool,
     /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
@@ -35,6 +38,22 @@ enum Progress {
     Done,
 }
 
+/// A value for a candidate's key.
+pub(super) struct Said {
+    pub(super) value: Arc<[u8]>,
+    /// The term in which the value says that its leader serves.
+    pub(super) serves: Option<Arc<TermState>>,
+}
+
+impl Said {
+    pub(super) fn of(value: &Arc<[u8]>) -> Self {
+        Self {
+            value: Arc::clone(value),
+            serves: None,
+        }
+    }
+}
+
 /// Answers whether something was announced.
 pub(super) type Answer = oneshot::Sender<Result<bool>>;
 
@@ -43,11 +62,19 @@ impl Announcing {
         self.value = Arc::clone(value);
     }
 
+    /// Makes the terms of this candidate wait until their leader says that it serves.
+    pub(super) fn begin_unready(&mut self) {
+        self.unready = true;
+    }
+
     pub(super) fn registered(&mut self) {
         self.had_key = true;
     }
 
     pub(super) fn elected(&mut self, term: &Arc<TermState>, since: Duration) {
+        if self.unready {
+            term.begin_unready();
+        }
         self.beginning = Some(Beginning {
             term: Arc::clone(term),
             since,
@@ -65,44 +92,70 @@ impl Announcing {
         Some(Arc::clone(&self.value))
     }
 
-    /// Returns what the key must announce when the caller announces `value`.
-    pub(super) fn replace(&mut self, value: Arc<[u8]>) -> Arc<[u8]> {
+    /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot say whether
+    /// the leader serves.
+    pub(super) fn replace(&mut self, value: Arc<[u8]>) -> Result<Said> {
+        let value = if self.unready {
+            not_serving(&value)?
+        } else {
+            value
+        };
         let rejoined = self
             .rejoined
             .and_then(|since| in_queue_since(&value, since));
         self.value = rejoined.unwrap_or(value);
-        let beginning = self.beginning.as_ref();
-        let leads = beginning.and_then(|beginning| beginning.added_to(&self.value));
-        leads.unwrap_or_else(|| Arc::clone(&self.value))
+        Ok(self.present())
     }
 
-    /// Returns the announcement of the present term's beginning with the channel for its answer; `None` if it is
-    /// announced already.
-    pub(super) fn beginning(&mut self) -> Option<(Arc<[u8]>, Answer)> {
+    /// Returns what the key must announce.
+    pub(super) fn present(&self) -> Said {
+        let leads = self.beginning.as_ref().and_then(|beginning| {
+            (!beginning.term.is_lost()).then(|| beginning.added_to(&self.value, self.unready))
+        });
+        leads.unwrap_or_else(|| Said::of(&self.value))
+    }
+
+    /// Returns the term with that fencing token; `None` if it is over.
+    pub(super) fn standing(&self, token: i64) -> Option<&TermState> {
+        let term = &self.beginning.as_ref()?.term;
+        (term.token == token && !term.is_lost()).then_some(term)
+    }
+
+    /// Returns what the key must announce about the present term, with the channel for the answer; `None` if nothing is
+    /// left to announce.
+    pub(super) fn beginning(&mut self) -> Option<(Said, Answer)> {
         let beginning = self.beginning.as_mut()?;
         if let Progress::Asked(answer) = &mut beginning.progress {
             match answer.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => {}
+                Err(oneshot::error::TryRecvError::Empty) => return None,
                 Ok(Ok(_)) => beginning.progress = Progress::Done,
                 Ok(Err(_)) | Err(_) => beginning.progress = Progress::Due,
             }
         }
-        if !matches!(beginning.progress, Progress::Due) {
+        let due = matches!(beginning.progress, Progress::Due) || beginning.term.owes_serving();
+        if !due || beginning.term.is_lost() {
             return None;
         }
-        let value = beginning.added_to(&self.value)?;
+        let said = beginning.added_to(&self.value, self.unready);
+        if said.value == self.value {
+            return None;
+        }
         let (reply, answer) = oneshot::channel();
         beginning.progress = Progress::Asked(answer);
-        Some((value, reply))
+        Some((said, reply))
     }
 }
 
 impl Beginning {
-    /// Returns the announcement with this beginning, unless the term is over or the announcement would be too large.
-    fn added_to(&self, value: &[u8]) -> Option<Arc<[u8]>> {
-        if self.term.is_lost() {
-            return None;
+    /// Returns the announcement with this beginning, and with the term in which the leader serves. What the announcement
+    /// has no room for is omitted.
+    fn added_to(&self, value: &Arc<[u8]>, unready: bool) -> Said {
+        let serves = (unready && self.term.serves()).then_some(&self.term);
+        let serving = serves.and_then(|term| serving(value, term.token));
+        let value = serving.unwrap_or_else(|| Arc::clone(value));
+        Said {
+            value: leading(&value, self.term.token, self.since).unwrap_or(value),
+            serves: serves.cloned(),
         }
-        leading(value, self.term.token, self.since)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::announcing::Announcing;
+use super::announcing::{Announcing, Said};
 use super::spans::{self, Campaign, Whose};
 use crate::error::{Error, Result};
 use crate::etcd::Pool;
@@ -122,6 +122,23 @@ impl CandidateState {
             failure,
         };
         (Box::new(candidate), channels)
+    }
+
+    /// Makes the candidate's terms wait until their leader says that it serves.
+    pub(crate) fn begin_unready(&mut self) {
+        self.announcing.begin_unready();
+    }
+
+    /// The leader serves in the term with that fencing token. Returns what its key must announce, unless the term is
+    /// over.
+    pub(super) fn serve(&self, identity: &str, token: i64) -> Option<Said> {
+        let term = self.announcing.standing(token)?;
+        if term.serve() {
+            let election = &*self.election;
+            log_event!(self, target: "eldest::election", identity, election, token, "serving");
+            metrics::leading(identity, election, true, true);
+        }
+        Some(self.announcing.present())
     }
 
     /// The state of a partition that this member owns: its leaderships go to the member's handle.
@@ -322,7 +339,9 @@ impl CandidateState {
                 Status::Waiting { rank, .. } => (false, rank),
                 _ => (false, 0),
             };
-            metrics::standing(identity, &self.election, leads, rank);
+            let term = self.term.as_ref().filter(|_| leads);
+            let serves = term.is_some_and(|(_, term)| term.serves());
+            metrics::standing(identity, &self.election, (leads, serves), rank);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::announcing::Answer;
+use super::announcing::{Answer, Said};
 use super::candidate_state::Won;
 use super::{Driver, spans};
 use crate::error::Error;
@@ -31,7 +31,10 @@ impl Driver {
                 Action::Lead { deadline, fresh } => self.lead(deadline, fresh),
                 Action::LeadNoLonger => self.deadlines.end_reads(),
                 Action::Proclaimed { ticket, result } => {
-                    if let Some(reply) = self.proclaims.remove(&ticket) {
+                    if let Some((reply, serves)) = self.proclaims.remove(&ticket) {
+                        if let (Some(term), Ok(true)) = (serves, &result) {
+                            term.confirm_serving();
+                        }
                         drop(reply.send(result.map_err(|t| Error::from_request(&t))));
                     }
                 }
@@ -173,7 +176,7 @@ impl Driver {
     }
 
     /// Visits each candidate after a renewal: warns of a term that no caller has taken up, and announces when terms
-    /// began. The announcements follow a renewal, so that a short term costs no request and no hand-over waits. They are
+    /// began, and that their leaders serve if etcd has not confirmed that. The announcements follow a renewal, so that a short term costs no request and no hand-over waits. They are
     /// a few at a time, because a session may lead thousands of elections.
     fn visit_terms(&mut self) {
         let before = self.env.now().before(self.deadlines.grace());
@@ -186,8 +189,8 @@ impl Driver {
                 beginnings.push((*slot, beginning));
             }
         }
-        for (slot, (value, reply)) in beginnings {
-            self.proclaim(slot, value, reply);
+        for (slot, (said, reply)) in beginnings {
+            self.proclaim(slot, said, reply);
         }
     }
 
@@ -208,11 +211,11 @@ impl Driver {
     }
 
     /// Replaces what a candidate announces, and answers the caller once etcd has answered.
-    pub(super) fn proclaim(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Answer) {
+    pub(super) fn proclaim(&mut self, slot: SlotId, said: Said, reply: Answer) {
         self.tickets += 1;
-        self.proclaims.insert(self.tickets, reply);
+        self.proclaims.insert(self.tickets, (reply, said.serves));
         let now = self.env.now();
-        self.core.proclaim(now, slot, value, self.tickets);
+        self.core.proclaim(now, slot, said.value, self.tickets);
     }
 
     fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {

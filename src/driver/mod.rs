@@ -27,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
-use crate::state::{Challenged, Deadlines, SessionState};
+use crate::state::{Challenged, Deadlines, SessionState, TermState};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::kv::Entry;
@@ -36,6 +36,7 @@ use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::{Config, Core};
 
+use announcing::{Answer, Said};
 use candidate_state::Won;
 pub(crate) use candidate_state::{CandidateState, Winner};
 use failures::Failures;
@@ -90,6 +91,12 @@ pub(crate) enum Command {
         value: Arc<[u8]>,
         reply: oneshot::Sender<Result<bool>>,
     },
+    /// Announces that the leader serves in the term with that fencing token. Answered with `false` if the term is over.
+    Serve {
+        slot: SlotId,
+        token: i64,
+        reply: oneshot::Sender<Result<bool>>,
+    },
     /// Reports that the session of that lease is suspected to be silent, or no longer. It grants nothing.
     Suspect {
         lease: i64,
@@ -141,7 +148,8 @@ pub(crate) struct Driver {
     candidates: HashMap<SlotId, Box<CandidateState>>,
     /// The last candidate of each prefix: one session holds one key per election.
     standing: HashMap<Arc<[u8]>, SlotId>,
-    proclaims: HashMap<u64, oneshot::Sender<Result<bool>>>,
+    /// The calls that wait for an announcement, and the terms in which it says that a leader serves.
+    proclaims: HashMap<u64, (Answer, Option<Arc<TermState>>)>,
     tickets: u64,
     releases: releases::Releases,
     /// Terms won in this turn. Their callers wake when the turn's requests are in flight, and not between two of its
@@ -281,11 +289,21 @@ impl Driver {
             Command::Joined { slot, term } => self.core.work_joined(now, slot, term),
             Command::Proclaim { slot, value, reply } => {
                 let candidate = self.candidates.get_mut(&slot);
-                let value = match candidate {
+                let said = match candidate {
                     Some(candidate) => candidate.announcing.replace(value),
-                    None => value,
+                    None => Ok(Said::of(&value)),
                 };
-                self.proclaim(slot, value, reply);
+                match said {
+                    Ok(said) => self.proclaim(slot, said, reply),
+                    Err(error) => drop(reply.send(Err(error))),
+                }
+            }
+            Command::Serve { slot, token, reply } => {
+                let candidate = self.candidates.get(&slot);
+                match candidate.and_then(|candidate| candidate.serve(&self.identity, token)) {
+                    Some(said) => self.proclaim(slot, said, reply),
+                    None => drop(reply.send(Ok(false))),
+                }
             }
             Command::Suspect { lease, is_silent } => {
                 let challenges = self.core.challenges(now);

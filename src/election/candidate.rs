@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::leadership::{Claim, Leadership, proclaim};
+use super::work_monitor::WorkMonitor;
 use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
-use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term};
+use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
@@ -61,8 +62,19 @@ pub struct Candidate {
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
     failure: Arc<OnceLock<Error>>,
+    /// The limit within which a leader must serve; `None`: there is none, or `run` watches it.
+    pub(super) serving_within: Option<Duration>,
     /// True once the driver was asked to leave. One request is enough, however often a user repeats it.
     leaves: AtomicBool,
+}
+
+/// The first announcement of a candidate.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opening<'a> {
+    /// `None`: the session's.
+    pub(crate) announcement: Option<&'a Announcement>,
+    /// True if the candidate serves only once it says so.
+    pub(crate) unready: bool,
 }
 
 /// Makes the leaderships that a candidate wins, and passes them to it.
@@ -91,12 +103,17 @@ impl Candidate {
         prefix: Arc<[u8]>,
         turn: Option<OwnedSemaphorePermit>,
         local: Option<Arc<LocalStatus>>,
-        announcement: Option<&Announcement>,
+        opening: Opening<'_>,
         config: impl FnOnce(SlotId) -> CandidateConfig,
     ) -> Result<Self> {
-        let announcement = announcement.unwrap_or(&handle.shared.settings.announcement);
+        let announcement = opening
+            .announcement
+            .unwrap_or(&handle.shared.settings.announcement);
         let since = handle.shared.env.unix_time();
         let mut value = handle.encode(announcement, since)?;
+        if opening.unready {
+            value = not_serving(&value)?;
+        }
         handle.guarded(&prefix).await?;
         let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
@@ -110,7 +127,7 @@ impl Candidate {
             since,
             sender,
         };
-        let (candidate, channels) = CandidateState::new(
+        let (mut candidate, channels) = CandidateState::new(
             Arc::new(winner),
             name,
             prefix,
@@ -118,6 +135,9 @@ impl Candidate {
             turn,
             local.map(|local| LocalStatusWriter::new(local, slot)),
         );
+        if opening.unready {
+            candidate.begin_unready();
+        }
         handle.send(Command::Campaign {
             slot,
             value,
@@ -131,6 +151,7 @@ impl Candidate {
             status: channels.status,
             elected,
             failure: channels.failure,
+            serving_within: None,
             leaves: AtomicBool::new(false),
         };
         match channels.placed.await {
@@ -174,13 +195,24 @@ impl Candidate {
                 Some(leadership) => {
                     if leadership.is_valid() && leadership.lost_reason().is_none() {
                         leadership.term().shared.take_up();
-                        return Ok(leadership);
+                        return Ok(self.watched(leadership));
                     }
                     // Lost before the caller took it: dropping it rejoins.
                 }
                 None => return Err(self.ended()),
             }
         }
+    }
+
+    /// Watches the limit within which the leader must serve, if there is one.
+    fn watched(&self, leadership: Leadership) -> Leadership {
+        let Some(limit) = self.serving_within else {
+            return leadership;
+        };
+        let grace = self.handle.shared.settings.grace;
+        let monitor = WorkMonitor::start(leadership.claim(), grace, None, false);
+        monitor.serve_within(limit);
+        leadership.watched_by(monitor)
     }
 
     /// Sets whether the candidate must not join again after a term.
@@ -202,7 +234,8 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the announcement is too large. `Ended`: the candidacy has ended, or the key was lost at that
+    /// `InvalidInput`: the announcement is too large, or cannot say whether the leader
+    /// [serves](crate::Election::serving_within). `Ended`: the candidacy has ended, or the key was lost at that
     /// moment. `Unavailable` and others: etcd did not store or did not confirm the announcement; the next key will have
     /// it.
     ///

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::checkpoint::{self, Checkpoint, State, Store};
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::Watched;
 use crate::session::{Handle, SessionShared};
 use crate::state::{Announcement, Term};
 use eldest_core::action::{SlotId, TermId};
@@ -31,6 +32,8 @@ use eldest_core::reason::LostReason;
 #[must_use = "dropping a leadership ends it"]
 pub struct Leadership {
     claim: Arc<Claim>,
+    /// The watch over this leader, which the watchdog holds weakly.
+    _watch: Option<Arc<dyn Watched>>,
 }
 
 /// Reports the progress of a part of a leader's work. It comes from [`Leadership::heartbeats`], and does not hold the
@@ -85,6 +88,15 @@ impl Leadership {
     pub(crate) fn new(claim: Claim) -> Self {
         Self {
             claim: Arc::new(claim),
+            _watch: None,
+        }
+    }
+
+    /// Keeps the watch for as long as the leadership.
+    pub(super) fn watched_by(self, watch: Arc<dyn Watched>) -> Self {
+        Self {
+            _watch: Some(watch),
+            ..self
         }
     }
 
@@ -115,6 +127,53 @@ impl Leadership {
     /// Returns a handle that reports heartbeats, for parts of the work that do not hold the leadership.
     pub fn heartbeats(&self) -> Heartbeats {
         Heartbeats(self.term())
+    }
+
+    /// Announces that this leader serves: it can answer requests from now on. Returns once etcd has the announcement, so
+    /// every node that reads afterwards sees it.
+    ///
+    /// Call it in an election with [`Election::serving_within`](crate::Election::serving_within), as soon as the leader
+    /// is ready. It meets that limit, and lasts until the term ends. In an election without a limit, a leader serves as
+    /// soon as it leads, and the call returns at once. It may be called any number of times.
+    ///
+    /// The call waits while etcd is out of reach or overloaded; add a timeout if it should give up.
+    ///
+    /// # Errors
+    ///
+    /// `LeadershipLost`: the term has ended, so the leader does not serve. `PermissionDenied`, `Unauthenticated`,
+    /// `Rejected`: etcd refused the announcement; the session tries again with each renewal. `Closed`: the session was
+    /// closed.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: the leader serves, and the session continues to announce it.
+    pub async fn serving(&self) -> Result<()> {
+        let lost = self.lost();
+        match lost.run_until_cancelled(self.announce_serving()).await {
+            Some(Ok(true)) if !lost.is_cancelled() => Ok(()),
+            Some(Err(error)) => Err(error),
+            _ => Err(self.ended("the leader does not serve")),
+        }
+    }
+
+    /// Returns `false` if the term is over.
+    async fn announce_serving(&self) -> Result<bool> {
+        let (handle, slot) = (&self.claim.handle, self.claim.slot);
+        let (term, token) = (&self.claim.term.shared, self.fencing_token());
+        while !term.has_announced_serving() {
+            let (reply, done) = oneshot::channel();
+            let serve = Command::Serve { slot, token, reply };
+            handle.call(serve).await?;
+            match done.await {
+                Ok(Err(error)) if error.is_transient() => {
+                    let pause = handle.shared.settings.request_timeout;
+                    handle.shared.env.sleep(pause).await;
+                }
+                Ok(answer) => return answer,
+                Err(_) => return Err(Error::closed()),
+            }
+        }
+        Ok(self.is_valid())
     }
 
     /// Runs a task that belongs to the term: the key is released only after the task has ended.
@@ -219,7 +278,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the announcement is too large. `FenceLost`: the key no longer belongs to this leader.
+    /// `InvalidInput`: the announcement is too large, or cannot say whether the leader
+    /// [serves](crate::Election::serving_within). `FenceLost`: the key no longer belongs to this leader.
     /// `Unavailable` and others: etcd did not store or did not confirm the announcement; the next key will have it.
     ///
     /// # Cancellation safety

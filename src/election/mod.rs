@@ -31,6 +31,7 @@ use eldest_core::kv::Reach;
 use eldest_core::reason::{EndReason, LostReason};
 
 pub use candidate::Candidate;
+pub(crate) use candidate::Opening;
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{key_of_leader, prefix_of_partitions};
 pub use following::Following;
@@ -42,6 +43,7 @@ pub use on_error::{OnError, Pause};
 pub use ordering::StepDown;
 pub use rules::OnOverrun;
 pub(crate) use rules::Rules;
+use rules::validate_limit;
 pub(crate) use run::{end_term, late, span_of, unconfirmed};
 pub use run_handle::{RunHandle, spawn};
 pub use runner::Runner;
@@ -65,6 +67,8 @@ pub struct Election {
     prefix: Arc<str>,
     watch_scope: WatchScope,
     announcement: Option<Announcement>,
+    /// The limit within which a leader must serve; `None`: it serves as soon as it leads.
+    serving_within: Option<Duration>,
     pub(crate) local: Arc<LocalStatus>,
 }
 
@@ -164,6 +168,7 @@ impl Election {
             prefix,
             watch_scope: WatchScope::default(),
             announcement: None,
+            serving_within: None,
         }
     }
 
@@ -197,6 +202,62 @@ impl Election {
         self
     }
 
+    /// Makes a leader serve only once it calls [`Leadership::serving`], for candidates that campaign or run through this
+    /// handle from now on. By default, a leader serves as soon as it leads.
+    ///
+    /// A leader that must first open a database or fill a cache leads long before it can answer requests. With this
+    /// option, everything that sends requests to the leader waits until the leader serves: every node sees
+    /// [`Member::is_serving`], and this node [`Term::is_serving`]. Use the same option on all nodes of an election.
+    ///
+    /// If the leader does not serve within `limit`, its term ends as [`NotServing`](crate::LostReason::NotServing), in
+    /// the same way as after a [stall](crate::Runner::stall_timeout), and the next eldest leads. The time counts from
+    /// the beginning of the leader's work, or from the moment at which [`Candidate::elected`] returned the leadership.
+    /// `limit` is more than zero and at most 24 h.
+    ///
+    /// The announcement of a candidate then has a field that says in which term it serves. So a plain string cannot be
+    /// announced.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{BoxError, CancellationToken, Leadership, Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let shutdown = CancellationToken::new();
+    /// # let stop = shutdown.clone();
+    /// # async fn fill_the_cache() {}
+    /// # async fn answer_requests(leadership: Leadership, stop: CancellationToken) {
+    /// #     stop.cancel();
+    /// #     leadership.lost().cancelled().await;
+    /// # }
+    /// use std::time::Duration;
+    ///
+    /// let election = session.election("billing/scheduler")?.serving_within(Duration::from_secs(60));
+    /// election
+    ///     .run_mut(shutdown, async |leadership| {
+    ///         fill_the_cache().await;
+    ///         leadership.serving().await?; // requests arrive from now on
+    /// #       assert!(leadership.is_serving());
+    /// #       let leader = session.election("billing/scheduler")?.leader().await?;
+    /// #       assert!(leader.is_some_and(|leader| leader.is_serving()));
+    ///         answer_requests(leadership, stop.clone()).await;
+    ///         Ok::<_, BoxError>(())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn serving_within(mut self, limit: Duration) -> Self {
+        self.serving_within = Some(limit);
+        self
+    }
+
+    /// Refuses a limit that cannot be kept.
+    fn validate(&self) -> Result<()> {
+        self.serving_within
+            .map_or(Ok(()), |limit| validate_limit("serving_within", limit))
+    }
+
     /// Joins the election as a candidate, and returns once its key is in etcd and its place in the queue is known: its
     /// [status](Candidate::status) is never [`Status::Joining`] then.
     ///
@@ -206,7 +267,8 @@ impl Election {
     /// # Errors
     ///
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
-    /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large.
+    /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large, or cannot say
+    /// whether the leader [serves](Election::serving_within), or the limit for that is out of bounds.
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once
     /// a key of this session was in etcd, the call waits through `Unauthenticated` and `Overloaded`, and logs a
     /// warning. `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its
@@ -220,6 +282,7 @@ impl Election {
     }
 
     pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
+        self.validate()?;
         let watch_scope = self.watch_scope;
         // Built only when it is needed: thousands of waiting campaigns would each keep it in memory.
         let config = move |_| CandidateConfig {
@@ -231,17 +294,15 @@ impl Election {
         let name = Arc::clone(&self.name);
         let local = Some(Arc::clone(&self.local));
         let prefix = self.prefix_bytes();
-        let announcement = self.announcement.as_ref();
-        Candidate::join(
-            &self.handle,
-            name,
-            prefix,
-            None,
-            local,
-            announcement,
-            config,
-        )
-        .await
+        let opening = Opening {
+            announcement: self.announcement.as_ref(),
+            unready: self.serving_within.is_some(),
+        };
+        let mut candidate =
+            Candidate::join(&self.handle, name, prefix, None, local, opening, config).await?;
+        // `run` watches the limit from the beginning of the work on.
+        candidate.serving_within = self.serving_within.filter(|_| !persistent);
+        Ok(candidate)
     }
 
     /// Returns the status of this session in the election from memory, without asking etcd.

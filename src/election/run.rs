@@ -250,6 +250,9 @@ impl<W> Run<'_, W> {
             return ended(None);
         }
         let span = span_of(&term);
+        if let Some(limit) = self.election.serving_within {
+            monitor.serve_within(limit);
+        }
         monitor.work_begins(self.rules.stall_timeout, self.rules.illness());
         let begun = term.shared.env.now();
         let (check, work) = (&mut self.rules.check, &mut self.work);
@@ -291,9 +294,11 @@ impl<W> Run<'_, W> {
     }
 }
 
-/// Returns `true` if the health check decides if the node joins: before the first term, and after a stall.
+/// Returns `true` if the health check decides if the node joins: before the first term, and after one in which the leader
+/// stalled or did not serve.
 fn unsure(last: Option<&Term>) -> bool {
-    last.is_none_or(|term| term.lost_reason() == Some(LostReason::Stalled))
+    let unfit = [LostReason::Stalled, LostReason::NotServing].map(Some);
+    last.is_none_or(|term| unfit.contains(&term.lost_reason()))
 }
 
 /// Returns `true` if [`Election::resign`] ended the candidacy while it waited.

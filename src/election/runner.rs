@@ -322,6 +322,7 @@ impl<'a> Runner<'a> {
         E: Into<BoxError>,
     {
         self.rules.validate()?;
+        self.election.validate()?;
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             election: self.election,

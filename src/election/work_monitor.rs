@@ -1,5 +1,5 @@
-//! Detects that a leader's work sends no heartbeat or outlives its term, even while all threads of the runtime are
-//! blocked.
+//! Detects that a leader's work sends no heartbeat, does not serve in time or outlives its term, even while all threads
+//! of the runtime are blocked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +25,8 @@ pub(crate) struct WorkMonitor {
     illness: AtomicU64,
     /// The time of the last `Ok` of the health check; nanoseconds.
     well: AtomicU64,
+    /// The time at which the term ends if its leader does not serve; nanoseconds.
+    serve_by: AtomicU64,
     /// True if the process ends when the work outlives the term.
     aborts: bool,
     /// True while no work runs, because it has not begun or has ended.
@@ -48,6 +50,7 @@ impl WorkMonitor {
             silence: AtomicU64::new(nanos(start)),
             illness: AtomicU64::new(NONE),
             well: AtomicU64::new(0),
+            serve_by: AtomicU64::new(NONE),
             aborts,
             ended: AtomicBool::new(true),
             claim,
@@ -73,6 +76,14 @@ impl WorkMonitor {
         shared.env.rewatch();
     }
 
+    /// Sets the limit within which the leader must serve, from now on.
+    pub(crate) fn serve_within(&self, limit: Duration) {
+        let env = &self.claim.term().shared.env;
+        let by = env.now().after(limit);
+        self.serve_by.store(by.as_nanos(), Ordering::Release);
+        env.rewatch();
+    }
+
     /// Records an `Ok` of the health check.
     pub(crate) fn healthy(&self) {
         let now = self.claim.term().shared.env.now();
@@ -84,15 +95,26 @@ impl WorkMonitor {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Ends the term, unless it is over.
+    /// Ends the term as stalled, unless it is over.
     pub(crate) fn stall(&self, now: Time) {
+        self.end(now, LostReason::Stalled);
+    }
+
+    fn end(&self, now: Time, reason: LostReason) {
         let shared = &self.claim.term().shared;
         if !shared.is_lost() {
             // The driver first: it must receive the reason before it learns that the work ended, or the term would
             // count as resigned. If the driver is gone, the lease is not renewed and the term is over anyway.
-            drop(self.claim.end(LostReason::Stalled));
-            shared.stall(now.after(self.grace));
+            drop(self.claim.end(reason));
+            shared.stall(reason, now.after(self.grace));
         }
+    }
+
+    /// Returns the time at which the term ends if its leader does not serve before.
+    fn serves_by(&self) -> Option<Time> {
+        let by = self.serve_by.load(Ordering::Acquire);
+        let waits = by != NONE && !self.claim.term().shared.serves();
+        waits.then(|| Time::from_nanos(by))
     }
 
     /// Returns the time at which the term ends if no heartbeat comes before.
@@ -117,14 +139,18 @@ impl WorkMonitor {
 impl Watched for WorkMonitor {
     fn due(&self) -> Option<Time> {
         let lost = self.claim.term().shared.is_lost();
-        let stalls = self.stalls_at().filter(|_| !lost);
-        [stalls, self.aborts_at()].into_iter().flatten().min()
+        let [stalls, serves] = [self.stalls_at(), self.serves_by()].map(|at| at.filter(|_| !lost));
+        let due = [stalls, serves, self.aborts_at()];
+        due.into_iter().flatten().min()
     }
 
     fn fire(&self, now: Time) {
         let shared = &self.claim.term().shared;
         if self.stalls_at().is_some_and(|at| now >= at) {
             self.stall(now);
+        }
+        if self.serves_by().is_some_and(|at| now >= at) {
+            self.end(now, LostReason::NotServing);
         }
         if self.aborts_at().is_some_and(|at| now >= at) {
             abort(&shared.election, shared.token);

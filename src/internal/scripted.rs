@@ -114,6 +114,7 @@ impl Ending {
         let (cutoff, valid) = match reason {
             LostReason::LeaseExpiring
             | LostReason::Stalled
+            | LostReason::NotServing
             | LostReason::Reassigned
             | LostReason::Evacuated
             | LostReason::Ordered => (brief, true),
@@ -136,7 +137,9 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
             Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
                 let _ = reply.send(());
             }
-            Command::Proclaim { reply, .. } => drop(reply.send(Ok(!ending.shared.is_lost()))),
+            Command::Proclaim { reply, .. } | Command::Serve { reply, .. } => {
+                drop(reply.send(Ok(!ending.shared.is_lost())));
+            }
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::election::{Candidate, Leadership};
+use crate::election::{Candidate, Leadership, Opening};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::session::{Handle, LOCK_TURNS, Use, check_name};
@@ -125,8 +125,16 @@ impl Resource {
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
-        let mut candidate =
-            Candidate::join(&self.handle, name, prefix, Some(turn), None, None, config).await?;
+        let mut candidate = Candidate::join(
+            &self.handle,
+            name,
+            prefix,
+            Some(turn),
+            None,
+            Opening::default(),
+            config,
+        )
+        .await?;
         drop(joining);
         candidate.elected().await
     }

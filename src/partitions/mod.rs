@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use twox_hash::XxHash3_64;
 
-use crate::election::{Candidate, Checkpoint, Claim, Heartbeats, Leadership, prefix_of_partitions};
+use crate::election::{
+    Candidate, Checkpoint, Claim, Heartbeats, Leadership, Opening, prefix_of_partitions,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
 use crate::session::{Handle, MAX_COUNT, Session, Use, check_name};
@@ -193,8 +195,16 @@ impl Partitions {
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
-        let candidate =
-            Candidate::join(&self.handle, name, prefix, None, None, None, |_| config).await?;
+        let candidate = Candidate::join(
+            &self.handle,
+            name,
+            prefix,
+            None,
+            None,
+            Opening::default(),
+            |_| config,
+        )
+        .await?;
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),

@@ -320,11 +320,59 @@ pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[
     (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
 }
 
-/// Returns `true` if two values differ at most in the beginning of a term, which a leader adds once in each term.
+/// The field with the fencing token of the term in which a leader serves. A candidate whose election has a limit for
+/// that has the field from the beginning, with 0.
+const SERVES: &str = "serves";
+
+/// Returns `true` if a leader with this announcement serves in the term with that fencing token.
+pub(super) fn serves_in(value: &[u8], token: i64) -> bool {
+    if !mentions(value, SERVES) {
+        return true;
+    }
+    let object = object(value);
+    let said = object
+        .as_ref()
+        .and_then(|object| object.get(SERVES)?.as_i64());
+    said.is_none_or(|term| term == token)
+}
+
+/// Returns the announcement of a leader that serves in the term with that fencing token. `None`: the value is not a JSON
+/// object of ours, or it would be too large.
+pub(crate) fn serving(value: &[u8], token: i64) -> Option<Arc<[u8]>> {
+    let mut object = object(value)?;
+    unix_ms(object.get("since_unix_ms"))?;
+    object.insert(SERVES.into(), token.into());
+    let value = Value::Object(object).to_string().into_bytes();
+    (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
+}
+
+/// Returns the announcement of a candidate that does not serve yet. Refuses a value in which it could not say later that
+/// it serves.
+pub(crate) fn not_serving(value: &[u8]) -> Result<Arc<[u8]>> {
+    if let (Some(value), Some(_)) = (serving(value, 0), serving(value, i64::MAX)) {
+        return Ok(value);
+    }
+    let message = match object(value).and_then(|object| unix_ms(object.get("since_unix_ms"))) {
+        Some(_) => format!(
+            "the announcement has {} bytes; at most {} are allowed in an election with `serving_within`, because its \
+             leader also announces that it serves",
+            value.len(),
+            MAX_ANNOUNCEMENT - format!(",{SERVES:?}:{}", i64::MAX).len()
+        ),
+        None => "the announcement is a plain string or bytes, which cannot say whether the leader serves: announce an \
+                 `Announcement::new`, or set no `serving_within`"
+            .to_owned(),
+    };
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
+/// Returns `true` if two values differ at most in the beginning of a term and in the term in which the leader serves,
+/// which a leader announces once in each term.
 pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     let without = |value| {
         let mut object = object(value)?;
         object.remove(LEADS);
+        object.remove(SERVES);
         Some(object)
     };
     one == other || without(one).is_some_and(|one| Some(one) == without(other))
@@ -542,6 +590,40 @@ mod tests {
         let full = "x".repeat(MAX_ANNOUNCEMENT - 80);
         let full = written(&Announcement::new("a").with_metadata("k", &full[..full.len() - 10]));
         assert_eq!(leading(&full, 7, NOW), None, "{}", full.len());
+    }
+
+    #[test]
+    fn leader_announces_the_one_term_in_which_it_serves() {
+        let value = written(&Announcement::new("a").with_metadata("k", "v"));
+        assert!(serves_in(&value, 7), "without a limit");
+        let unready = not_serving(&value).unwrap();
+        let said = serving(&unready, 7).unwrap();
+        for (value, wanted) in [(&unready, [false, false]), (&said, [true, false])] {
+            assert_eq!([serves_in(value, 7), serves_in(value, 8)], wanted);
+        }
+        assert!(say_the_same(&unready, &said) && say_the_same(&value, &said));
+        let leads = leading(&said, 7, NOW).unwrap();
+        assert!(serves_in(&leads, 7) && !serves_in(&leads, 8));
+        assert_eq!(written(&Announcement::decode(&leads)), value);
+        for foreign in [&b"node-a"[..], br#"{"serves":"x"}"#, b"serves"] {
+            assert!(serves_in(foreign, 7), "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn announcement_that_cannot_say_whether_its_leader_serves_is_refused() {
+        for plain in [&b"node-a"[..], br#"{"identity":"a"}"#, b"\xff"] {
+            let error = not_serving(plain).unwrap_err();
+            assert!(error.to_string().contains("plain string"), "{error}");
+        }
+        let of = |bytes| written(&Announcement::new("a").with_metadata("k", "x".repeat(bytes)));
+        let frame = of(0).len();
+        let most = MAX_ANNOUNCEMENT - 29;
+        let value = not_serving(&of(most - frame)).unwrap();
+        assert!(serving(&value, i64::MAX).is_some());
+        let error = not_serving(&of(most + 1 - frame)).unwrap_err();
+        let text = format!("has {} bytes; at most {most} are", most + 1);
+        assert!(error.to_string().contains(&text), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::announcement::Announcement;
+use super::announcement::{Announcement, serves_in};
 use super::as_of::AsOf;
 use eldest_core::kv::Entry;
 use eldest_core::queue::{Queue, is_shared};
@@ -265,9 +265,21 @@ impl Member {
     /// Leaders of other libraries do not, nor do leaders that announce a plain string. The time has no effect on the
     /// election, and a program that may write the key may write any time up to the year 9999.
     pub fn leads_since(&self) -> Option<SystemTime> {
-        let leads = self.rank == 1 && self.entry.lease != 0;
         let announced = || self.announcement.leads_since(self.create_revision());
-        leads.then(announced).flatten()
+        self.leads().then(announced).flatten()
+    }
+
+    /// Returns `true` if this member leads and serves: it said so in its present term, or its election has no
+    /// [limit](crate::Election::serving_within) for that. Leaders of other libraries, of earlier versions, and leaders
+    /// that announce a plain string serve as soon as they lead.
+    ///
+    /// Like the rest of the roster, it shows what etcd had accepted by the moment of [`Roster::as_of`].
+    pub fn is_serving(&self) -> bool {
+        self.leads() && serves_in(self.value(), self.create_revision())
+    }
+
+    fn leads(&self) -> bool {
+        self.rank == 1 && self.entry.lease != 0
     }
 }
 
@@ -355,6 +367,22 @@ mod tests {
         assert_eq!(of(3, 1), [true, false]);
         assert_eq!(of(2, 1), [false, false], "of an earlier key");
         assert_eq!(of(3, 0), [false, false], "it blocks");
+    }
+
+    #[test]
+    fn only_the_leader_serves_and_only_in_the_term_that_it_announces() {
+        let of = |serves: &str, lease| {
+            let said = format!(r#"{{"identity":"a"{serves}}}"#);
+            let entries = [entry("e/1", &said, 3, lease), entry("e/2", "b", 4, 2)];
+            let roster = Roster::new(7, entries);
+            let each = roster.members().iter().map(Member::is_serving);
+            each.collect::<Vec<_>>()
+        };
+        assert_eq!(of("", 1), [true, false], "without a limit");
+        assert_eq!(of(r#","serves":3"#, 1), [true, false]);
+        assert_eq!(of(r#","serves":0"#, 1), [false, false], "not yet");
+        assert_eq!(of(r#","serves":2"#, 1), [false, false], "of an earlier key");
+        assert_eq!(of("", 0), [false, false], "it blocks");
     }
 
     #[test]

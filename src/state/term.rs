@@ -1,7 +1,7 @@
 //! Defines a term: one clock comparison decides, on any thread, whether it is still valid.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,13 @@ use crate::etcd::{Fence, Op, Pool, TxnOutcome};
 use crate::runtime::SharedEnv;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
+
+/// The leader does not serve yet.
+const UNREADY: u8 = 0;
+/// The leader said that it serves, and etcd has not confirmed that announcement.
+const SAID: u8 = 1;
+/// The leader serves, and has nothing to announce.
+const SERVES: u8 = 2;
 
 /// The state that every handle of one term shares.
 pub(crate) struct TermState {
@@ -36,6 +43,8 @@ pub(crate) struct TermState {
     taken_up: AtomicBool,
     /// True if interrupted work does not count as a fault, because it has nothing to finish.
     interruptible: AtomicBool,
+    /// [`UNREADY`], [`SAID`] or [`SERVES`]; only ever raised, once the term is shared.
+    serving: AtomicU8,
     /// The time of the work's last heartbeat; nanoseconds.
     beat: AtomicU64,
     lost: CancellationToken,
@@ -56,6 +65,7 @@ impl TermState {
             lost: deadline.over().child_token(),
             taken_up: AtomicBool::new(false),
             interruptible: AtomicBool::new(false),
+            serving: AtomicU8::new(SERVES),
             beat: AtomicU64::new(env.now().as_nanos()),
             env,
             pool,
@@ -123,8 +133,37 @@ impl TermState {
     }
 
     /// Ends the term on behalf of the watchdog; the driver reports the end later.
-    pub(crate) fn stall(&self, cutoff: Time) {
-        self.limit_to(LostReason::Stalled, cutoff, true);
+    pub(crate) fn stall(&self, reason: LostReason, cutoff: Time) {
+        self.limit_to(reason, cutoff, true);
+    }
+
+    /// Makes the new term wait until its leader says that it serves.
+    pub(crate) fn begin_unready(&self) {
+        self.serving.store(UNREADY, Ordering::Release);
+    }
+
+    /// Records that the leader serves from now on. Returns `true` at the first call.
+    pub(crate) fn serve(&self) -> bool {
+        self.serving.fetch_max(SAID, Ordering::AcqRel) == UNREADY
+    }
+
+    /// Records that etcd has the announcement that the leader serves.
+    pub(crate) fn confirm_serving(&self) {
+        self.serving.fetch_max(SERVES, Ordering::AcqRel);
+    }
+
+    /// Returns `true` if the leader serves, and etcd has that announcement if there is one.
+    pub(crate) fn has_announced_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire) == SERVES
+    }
+
+    pub(crate) fn serves(&self) -> bool {
+        self.serving.load(Ordering::Acquire) != UNREADY
+    }
+
+    /// Returns `true` if the leader serves, and etcd has not confirmed that announcement.
+    pub(crate) fn owes_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire) == SAID
     }
 
     /// Sets the reason, then the limits, then cancels the token. The first reason stays.
@@ -222,7 +261,7 @@ impl TermState {
 /// | what ends the term | the term stays valid | work is dropped |
 /// |---|---|---|
 /// | [no renewal was verified in time](LostReason::LeaseExpiring) | for the [grace period](crate::SessionOptions::grace) | at the end of validity |
-/// | the work [stalled](LostReason::Stalled), or its node is unhealthy ([`Runner`](crate::Runner)) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
+/// | the work [stalled](LostReason::Stalled), its node is unhealthy ([`Runner`](crate::Runner)), or the leader does [not serve in time](LostReason::NotServing) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | [shutdown](LostReason::Shutdown), [the session closes](LostReason::SessionClosed), [the runtime is gone](LostReason::RuntimeGone) | until the last deadline, less than a TTL away | at the end of validity |
 /// | the [data centre is evacuated](LostReason::Evacuated), or the leader is [ordered to step down](LostReason::Ordered) | for the grace period, or until the last deadline if that is earlier | at the end of validity |
 /// | the [partition goes to another member](LostReason::Reassigned), or its member leaves | for the grace period, or until the last deadline if that is earlier | at the end of validity |
@@ -231,7 +270,7 @@ impl TermState {
 ///
 /// After the reasons in the first, second, fourth and sixth line, and after stepping down, the node joins the queue
 /// again, at the end. After a failure of its work, it leaves, unless [`OnError`](crate::OnError) says to join again.
-/// After a stall, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a thread
+/// After a stall, or if it did not serve, it joins only when its work has ended and its health check returns `Ok`. Work that blocks a thread
 /// cannot be dropped: only [`Term::is_valid`] and fencing hold it back, or the end of its process
 /// ([`OnOverrun::Abort`](crate::OnOverrun::Abort)).
 #[derive(Clone)]
@@ -248,6 +287,16 @@ impl Term {
     /// it: fence what must never happen twice, by [`Term::txn`] or the [`Term::fencing_token`].
     pub fn is_valid(&self) -> bool {
         self.shared.is_valid()
+    }
+
+    /// Returns `true` while this node may act as leader and serves: its leader called
+    /// [`Leadership::serving`](crate::Leadership::serving) in this term, or the election has no
+    /// [limit](crate::Election::serving_within) for that.
+    ///
+    /// Once it has returned `true`, it returns `true` until the term ends. Other nodes see the same a moment later, as
+    /// [`Member::is_serving`](crate::Member::is_serving).
+    pub fn is_serving(&self) -> bool {
+        self.shared.serves() && self.is_valid()
     }
 
     /// Returns a token that is cancelled when the term ends.

@@ -34,6 +34,7 @@ mod requests;
 mod running;
 mod schedules;
 mod semaphores;
+mod serving;
 mod sessions;
 mod shared_locks;
 mod silence;

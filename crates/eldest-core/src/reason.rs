@@ -44,6 +44,9 @@ pub enum LostReason {
     /// The leader's work sent no heartbeat, or its health check no `Ok`, for as long as `Runner` allows. The term stays
     /// valid for the grace period. The node joins again only when its work has ended and its health check returns `Ok`.
     Stalled,
+    /// The leader did not serve within the limit of its election (`Election::serving_within`). The term stays valid for
+    /// the grace period. The node joins again as after a stall.
+    NotServing,
     /// The shutdown token given to `Election::run` was cancelled.
     Shutdown,
     /// The session was closed.
@@ -68,6 +71,7 @@ impl LostReason {
             LostReason::SteppedDown => "stepped_down",
             LostReason::WorkFailed => "work_failed",
             LostReason::Stalled => "stalled",
+            LostReason::NotServing => "not_serving",
             LostReason::Shutdown => "shutdown",
             LostReason::SessionClosed => "session_closed",
             LostReason::RuntimeGone => "runtime_gone",
@@ -148,7 +152,8 @@ mod tests {
             LostReason::Resigned => LostReason::SteppedDown,
             LostReason::SteppedDown => LostReason::WorkFailed,
             LostReason::WorkFailed => LostReason::Stalled,
-            LostReason::Stalled => LostReason::Shutdown,
+            LostReason::Stalled => LostReason::NotServing,
+            LostReason::NotServing => LostReason::Shutdown,
             LostReason::Shutdown => LostReason::SessionClosed,
             LostReason::SessionClosed => LostReason::RuntimeGone,
             LostReason::RuntimeGone => return None,

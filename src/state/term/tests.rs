@@ -116,18 +116,44 @@ impl Watchdog {
     }
 }
 
-#[tokio::test]
-async fn end_of_a_term_wakes_the_watchdog_for_its_work_deadline() {
+fn monitor(shared: &Arc<TermState>, aborts: bool) -> Arc<WorkMonitor> {
     let options = SessionOptions::new("a");
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options).unwrap();
     let handle = session.election("e").unwrap().handle;
-    let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
-    let (_, shared) = term_in(watchdog.env(), &clock);
     let term = Term {
-        shared: Arc::clone(&shared),
+        shared: Arc::clone(shared),
     };
     let claim = Claim::new(handle, 1, Duration::ZERO, 1, term);
-    let monitor = WorkMonitor::start(Arc::new(claim), Duration::ZERO, None, true);
+    WorkMonitor::start(Arc::new(claim), Duration::ZERO, None, aborts)
+}
+
+#[tokio::test]
+async fn watchdog_ends_a_term_whose_leader_does_not_serve_in_time() {
+    for serves in [false, true] {
+        let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
+        let (_, shared) = term_in(watchdog.env(), &clock);
+        shared.begin_unready();
+        let monitor = monitor(&shared, false);
+        assert_eq!(monitor.due(), None, "its work has not begun");
+        monitor.serve_within(Duration::from_secs(20));
+        let due = monitor.due();
+        assert!(due.is_some());
+        assert_eq!(watchdog.seen(), [due]);
+        if serves {
+            assert!(shared.serve() && !shared.serve());
+            assert_eq!(monitor.due(), None);
+        }
+        monitor.fire(due.unwrap());
+        assert_eq!(shared.reason(), (!serves).then_some(LostReason::NotServing));
+        assert_eq!(monitor.due(), None);
+    }
+}
+
+#[tokio::test]
+async fn end_of_a_term_wakes_the_watchdog_for_its_work_deadline() {
+    let (clock, watchdog) = (Arc::new(Clock::default()), Arc::<Watchdog>::default());
+    let (_, shared) = term_in(watchdog.env(), &clock);
+    let monitor = monitor(&shared, true);
     monitor.work_begins(None, None);
     assert_eq!(
         watchdog.seen(),

@@ -247,7 +247,7 @@ impl Seat<'_> {
         );
         let end = match reason {
             LostReason::Resigned | LostReason::SteppedDown | LostReason::WorkFailed => End::Void,
-            LostReason::Stalled => End::Brief,
+            LostReason::Stalled | LostReason::NotServing => End::Brief,
             _ => End::Fading,
         };
         self.end_term(reason, end);

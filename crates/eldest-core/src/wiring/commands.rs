@@ -90,8 +90,8 @@ impl Core {
         }
     }
 
-    /// Ends a term for its leader: by resigning or stepping down (its work is done), because its work failed or
-    /// stalled, or by shutting down (its work winds up).
+    /// Ends a term for its leader: by resigning or stepping down (its work is done), because its work failed,
+    /// stalled or does not serve, or by shutting down (its work winds up).
     pub fn end_by_leader(&mut self, now: Time, slot: SlotId, term: TermId, reason: LostReason) {
         self.expire(now);
         if let Some(mut seat) = self.hall(now).seat(slot) {
