@@ -140,6 +140,15 @@ pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
 }
 
+/// Announces that the leader serves in that term of this session, as [`Leadership::serving`] does.
+///
+/// # Errors
+///
+/// As [`Leadership::serving`]; `Unavailable` also if etcd has not answered within four request timeouts.
+pub async fn serve(election: &Election, held: &Held) -> Result<()> {
+    election.serve(held).await
+}
+
 /// Reports that the session of that lease is silent, or that it is heard again. A session that allows challenges then
 /// challenges it, or deletes its challenge. A wrong report costs small writes, and ends no term of a session that
 /// answers.

@@ -148,32 +148,8 @@ impl Leadership {
     ///
     /// Cancel safe: the leader serves, and the session continues to announce it.
     pub async fn serving(&self) -> Result<()> {
-        let lost = self.lost();
-        match lost.run_until_cancelled(self.announce_serving()).await {
-            Some(Ok(true)) if !lost.is_cancelled() => Ok(()),
-            Some(Err(error)) => Err(error),
-            _ => Err(self.ended("the leader does not serve")),
-        }
-    }
-
-    /// Returns `false` if the term is over.
-    async fn announce_serving(&self) -> Result<bool> {
-        let (handle, slot) = (&self.claim.handle, self.claim.slot);
-        let (term, token) = (&self.claim.term.shared, self.fencing_token());
-        while !term.has_announced_serving() {
-            let (reply, done) = oneshot::channel();
-            let serve = Command::Serve { slot, token, reply };
-            handle.call(serve).await?;
-            match done.await {
-                Ok(Err(error)) if error.is_transient() => {
-                    let pause = handle.shared.settings.request_timeout;
-                    handle.shared.env.sleep(pause).await;
-                }
-                Ok(answer) => return answer,
-                Err(_) => return Err(Error::closed()),
-            }
-        }
-        Ok(self.is_valid())
+        let claim = &self.claim;
+        announce_serving(&claim.handle, claim.slot, &claim.term).await
     }
 
     /// Runs a task that belongs to the term: the key is released only after the task has ended.
@@ -689,5 +665,32 @@ pub(crate) async fn proclaim(
         )),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(Error::closed()),
+    }
+}
+
+/// Announces that the leader serves in that term, and waits for etcd. Repeats the request while etcd is out of reach.
+pub(crate) async fn announce_serving(handle: &Handle, slot: SlotId, term: &Term) -> Result<()> {
+    let lost = term.lost();
+    let announced = lost.run_until_cancelled(async {
+        while !term.shared.has_announced_serving() {
+            let (reply, done) = oneshot::channel();
+            let token = term.fencing_token();
+            let serve = Command::Serve { slot, token, reply };
+            handle.call(serve).await?;
+            match done.await {
+                Ok(Err(error)) if error.is_transient() => {
+                    let pause = handle.shared.settings.request_timeout;
+                    handle.shared.env.sleep(pause).await;
+                }
+                Ok(answer) => return answer,
+                Err(_) => return Err(Error::closed()),
+            }
+        }
+        Ok(term.is_valid())
+    });
+    match announced.await {
+        Some(Ok(true)) if !lost.is_cancelled() => Ok(()),
+        Some(Err(error)) => Err(error),
+        _ => Err(term.ended("the leader does not serve")),
     }
 }

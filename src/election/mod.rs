@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{LeaderChanges, Observer};
+use crate::runtime::timeout;
 use crate::session::{Handle, Session, Use, check_exact, check_name};
 use crate::state::{Announcement, Held, LocalStatus, Member, Roster, Status, Term};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
@@ -37,6 +38,7 @@ pub(crate) use checkpoint::{key_of_leader, prefix_of_partitions};
 pub use following::Following;
 pub(crate) use health::Health;
 pub(crate) use leadership::Claim;
+use leadership::announce_serving;
 pub use leadership::{Heartbeats, Leadership};
 pub(crate) use on_error::warn_of;
 pub use on_error::{OnError, Pause};
@@ -411,6 +413,17 @@ impl Election {
         let (slot, term) = held.id;
         let patience = self.patience();
         self.handle.released_within(slot, term, patience).await
+    }
+
+    /// Announces, from outside its work, that the leader serves in that term. The session continues after an error.
+    pub(crate) async fn serve(&self, held: &Held) -> Result<()> {
+        let announced = announce_serving(&self.handle, held.id.0, &held.term);
+        let patience = self.handle.patience();
+        let announced = timeout(&*self.handle.shared.env, patience, announced).await;
+        announced.unwrap_or_else(|| {
+            let message = format!("etcd did not take the announcement within {patience:?}");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })
     }
 
     /// Sends the end of a term when there is room, because a user may request it any number of times.

@@ -263,7 +263,8 @@ async fn keep(label: Label, election: Election, mut stopped: watch::Receiver<boo
     loop {
         let over = *stopped.borrow_and_update();
         let leads = !over && matches!(*status.borrow_and_update(), Status::Leading { .. });
-        let next = match labels.apply(&api, leads).await {
+        let serves = leads && election.term().is_some_and(|term| term.is_serving());
+        let next = match labels.apply(&api, leads, serves).await {
             Ok(()) => {
                 if std::mem::take(&mut failed) {
                     tracing::info!(election = election.name(), "the pod's label is kept again");
@@ -289,8 +290,9 @@ async fn keep(label: Label, election: Election, mut stopped: watch::Receiver<boo
         tokio::select! {
             _ = status.changed() => {}
             _ = stopped.changed() => {}
+            // The queue also shows that this node serves.
             Some(leader) = queue.next() => labels.led_by(leader),
-            () = tokio::time::sleep(next) => labels.stands = labels.stands.filter(|_| !leads),
+            () = tokio::time::sleep(next) => labels.stands = labels.stands.filter(|_| !serves),
         }
     }
 }
@@ -311,15 +313,16 @@ impl Labels {
         }
     }
 
-    /// Sets the labels as they should be. A new leader first removes the label of the one before it.
-    async fn apply(&mut self, api: &Api, leads: bool) -> Result<()> {
+    /// Sets the labels as they should be. A new leader first removes the label of the one before it, and has its own once
+    /// it serves.
+    async fn apply(&mut self, api: &Api, leads: bool, serves: bool) -> Result<()> {
         if leads && let Some(former) = &self.former {
             api.patch(former, false).await?;
             self.former = None;
         }
-        if self.stands != Some(leads) {
-            api.patch(&self.own, leads).await?;
-            self.stands = Some(leads);
+        if self.stands != Some(serves) {
+            api.patch(&self.own, serves).await?;
+            self.stands = Some(serves);
         }
         Ok(())
     }

@@ -190,9 +190,14 @@ pub(crate) fn summary(queue: &Queue) -> String {
     match queue.roster.first() {
         None => "vacant".to_owned(),
         Some(Candidate { member: leader, .. }) => format!(
-            "{} leads with token {}, {} waiting",
+            "{} leads with token {}{}, {} waiting",
             one_line(&leader.identity),
             leader.fencing_token,
+            if leader.serving {
+                ""
+            } else {
+                " (not serving yet)"
+            },
             members - 1
         ),
     }
@@ -310,6 +315,7 @@ pub(crate) mod samples {
                 metadata: std::collections::BTreeMap::new(),
                 since_unix_ms: None,
                 leads_since_unix_ms: None,
+                serving: true,
             },
             has_turn: rank == 1,
             lease_left_ms: None,

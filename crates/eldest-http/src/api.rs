@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 
 use super::App;
 use super::answer::json as answer;
-use super::contract::{Elections, Heartbeat, SteppedDown, millis};
+use super::contract::{Elections, Heartbeat, Serving, SteppedDown, millis};
 use super::events;
 use super::health::Fitness;
 use super::names::{self, Part};
@@ -16,7 +16,8 @@ use super::node::Shown;
 use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
 use super::query::{Asked, parameter};
-use eldest::internal;
+use eldest::ErrorKind;
+use eldest::internal::{self, Held};
 
 /// Answers `GET /v1/elections`: all elections that this node shows.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Response {
@@ -48,6 +49,10 @@ pub(super) async fn one(
             step_down(app.node.find(Some(&name))?, asked).await
         }
         (Part::Heartbeat, &Method::POST) => heartbeat(app.node.find(Some(&name))?),
+        (Part::Serving, &Method::POST) => {
+            let asked = Asked::of(request.uri());
+            serving(app.node.find(Some(&name))?, asked).await
+        }
         _ => Ok(not_allowed(&request, part.allow()).into_response()),
     }
 }
@@ -55,19 +60,8 @@ pub(super) async fn one(
 /// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the end of the queue. The token
 /// of its work is cancelled, the work is awaited, and dropped after a grace period; only then is its key deleted.
 async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
-    let wanted = parameter(&asked, "fencing_token")?;
-    let conflict = |code, detail: String| Problem::new(StatusCode::CONFLICT, code, detail);
-    let held = internal::local_state(&shown.election).held;
-    let Some(held) = held.filter(|held| shown.is_candidate() && held.term.is_valid()) else {
-        let detail = format!("this node does not lead {:?}", shown.election.name());
-        return Err(conflict("not_leading", detail));
-    };
+    let held = held(shown, &asked)?;
     let token = held.term.fencing_token();
-    if let Some(wanted) = wanted.filter(|wanted| *wanted != token.to_string()) {
-        let wanted = shortened(&wanted);
-        let detail = format!("this node leads under the fencing token {token}, not {wanted:?}");
-        return Err(conflict("another_term", detail));
-    }
     // The release is not confirmed yet; it continues in the background.
     let (status, released) = match internal::step_down(&shown.election, &held).await {
         Ok(()) => (StatusCode::OK, true),
@@ -80,15 +74,58 @@ async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     Ok(answer(status, &body))
 }
 
+/// Answers `POST /v1/elections/{name}/serving`: the program on whose behalf this node leads is ready.
+async fn serving(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
+    on_behalf(shown)?;
+    let held = held(shown, &asked)?;
+    let (status, announced) = match internal::serve(&shown.election, &held).await {
+        Ok(()) => (StatusCode::OK, true),
+        Err(error) if error.kind() == ErrorKind::LeadershipLost => return Err(not_leading(shown)),
+        // The node continues to announce it.
+        Err(_) => (StatusCode::ACCEPTED, false),
+    };
+    let body = Serving {
+        fencing_token: held.term.fencing_token(),
+        announced,
+    };
+    Ok(answer(status, &body))
+}
+
+/// Returns the term in which this node leads, if it is the one that the caller names.
+fn held(shown: &Shown, asked: &Asked) -> Result<Held, Problem> {
+    let wanted = parameter(asked, "fencing_token")?;
+    let held = internal::local_state(&shown.election).held;
+    let held = held.filter(|held| shown.is_candidate() && held.term.is_valid());
+    let held = held.ok_or_else(|| not_leading(shown))?;
+    let token = held.term.fencing_token();
+    match wanted.filter(|wanted| *wanted != token.to_string()) {
+        None => Ok(held),
+        Some(wanted) => {
+            let wanted = shortened(&wanted);
+            let detail = format!("this node leads under the fencing token {token}, not {wanted:?}");
+            Err(Problem::new(StatusCode::CONFLICT, "another_term", detail))
+        }
+    }
+}
+
+fn not_leading(shown: &Shown) -> Problem {
+    let detail = format!("this node does not lead {:?}", shown.election.name());
+    Problem::new(StatusCode::CONFLICT, "not_leading", detail)
+}
+
+/// Returns the health of the program on whose behalf this node is a candidate.
+fn on_behalf(shown: &Shown) -> Result<&Fitness, Problem> {
+    shown.fitness().ok_or_else(|| {
+        let name = shown.election.name();
+        let detail = format!("this node does not lead {name:?} on behalf of a program");
+        Problem::new(StatusCode::CONFLICT, "not_on_behalf", detail)
+    })
+}
+
 /// Answers `POST /v1/elections/{name}/heartbeat`: the program works, so its term continues and the node may be a
 /// candidate.
 fn heartbeat(shown: &Shown) -> Result<Response, Problem> {
-    let name = shown.election.name();
-    let fitness = shown.fitness().ok_or_else(|| {
-        let detail = format!("this node does not lead {name:?} on behalf of a program");
-        Problem::new(StatusCode::CONFLICT, "not_on_behalf", detail)
-    })?;
-    beat(fitness, name)
+    beat(on_behalf(shown)?, shown.election.name())
 }
 
 /// Records a heartbeat of the program in the election, or set of partitions, of that name.

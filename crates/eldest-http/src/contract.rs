@@ -78,6 +78,8 @@ pub struct Member {
     /// When the leader's term began, by the leader's own wall clock. null: it does not lead, or it has not announced
     /// that: a leader announces it with a renewal, a third of the TTL after its term began.
     pub leads_since_unix_ms: Option<u64>,
+    /// True if it leads and serves: it said so in its present term, or its election has no limit for that.
+    pub serving: bool,
 }
 
 impl From<&eldest::Member> for Member {
@@ -97,6 +99,7 @@ impl From<&eldest::Member> for Member {
                 .collect(),
             since_unix_ms: member.since().and_then(unix_ms),
             leads_since_unix_ms: member.leads_since().and_then(unix_ms),
+            serving: member.is_serving(),
         }
     }
 }
@@ -126,6 +129,9 @@ pub struct OwnState {
     pub identity: String,
     /// The node's role in the election.
     pub role: Role,
+    /// True while the node leads and serves. False while it leads and has not said yet that it serves, and while it does not
+    /// lead.
+    pub serving: bool,
     /// The token of this node's term, while the term is valid.
     #[cfg_attr(test, schema(minimum = 1))]
     pub fencing_token: Option<i64>,
@@ -336,6 +342,17 @@ pub struct SteppedDown {
     pub fencing_token: i64,
     /// True if etcd confirmed that its key is gone.
     pub released: bool,
+}
+
+/// A leader that serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Serving {
+    /// The token of its term.
+    #[cfg_attr(test, schema(minimum = 1))]
+    pub fencing_token: i64,
+    /// True if etcd has the announcement, so that other nodes see it. Otherwise the node continues to announce it.
+    pub announced: bool,
 }
 
 /// A heartbeat that a node has taken note of.

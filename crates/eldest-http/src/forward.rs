@@ -21,8 +21,8 @@ use super::layer::{leading, nobody_worked, not_leader};
 use super::problem::{Problem, chain};
 use super::proxied::{Client, pass};
 
-/// A tower layer that lets the leader answer, whatever node is asked: while this node leads, by its clock at that moment, the
-/// inner service answers, as with [`OnlyWhileLeader`](super::OnlyWhileLeader). Otherwise the request is passed on to the
+/// A tower layer that lets the leader answer, whatever node is asked: while this node leads and
+/// [serves](eldest::Term::is_serving), by its clock at that moment, the inner service answers, as with [`OnlyWhileLeader`](super::OnlyWhileLeader). Otherwise the request is passed on to the
 /// leader's announced address, where the same service must listen.
 ///
 /// - **Waiting**: a request waits through a hand-over, as [`Routed`] does. Then the answer is 503 with `retry-after`.

@@ -13,7 +13,8 @@ use tower_service::Service;
 use super::problem::Problem;
 use eldest::{Election, Term};
 
-/// A tower layer that admits requests while this node leads, by its clock at that moment. Other requests are answered
+/// A tower layer that admits requests while this node leads and [serves](eldest::Term::is_serving), by its clock at that
+/// moment. Other requests are answered
 /// 503, by problem details with the code `not_leader` and the header
 /// [`eldest-not-leader`](eldest_route::NOT_LEADER), by which clients of `eldest-route` know that nobody worked on the
 /// request. The inner service must answer with axum's `Response`.
@@ -100,15 +101,20 @@ where
     }
 }
 
-/// Returns the term in which this node leads, by its clock at this moment.
+/// Returns the term in which this node leads and serves, by its clock at this moment.
 pub(super) fn leading(election: &Election) -> Option<Term> {
-    let leading = |term: &Term| term.lost_reason().is_none() && term.is_valid();
+    let leading = |term: &Term| term.lost_reason().is_none() && term.is_serving();
     election.term().filter(leading)
 }
 
 /// Refuses a request that no handler has worked on.
 pub(super) fn not_leader(election: &Election) -> Response {
-    let detail = format!("this node does not lead {:?}", election.name());
+    let name = election.name();
+    let detail = if election.term().is_some_and(|term| term.is_valid()) {
+        format!("this node leads {name:?}, and does not serve yet")
+    } else {
+        format!("this node does not lead {name:?}")
+    };
     nobody_worked(election, Problem::try_again("not_leader", detail))
 }
 

@@ -8,7 +8,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /leader`, `GET /primary` | 200 while this node leads, else 503 |
+//! | `GET /leader`, `GET /primary` | 200 while this node leads and serves, else 503 |
 //! | `GET /follower` | 200 while this node does not lead and none of its terms is still ending, else 503 |
 //! | `GET /live` | 503 when a session is closed, so that only a new process helps; else 200 |
 //! | `GET /ready` | 200 while the node is a candidate with a lease that it trusts, or an observer with a recently confirmed view; else 503 with the reason |
@@ -25,6 +25,7 @@
 //! | `GET /metrics` | the text of [`Node::metrics`] |
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and the node joins at the end of the queue; `?fencing_token=` names the term |
 //! | `POST /v1/elections/{name}/heartbeat` | reports that the program beside the node works ([`Health::stall_timeout`]) |
+//! | `POST /v1/elections/{name}/serving` | reports that the program beside the node is ready ([`eldest::Election::serving_within`]); `?fencing_token=` names the term |
 //! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
 //! | `GET /v1/evacuations` | the data centres that are evacuated, if [`Node::evacuations`] allows it |
 //! | `PUT /v1/evacuations/{data_center}` | evacuates it: `{"for_ms": 7200000, "reason": ..., "by": ...}`, all of them optional |

@@ -23,6 +23,8 @@ pub(super) enum Part {
     StepDown,
     /// `{name}/heartbeat`.
     Heartbeat,
+    /// `{name}/serving`.
+    Serving,
 }
 
 impl Part {
@@ -30,7 +32,7 @@ impl Part {
     pub(super) const fn allow(self) -> &'static str {
         match self {
             Part::State | Part::Events => "GET,HEAD,OPTIONS",
-            Part::StepDown | Part::Heartbeat => "POST,OPTIONS",
+            Part::StepDown | Part::Heartbeat | Part::Serving => "POST,OPTIONS",
         }
     }
 }
@@ -42,6 +44,7 @@ pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
         Some((name, "events")) => (name, Part::Events),
         Some((name, "step_down")) => (name, Part::StepDown),
         Some((name, "heartbeat")) => (name, Part::Heartbeat),
+        Some((name, "serving")) => (name, Part::Serving),
         _ => (rest, Part::State),
     };
     Ok((decoded(name)?, part))

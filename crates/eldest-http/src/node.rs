@@ -208,7 +208,7 @@ impl Node {
     /// Shows the text of `render` at `GET /metrics`, in the text format of Prometheus.
     ///
     /// With `metrics-exporter-prometheus`, pass `PrometheusHandle::render`. Just before each call, the gauge
-    /// `eldest_leading` is set by the clock of that moment, for all elections that are shown. Without this option, the
+    /// `eldest_leading` is set by the clock of that moment, and `eldest_serving` with it, for all elections that are shown. Without this option, the
     /// path is not found. Metrics of this library need the feature `metrics`.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.render = Some(Render(Arc::new(render)));
@@ -399,7 +399,9 @@ impl Shown {
             match programs.promise(self.inside(), caller) {
                 Promise::Given => {}
                 Promise::ForOthers => own.may_act_for_ms = None,
-                Promise::Unguarded => (own.role, own.may_act_for_ms) = (Role::Ending, None),
+                Promise::Unguarded => {
+                    (own.role, own.serving, own.may_act_for_ms) = (Role::Ending, false, None);
+                }
             }
         }
         own
@@ -430,9 +432,11 @@ impl Shown {
         };
         let status = status.unwrap_or(Status::Idle);
         let may_act = role == Role::Leader && self.kept().is_some();
+        let serves = |term: &Term| role == Role::Leader && term.is_serving();
         OwnState {
             identity: self.identity().to_owned(),
             role,
+            serving: term.as_ref().is_some_and(serves),
             fencing_token: term.filter(|_| valid).map(|term| term.fencing_token()),
             may_act_for_ms: may_act.then(|| millis(grace)),
             valid_for_ms: left.filter(|_| valid).map(millis),

@@ -184,17 +184,17 @@ fn probes(paths: &mut Paths) {
     };
     role(
         "checkLeader",
-        "Whether this node leads",
-        "It leads.",
-        "It does not lead.",
+        "Whether this node leads and serves",
+        "It leads and serves.",
+        "It does not lead, or does not serve yet.",
     )
     .takes(holder())
     .at(paths, HttpMethod::Get, "/leader");
     role(
         "checkPrimary",
         "The same as /leader",
-        "It leads.",
-        "It does not lead.",
+        "It leads and serves.",
+        "It does not lead, or does not serve yet.",
     )
     .takes(holder())
     .at(paths, HttpMethod::Get, "/primary");
@@ -258,18 +258,10 @@ fn elections(paths: &mut Paths) {
     .text("text/event-stream", EVENTS)
     .refuses("503", "Too many callers follow events.")
     .at(paths, get, "/v1/events");
-    let token = ObjectBuilder::new()
-        .schema_type(Type::Integer)
-        .build()
-        .into();
     let summary = "Ends this node's term; the node joins at the end of the queue";
     Op::changing("stepDown", "elections", summary)
         .takes(election())
-        .takes(in_query(
-            "fencing_token",
-            "Ends only the term with this token.",
-            token,
-        ))
+        .takes(token("Ends only the term with this token."))
         .answers::<contract::SteppedDown>("200", "The key is gone.")
         .answers::<contract::SteppedDown>("202", "The key is deleted in the background.")
         .refuses("404", "No such election.")
@@ -279,6 +271,27 @@ fn elections(paths: &mut Paths) {
         )
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
     heartbeat(paths);
+    serving(paths);
+}
+
+fn token(meaning: &str) -> Parameter {
+    let token = ObjectBuilder::new().schema_type(Type::Integer);
+    in_query("fencing_token", meaning, token.build().into())
+}
+
+fn serving(paths: &mut Paths) {
+    let summary = "Tells the node that the program on whose behalf it leads is ready";
+    Op::changing("serve", "elections", summary)
+        .takes(election())
+        .takes(token("Concerns only the term with this token."))
+        .answers::<contract::Serving>("200", "The leader serves.")
+        .answers::<contract::Serving>("202", "The leader serves; it continues to announce that.")
+        .refuses("404", "No such election.")
+        .refuses(
+            "409",
+            "The node does not lead on behalf of a program, or leads under another token.",
+        )
+        .at(paths, HttpMethod::Post, "/v1/elections/{name}/serving");
 }
 
 fn heartbeat(paths: &mut Paths) {

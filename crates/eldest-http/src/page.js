@@ -111,7 +111,8 @@ function headline(state) {
   const last = state.terms.at(-1);
   const known = state.leader ?? (unsure(state) && last?.ended_by_own_clock ? last : null);
   if (known === null) return ["", unsure(state) ? "no leader is known" : "nobody leads"];
-  return [known.identity || "(no name)", unsure(state) ? "is the last known leader" : "leads"];
+  const leads = known.serving === false ? "leads, not serving yet" : "leads";
+  return [known.identity || "(no name)", unsure(state) ? "is the last known leader" : leads];
 }
 
 function row(member, state, now) {

@@ -52,10 +52,9 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Pro
     };
     for shown in app.node.shown.iter().filter(|shown| shown.is_candidate()) {
         // The end of a term by the clock sends no notification, so the gauges are set now.
-        let leads = matches!(shown.seen().role, Role::Leader | Role::Ending);
-        let term = shown.election.term().filter(|_| leads);
-        let serves = term.is_some_and(|term| term.is_serving());
-        internal::report_leading(shown.identity(), shown.election.name(), leads, serves);
+        let own = shown.seen();
+        let leads = matches!(own.role, Role::Leader | Role::Ending);
+        internal::report_leading(shown.identity(), shown.election.name(), leads, own.serving);
     }
     let kind = [(
         header::CONTENT_TYPE,

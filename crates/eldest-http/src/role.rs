@@ -15,7 +15,8 @@ use super::peer::Caller;
 use super::problem::Problem;
 use super::query::{Asked, parameter};
 
-/// Answers `GET /leader` and `GET /primary`: 200 while this node leads and the caller may act for a grace period.
+/// Answers `GET /leader` and `GET /primary`: 200 while this node leads and serves, and the caller may act for a grace
+/// period.
 pub(super) async fn leader(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -25,7 +26,9 @@ pub(super) async fn leader(
     let shown = app.node.find(name.as_deref())?;
     let holder = caller.asks_for(&asked)?;
     let own = shown.own(holder.as_deref());
-    Ok(role_answer(shown, own, |role| role == Role::Leader))
+    Ok(role_answer(shown, own, |own| {
+        own.role == Role::Leader && own.serving
+    }))
 }
 
 /// Answers `GET /follower`: 200 while this node does not lead, and none of its terms is still ending.
@@ -37,17 +40,17 @@ pub(super) async fn follower(
     let name = parameter(&asked, "election")?;
     let shown = app.node.find(name.as_deref())?;
     let own = shown.own(caller.process());
-    Ok(role_answer(shown, own, |role| {
-        matches!(role, Role::Follower | Role::Observer)
+    Ok(role_answer(shown, own, |own| {
+        matches!(own.role, Role::Follower | Role::Observer)
     }))
 }
 
-fn role_answer(shown: &Shown, own: OwnState, wanted: impl FnOnce(Role) -> bool) -> Response {
+fn role_answer(shown: &Shown, own: OwnState, wanted: impl FnOnce(&OwnState) -> bool) -> Response {
     let body = RoleAnswer {
         election: shown.election.name().to_owned(),
         own,
     };
-    answer(status(wanted(body.own.role)), &body)
+    answer(status(wanted(&body.own)), &body)
 }
 
 /// Answers `GET /live`: 503 when a session is closed, so that only a new process helps.

@@ -51,7 +51,11 @@ pub(crate) async fn election(election: &Election) -> eldest::Result<watch::Recei
         Box::pin(async move {
             let observer = election.observe().await?;
             let freshness = Freshness::of(&observer);
-            let views = observer.map(|roster| Ok(View::Election(roster?.leader().cloned())));
+            let views = observer.map(|roster| {
+                let roster = roster?;
+                let leader = roster.leader().filter(|leader| leader.is_serving());
+                Ok(View::Election(leader.cloned()))
+            });
             Ok(Changes {
                 views: views.boxed(),
                 freshness,

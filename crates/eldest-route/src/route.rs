@@ -22,7 +22,8 @@ pub trait RouteExt {
     /// The route that [`route`](Self::route) returns.
     type Route;
 
-    /// Starts to follow the leader of the election, or the owners of the partitions.
+    /// Starts to follow the leader of the election, or the owners of the partitions. A leader that does not
+    /// [serve](eldest::Member::is_serving) yet does not count.
     ///
     /// It needs no lease, and only the permission to read. It sends nothing to the leader. One task follows for all
     /// clones of the route, and ends with the last of them. While etcd cannot be reached, the route keeps the last

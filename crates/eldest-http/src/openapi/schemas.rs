@@ -78,6 +78,7 @@ pub(super) fn schemas() -> Schemas {
     with::<contract::Ready>(&mut all);
     with::<contract::SteppedDown>(&mut all);
     with::<contract::Heartbeat>(&mut all);
+    with::<contract::Serving>(&mut all);
     with::<contract::BindProgram>(&mut all);
     with::<contract::BoundProgram>(&mut all);
     with::<contract::EvacuationList>(&mut all);

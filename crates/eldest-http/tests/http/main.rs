@@ -18,6 +18,7 @@ mod metrics;
 mod owning;
 mod partitions;
 mod roles;
+mod serving;
 mod stage;
 mod stale;
 mod stopped;

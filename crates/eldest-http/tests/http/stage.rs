@@ -76,6 +76,10 @@ impl Standing {
 
     pub(crate) async fn of(session: Session) -> Result<Self> {
         let election = session.election("team/e")?;
+        Self::as_candidate(session, election).await
+    }
+
+    pub(crate) async fn as_candidate(session: Session, election: Election) -> Result<Self> {
         let (node, leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
         let server = Server::plain(node).await?;
         answers(server.at, "/ready", 200).await?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use eldest::{Session, SessionOptions};
 use eldest_route::{ErrorKind, Http, RouteExt, Routed};
 use eldest_testing::{Etcd, eventually};
 
@@ -153,4 +154,25 @@ async fn a_route_that_etcd_refuses_says_so_and_recovers() -> Result {
     };
     eventually(SOON, "it recovers", error).await?;
     node.end().await
+}
+
+#[tokio::test]
+async fn route_goes_to_a_leader_only_once_it_serves() -> Result {
+    let etcd = Etcd::start().await?;
+    let (session, route) = observer(&etcd).await?;
+    let leader = Session::connect([etcd.endpoint()], SessionOptions::new("leader")).await?;
+    let election = leader.election("team/e")?.serving_within(SOON);
+    let leadership = election.campaign().await?.elected().await?;
+    let early = route.wait(Duration::from_millis(300)).await;
+    assert_eq!(early.unwrap_err().kind(), ErrorKind::NoLeader);
+    leadership.serving().await?;
+    let to = route.wait(SOON).await?;
+    assert_eq!(to.fencing_token(), leadership.fencing_token());
+    leadership.resign().await?;
+    eventually(SOON, "nobody leads", async || {
+        route.destination().is_none().then_some(())
+    })
+    .await?;
+    leader.close().await?;
+    Ok(session.close().await?)
 }
