@@ -56,13 +56,14 @@ const HEADING: &str = "Health";
 /// A check that can run repeatedly.
 #[derive(Clone)]
 pub(crate) struct Check {
-    what: What,
+    probe: Probe,
     pub(crate) every: Duration,
     pub(crate) limit: Duration,
 }
 
+/// A question about the program: a command that must succeed, or a URL that must answer with 2xx.
 #[derive(Clone)]
-enum What {
+pub(crate) enum Probe {
     Command(String),
     /// The URL, and the connector that encrypts if it is https.
     Url(Uri, Option<TlsConnector>),
@@ -71,13 +72,13 @@ enum What {
 impl Args {
     /// Returns the check. `None` means that the node is always fit.
     pub(crate) fn check(&self) -> Result<Option<Check>> {
-        let what = match (&self.command, &self.url) {
-            (Some(command), _) => What::Command(command.clone()),
-            (None, Some(url)) => What::Url(url.clone(), self.connector(url)?),
+        let probe = match (&self.command, &self.url) {
+            (Some(command), _) => Probe::Command(command.clone()),
+            (None, Some(url)) => Probe::Url(url.clone(), self.connector(url)?),
             (None, None) => return Ok(None),
         };
         Ok(Some(Check {
-            what,
+            probe,
             every: self.every,
             limit: self.limit,
         }))
@@ -93,10 +94,13 @@ impl Args {
                 None => Ok(None),
             };
         }
-        let connector = connector(self.ca.as_deref());
-        let refused = |error| fault(Code::Usage, format!("--health-url {url}: {error:#}"));
-        connector.map(Some).map_err(refused)
+        encrypting("--health-url", url, self.ca.as_deref()).map(Some)
     }
+}
+
+/// Returns the connector for that https URL of an option.
+fn encrypting(option: &str, url: &Uri, ca: Option<&Path>) -> Result<TlsConnector> {
+    connector(ca).map_err(|error| fault(Code::Usage, format!("{option} {url}: {error:#}")))
 }
 
 /// Returns a connector that trusts servers with certificates of these authorities.
@@ -117,11 +121,24 @@ fn connector(ca: Option<&Path>) -> Result<TlsConnector> {
 impl Check {
     /// Runs the check once. If the future is dropped, a running command is killed.
     pub(crate) async fn ask(self, child_registry: Arc<ChildRegistry>) -> Result<(), BoxError> {
-        match &self.what {
-            What::Command(command) => run(command, &child_registry).await?,
-            What::Url(url, connector) => get(url, connector.as_ref()).await?,
+        Ok(self.probe.ask(&child_registry).await?)
+    }
+}
+
+impl Probe {
+    /// Returns the probe of that URL of an option; for https, it trusts the authorities of the system.
+    pub(crate) fn url(option: &str, url: &Uri) -> Result<Self> {
+        let is_https = url.scheme() == Some(&Scheme::HTTPS);
+        let connector = is_https.then(|| encrypting(option, url, None));
+        Ok(Self::Url(url.clone(), connector.transpose()?))
+    }
+
+    /// Asks once. If the future is dropped, a running command is killed.
+    pub(crate) async fn ask(&self, child_registry: &Arc<ChildRegistry>) -> Result<()> {
+        match self {
+            Probe::Command(command) => run(command, child_registry).await,
+            Probe::Url(url, connector) => get(url, connector.as_ref()).await,
         }
-        Ok(())
     }
 }
 
@@ -136,7 +153,7 @@ async fn run(command: &str, child_registry: &Arc<ChildRegistry>) -> Result<()> {
         child_registry: Arc::clone(child_registry),
     };
     let status = running.child.wait().await?;
-    ensure!(status.success(), "the health command failed: {status}");
+    ensure!(status.success(), "the command failed: {status}");
     Ok(())
 }
 
@@ -166,7 +183,7 @@ async fn get(url: &Uri, connector: Option<&TlsConnector>) -> Result<()> {
     Ok(())
 }
 
-fn url(text: &str) -> Result<Uri, String> {
+pub(crate) fn url(text: &str) -> Result<Uri, String> {
     let url: Uri = text.parse().map_err(|error| format!("{error}"))?;
     match (url.scheme_str(), url.authority()) {
         (Some("http" | "https"), Some(_)) => Ok(url),

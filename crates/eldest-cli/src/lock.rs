@@ -65,7 +65,15 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         Some(capacity) => Sharing::Permits(capacity),
         None => Sharing::Alone,
     };
-    let opened = Supervisor::open(&global.connection, &args.supervise, name, sharing, None).await?;
+    let opened = Supervisor::open(
+        &global.connection,
+        &args.supervise,
+        name,
+        sharing,
+        None,
+        None,
+    )
+    .await?;
     let (session, supervisor) = opened;
     supervisor.challenge_both(&session, Programs::Of(name.clone(), sharing));
     let resource = Resource::new(&session, name, sharing)?;

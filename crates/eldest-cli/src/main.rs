@@ -54,6 +54,8 @@ mod resource;
 mod run;
 mod serve;
 #[cfg(unix)]
+mod serving;
+#[cfg(unix)]
 mod signals;
 mod socket;
 mod status;

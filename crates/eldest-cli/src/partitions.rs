@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// partition that this node owns
     #[arg(
         long, value_name = "NAME", requires = "count", help_heading = HEADING,
-        conflicts_with_all = ["election", "follow_cmd", "serve", "command", "url"]
+        conflicts_with_all = ["election", "follow_cmd", "serve", "command", "url", "serving_within"]
     )]
     pub(crate) partitions: Option<String>,
 
@@ -57,6 +57,7 @@ pub(crate) async fn run(
         name,
         Sharing::Alone,
         args.capacity,
+        None,
     );
     let (session, supervisor) = opened.await?;
     // This supervisor's keeper belongs to no partition: each partition starts its own, with its number.

@@ -1,4 +1,4 @@
-//! Labels this node's own pod in Kubernetes while the node leads, so that a Service can select the leader.
+//! Labels this node's own pod in Kubernetes while the node leads and serves, so that a Service can select the leader.
 //!
 //! The label follows the leadership and decides nothing: if the API server is away, the leader stays the same.
 
@@ -36,8 +36,8 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 #[derive(Debug, clap::Args)]
 #[group(id = "labels")]
 pub(crate) struct Args {
-    /// While this node leads, give its own pod in Kubernetes this label with the value `leader`; a Service can then select the
-    /// leader. The pod's service account needs `patch` on pods
+    /// While this node leads and serves, give its own pod in Kubernetes this label with the value `leader`; a Service can then
+    /// select the leader. The pod's service account needs `patch` on pods
     #[arg(
         long, value_name = "KEY", value_parser = key, env = "ELDEST_POD_LABEL", hide_env_values = true,
         help_heading = HEADING, conflicts_with = "observe"

@@ -22,6 +22,7 @@ use crate::health::{self, Check};
 use crate::pairing;
 use crate::partitions;
 use crate::resource::Sharing;
+use crate::serving::{self, Readiness};
 use crate::supervise::{self, Outcome, Supervisor};
 use crate::waiting;
 
@@ -42,6 +43,8 @@ use crate::waiting;
   eldest run billing/scheduler --restart --serve 127.0.0.1:8470 -- ./scheduler
   # Lead only while a local service is healthy
   eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler
+  # Send requests to the leader only once its program has filled its cache
+  eldest run billing/scheduler --serving-within 2m --serving-url http://127.0.0.1:8080/ready -- ./scheduler
   # Take a floating address back, however the program ends, before another node takes it
   eldest run billing/address --after ./address-down -- ./address-up
   # Share 16 partitions with other nodes, and run a consumer for each of its own
@@ -72,6 +75,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     health: health::Args,
 
+    #[command(flatten)]
+    serving: serving::Args,
+
     /// Answer over HTTP at this address whether this node leads, as `eldest serve` does
     #[arg(
         long,
@@ -92,6 +98,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
     };
     let check = args.health.check()?;
+    let readiness = args.serving.readiness()?;
     let listening = match args.serve {
         Some(at) => Some(args.answering.listen(Places::port("--serve", at)).await?),
         None => None,
@@ -102,6 +109,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         name,
         Sharing::Alone,
         None,
+        readiness.as_ref().and_then(Readiness::variable),
     )
     .await?;
     let (session, supervisor) = opened;
@@ -109,12 +117,16 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
         &session,
         pairing::Programs::Of(name.clone(), Sharing::Alone),
     );
-    let election = session.election(name)?;
+    let mut election = session.election(name)?;
+    if let Some(readiness) = &readiness {
+        election = election.serving_within(readiness.limit);
+    }
     let mut server = listening.map(|listening| {
         tracing::info!(address = listening.place(), "listening for requests");
         listening.serve(Node::new().works_in(&election))
     });
-    let rounds = rounds(&args, &election, &supervisor, check.as_ref());
+    let conditions = (check.as_ref(), readiness.as_ref());
+    let rounds = rounds(&args, &election, &supervisor, conditions);
     let done = while_asked(rounds, server.as_mut(), &supervisor.signals.stop);
     let queue = async || match election.status() {
         Status::Waiting { .. } => election.roster().await.ok(),
@@ -155,17 +167,23 @@ async fn while_asked(
     }
 }
 
+/// The conditions under which the node may lead, and serves.
+type Conditions<'a> = (Option<&'a Check>, Option<&'a Readiness>);
+
 /// Runs one candidacy after the other.
 async fn rounds(
     args: &Args,
     election: &Election,
     supervisor: &Arc<Supervisor>,
-    check: Option<&Check>,
+    conditions: Conditions<'_>,
 ) -> Result<ExitCode> {
     let mut pause = Pause::default();
     let mut last = None;
     loop {
-        let pause = match (run_candidacy(args, election, supervisor, check).await, last) {
+        let pause = match (
+            run_candidacy(args, election, supervisor, conditions).await,
+            last,
+        ) {
             (Ok(Some(Outcome::Ended { exit, ran })), _) => {
                 last = Some(exit);
                 if !args.restart || supervisor.signals.stop.is_cancelled() {
@@ -200,11 +218,13 @@ async fn run_candidacy(
     args: &Args,
     election: &Election,
     supervisor: &Arc<Supervisor>,
-    check: Option<&Check>,
+    conditions: Conditions<'_>,
 ) -> Result<Option<Outcome>> {
     let shutdown = CancellationToken::new();
     let outcome = Mutex::new(None);
-    let work = async |leadership: Leadership| lead(&leadership, supervisor, &outcome).await;
+    let (check, readiness) = conditions;
+    let work =
+        async |leadership: Leadership| lead(&leadership, supervisor, readiness, &outcome).await;
     let spec = args.follow_cmd.as_ref().map(|command| {
         let shell = ["/bin/sh", "-c", command].map(OsString::from);
         supervisor.spec_for(shell.to_vec())
@@ -238,13 +258,23 @@ async fn run_candidacy(
 async fn lead(
     leadership: &Leadership,
     supervisor: &Arc<Supervisor>,
+    readiness: Option<&Readiness>,
     outcome: &Mutex<Option<Result<Outcome>>>,
 ) -> Result<(), BoxError> {
     // The keeper enforces the end of the program; this task only waits for it, and for confirmations of etcd.
     internal::interruptible(&leadership.term());
     // The lock is held for as long as the program runs.
     let mut outcome = outcome.lock().await;
-    let done = supervisor.run(&leadership.term()).await;
+    let serve = async |group| match readiness {
+        None => std::future::pending().await,
+        Some(readiness) => {
+            readiness.wait(group, &supervisor.child_registry).await;
+            // If etcd refuses the announcement, the session tries again.
+            drop(leadership.serving().await);
+            std::future::pending().await
+        }
+    };
+    let done = supervisor.run_beside(&leadership.term(), serve).await;
     let lost = matches!(done, Ok(Outcome::Lost));
     *outcome = Some(done);
     if lost {

@@ -38,7 +38,7 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
 #[command(
     long_about = "Lead elections on behalf of another program, and answer its questions over HTTP.\n\n\
     The program asks GET /leader before it acts (with ?election= if there are several). The answer is 200 while this \
-    node leads; the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
+    node leads (with --serving-within, and serves); the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
     answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, \
     /v1/locks offers locks to programs in any language, /v1/partitions shows who owns which partition (--partitions) and for \
     which of them the program may act (--own), and /v1/evacuations takes orders to evacuate a data centre.\n\n\
@@ -148,6 +148,14 @@ pub(crate) struct Args {
     )]
     stall_timeout: Option<Duration>,
 
+    /// Count as a leader that serves only once the program sends POST /v1/elections/{name}/serving; if it does not within
+    /// this time, the node joins again at the end of the queue
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::connection::duration, conflicts_with = "observe",
+        requires = "elections", help_heading = "Health"
+    )]
+    serving_within: Option<Duration>,
+
     /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with
     /// --challenges, a tenth of that time]
     #[arg(
@@ -173,8 +181,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let (port, announced) = args.forwarding.listen(&args.elections, announced).await?;
     let (label, announced) = args.pod.label(&args.elections, announced)?;
     let session = session(global, &args, announced).await?;
-    let named = args.elections.iter().map(|name| session.election(name));
-    let elections: Vec<Election> = named.collect::<Result<_, _>>()?;
+    let elections = args.elections(&session)?;
     let shutdown = CancellationToken::new();
     let (node, mut leading) = if args.observe {
         let node = elections.iter().fold(Node::new(), Node::observes);
@@ -291,6 +298,17 @@ impl Args {
             }
         }
         Ok(())
+    }
+
+    fn elections(&self, session: &Session) -> Result<Vec<Election>> {
+        let named = self.elections.iter().map(|name| {
+            let election = session.election(name)?;
+            Ok(match self.serving_within {
+                Some(limit) => election.serving_within(limit),
+                None => election,
+            })
+        });
+        named.collect()
     }
 
     fn offers_locks(&self, node: Node, session: &Session) -> Node {

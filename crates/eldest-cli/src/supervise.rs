@@ -1,6 +1,7 @@
 //! Runs a program under a term: starts it when no other node's program can run any more, and ends it before the term
 //! ends.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -106,13 +107,14 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Opens a supervisor, and the session for the election or lock. `sharing` is the number of nodes that run their
-    /// programs at a time; `capacity` is announced to other members of partitions.
+    /// programs at a time; `capacity` is announced to other members of partitions; `variable` is one more for the program.
     pub(crate) async fn open(
         connection: &Connection,
         args: &Args,
         name: &str,
         sharing: Sharing,
         capacity: Option<u32>,
+        variable: Option<(&'static str, OsString)>,
     ) -> Result<(Session, Arc<Self>)> {
         let found = find(&args.program[0])?;
         let endpoints = connection.node_endpoints()?;
@@ -133,7 +135,7 @@ impl Supervisor {
         let after = args.after.checked(limit, &child_registry).await?;
         let spec = Arc::new(Spec {
             program: args.program_at(found),
-            environment: environment(name, &id, connection),
+            environment: environment(name, &id, connection, variable),
             grace,
             lead,
             tick,
@@ -241,6 +243,16 @@ impl Supervisor {
 
     /// Runs the program for as long as the term lasts, and returns when nothing of it is left.
     pub(crate) async fn run(&self, term: &Term) -> Result<Outcome> {
+        self.run_beside(term, async |_| std::future::pending().await)
+            .await
+    }
+
+    /// Runs the program as [`Supervisor::run`] does, and `beside` it, which receives the program's process group.
+    pub(crate) async fn run_beside(
+        &self,
+        term: &Term,
+        beside: impl AsyncFn(Option<i32>) -> Infallible,
+    ) -> Result<Outcome> {
         let lost = term.lost();
         let guard = tokio::select! {
             biased;
@@ -259,6 +271,7 @@ impl Supervisor {
             let (stop, commands) = self.commands();
             let terms = [term.clone(), guarded.clone()];
             let begun = contain::now();
+            let beside = beside(keeper.group());
             // A task of its own runs until no process of the program is left, even if this future is dropped.
             let job = tokio::spawn(async move {
                 let ending = keeper
@@ -267,7 +280,7 @@ impl Supervisor {
                 (ending, guard)
             });
             let reason = || reason([term, &guarded]);
-            let (ending, guard) = self.attend(job, &stop, &lost, reason).await?;
+            let (ending, guard) = along(beside, self.attend(job, &stop, &lost, reason)).await?;
             let over = lost.iter().any(CancellationToken::is_cancelled);
             match ending {
                 Ending::Gone(gone) if gone.by_itself || self.signals.stop.is_cancelled() => {
@@ -484,6 +497,7 @@ fn environment(
     name: &str,
     id: &str,
     connection: &Connection,
+    variable: Option<(&'static str, OsString)>,
 ) -> Vec<(&'static str, Option<OsString>)> {
     let endpoints: Vec<String> = connection
         .endpoints
@@ -507,7 +521,8 @@ fn environment(
             connection.data_center.as_ref().map(Into::into),
         ),
     ];
-    without.chain(set).collect()
+    let more = variable.map(|(name, value)| (name, Some(value)));
+    without.chain(set).chain(more).collect()
 }
 
 /// Gives the session its lease, which it gets with its first key. It should have one before it leads, because the
@@ -539,6 +554,15 @@ pub(crate) async fn outlives_lock(term: &Term) -> bool {
             return true;
         }
         tokio::time::sleep(BETWEEN_CONFIRMATIONS).await;
+    }
+}
+
+/// Returns what `main` returns, and polls `beside` until then.
+async fn along<T>(beside: impl Future<Output = Infallible>, main: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        done = main => done,
+        never = beside => match never {},
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `cgroup` | a cgroup by its open files, and a cgroup that this process makes |
 //! | `timer` | a timer that several processes share |
 //! | `socket` | messages with open files between processes |
+//! | `notify` | a socket at which a program says that it is ready |
 //! | [`clock`] | on Linux and Android, the time since boot, and alarms; elsewhere, the time since the first use |
 //! | [`Bell`] | a wait for a point in time, which another thread can end |
 //!
@@ -21,6 +22,8 @@ pub mod cgroup;
 pub mod clock;
 #[cfg(target_os = "linux")]
 mod descriptor;
+#[cfg(target_os = "linux")]
+pub mod notify;
 #[cfg(target_os = "linux")]
 pub mod pidfd;
 mod process;

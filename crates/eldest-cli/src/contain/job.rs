@@ -142,6 +142,12 @@ impl Keeper {
         }
     }
 
+    /// Returns the process group of the program, or `None` if it has ended.
+    pub(crate) fn group(&self) -> Option<i32> {
+        let program = self.program.as_ref();
+        program.map(|program| program.pid.as_raw_nonzero().get())
+    }
+
     /// Returns true if the keeper has died while it waited.
     pub(crate) fn is_gone(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

@@ -48,6 +48,10 @@ impl Keeper {
         Err(io::Error::other("the program has no cgroup on this system"))
     }
 
+    pub(crate) fn group(&self) -> Option<i32> {
+        None
+    }
+
     pub(crate) fn is_gone(&mut self) -> bool {
         false
     }

@@ -46,7 +46,7 @@ async fn hung_program_loses_the_lead_until_it_is_healthy_again() -> Result {
         }
     });
     // All conditions must hold, not just one.
-    is_unready(&a, "the health command failed").await?;
+    is_unready(&a, "the command failed").await?;
     std::fs::write(&well, "")?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
@@ -97,6 +97,28 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
     answers(a.at, "/leader", 503).await?;
     is_unready(&a, "not healthy").await?;
     doubting.stop().await?;
+    a.stop().await
+}
+
+#[tokio::test]
+async fn program_of_a_node_that_leads_is_found_once_it_says_that_it_is_ready() -> Result {
+    let stage = Stage::new().await?;
+    let a = beside(&stage, "a", &["--serving-within", "60s"]).await?;
+    answers(a.at, "/ready", 200).await?;
+    let refused = get(a.at, "/leader").await?;
+    assert_eq!(
+        (refused.status, &refused.json()["serving"]),
+        (503, &false.into())
+    );
+    let mut status = stage.command("60s", &["status", ELECTION]);
+    let shown = String::from_utf8(status.output()?.stdout)?;
+    assert!(shown.contains("(not serving yet)"), "{shown}");
+    eventually(SOON, "it serves", async || {
+        let path = format!("/v1/elections/{ELECTION}/serving");
+        (post(a.at, &path).await.ok()?.status == 200).then_some(())
+    })
+    .await?;
+    answers(a.at, "/leader", 200).await?;
     a.stop().await
 }
 

@@ -15,6 +15,7 @@ use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
 
 const LABEL: &str = "eldest.dev/role";
@@ -92,10 +93,11 @@ impl<'a> Kubernetes<'a> {
     }
 
     /// Starts `eldest serve` in the pod of that name.
-    async fn node(&self, name: &str) -> Result<Node> {
+    async fn node(&self, name: &str, more: &[&str]) -> Result<Node> {
         let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
         let mut command = self.stage.command("2s", &args);
         command.args(["--grace", "200ms", "--pod-label", LABEL, "--pod", name]);
+        command.args(more);
         command
             .arg("--service-account")
             .arg(self.stage.folder.path());
@@ -126,9 +128,9 @@ impl<'a> Kubernetes<'a> {
 async fn label_follows_the_leader_and_leaves_the_pod_of_a_dead_one() -> Result {
     let stage = Stage::new().await?;
     let kubernetes = Kubernetes::start(&stage).await?;
-    let a = kubernetes.node("a").await?;
+    let a = kubernetes.node("a", &[]).await?;
     kubernetes.labelled(Some("a")).await?;
-    let b = kubernetes.node("b").await?;
+    let b = kubernetes.node("b", &[]).await?;
     a.signal(Signal::KILL)?;
     answers(b.at, "/leader", 200).await?;
     kubernetes.labelled(Some("b")).await?;
@@ -137,11 +139,29 @@ async fn label_follows_the_leader_and_leaves_the_pod_of_a_dead_one() -> Result {
 }
 
 #[tokio::test]
+async fn label_waits_until_the_leader_serves() -> Result {
+    let stage = Stage::new().await?;
+    let kubernetes = Kubernetes::start(&stage).await?;
+    let a = kubernetes.node("a", &["--serving-within", "60s"]).await?;
+    let path = format!("/leader?election={ELECTION}");
+    eventually(SOON, "it leads", async || {
+        (get(a.at, &path).await.ok()?.json()["role"] == "leader").then_some(())
+    })
+    .await?;
+    kubernetes.labelled(None).await?;
+    let path = format!("/v1/elections/{ELECTION}/serving");
+    assert_eq!(post(a.at, &path).await?.status, 200);
+    kubernetes.labelled(Some("a")).await?;
+    a.stop().await?;
+    kubernetes.labelled(None).await
+}
+
+#[tokio::test]
 async fn an_api_server_that_refuses_changes_nothing_about_who_leads() -> Result {
     let stage = Stage::new().await?;
     let kubernetes = Kubernetes::start(&stage).await?;
     kubernetes.refuse(Some(StatusCode::FORBIDDEN));
-    let a = kubernetes.node("a").await?;
+    let a = kubernetes.node("a", &[]).await?;
     answers(a.at, "/leader", 200).await?;
     eventually(SOON, "it warns", async || {
         let log = a.log();

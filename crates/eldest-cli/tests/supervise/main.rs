@@ -24,5 +24,6 @@ mod logs;
 mod options;
 mod partitions;
 mod processes;
+mod serving;
 mod stage;
 mod worker;

@@ -3,6 +3,8 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -137,6 +139,7 @@ async fn the_worker() {
         shell(&format!("exec /bin/sh {}", script.display()));
     }
     worker.write("ready", "");
+    let mut silent = manner("notifies");
     loop {
         tokio::select! {
             _ = terminate.recv() => {
@@ -147,12 +150,26 @@ async fn the_worker() {
             }
             () = tokio::time::sleep(BEAT) => worker.write("beat", ""),
         }
+        if silent && worker.folder.join("well").exists() {
+            silent = false;
+            notify("READY=1");
+        }
         if worker.folder.join("crash").exists() {
             let _ = std::fs::remove_file(worker.folder.join("crash"));
             worker.write("crash", "");
             std::process::abort();
         }
     }
+}
+
+/// Sends a message to the abstract socket that the variable names, as programs of systemd do.
+fn notify(message: &str) {
+    let address = std::env::var("NOTIFY_SOCKET").expect("a socket");
+    let name = address.strip_prefix('@').expect("an abstract one");
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    let socket = UnixDatagram::unbound().expect("a socket");
+    let sent = socket.send_to_addr(message.as_bytes(), &address);
+    sent.expect("somebody listens");
 }
 
 /// Starts a shell that nobody waits for.

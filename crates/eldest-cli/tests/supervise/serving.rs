@@ -1,0 +1,123 @@
+//! Tests `eldest run` whose node serves only once its program is ready.
+
+use eldest_testing::eventually;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::diary::{output, text};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, eldest};
+
+/// Returns the term in which the only node says that it serves, as its key has it.
+async fn said(stage: &Stage) -> Option<i64> {
+    let prefix = format!("eldest/{ELECTION}/");
+    let (key, _) = stage.keys(&prefix).await.ok()?.into_iter().next()?;
+    let answer = stage.client().await.get(key, None).await.ok()?;
+    let value: serde_json::Value = serde_json::from_slice(answer.kvs().first()?.value()).ok()?;
+    value["serves"].as_i64()
+}
+
+/// Waits until the program runs, lets it become ready, and waits until its node serves.
+async fn serves_once_it_is_ready(stage: &Stage, node: &mut Node) -> Result {
+    let worker = stage.next_worker(0).await?;
+    assert_eq!(said(stage).await, Some(0), "it is not ready");
+    std::fs::write(stage.folder().join("well"), "")?;
+    eventually(SOON, "it serves", async || {
+        (said(stage).await? == worker.token).then_some(())
+    })
+    .await?;
+    node.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn node_serves_once_a_command_succeeds() -> Result {
+    let stage = Stage::new().await?;
+    let check = format!("test -e {}", stage.folder().join("well").display());
+    let options = ["--serving-within", "1m", "--serving-command", &check];
+    let mut node = stage.node("a", "", &options)?;
+    serves_once_it_is_ready(&stage, &mut node).await
+}
+
+#[tokio::test]
+async fn node_serves_once_a_url_answers_with_success() -> Result {
+    let stage = Stage::new().await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/ready", listener.local_addr()?);
+    let well = stage.folder().join("well");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let status = if well.exists() { "200 OK" } else { "503 Wait" };
+            let _ = stream.read(&mut [0; 1024]).await;
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let options = ["--serving-within", "1m", "--serving-url", &url];
+    let mut node = stage.node("a", "", &options)?;
+    serves_once_it_is_ready(&stage, &mut node).await
+}
+
+#[tokio::test]
+async fn node_serves_once_its_program_notifies_it() -> Result {
+    let stage = Stage::new().await?;
+    let mut node = stage.node("a", "notifies", &["--serving-within", "1m", "--notify"])?;
+    serves_once_it_is_ready(&stage, &mut node).await
+}
+
+#[tokio::test]
+async fn program_that_is_not_ready_in_time_is_ended_and_starts_again() -> Result {
+    let stage = Stage::new().await?;
+    let options = ["--serving-within", "1s", "--serving-command", "false"];
+    let mut node = stage.node("a", "", &options)?;
+    let first = stage.next_worker(0).await?;
+    let second = stage.next_worker(first.token).await?;
+    assert!(node.log().contains("not_serving"), "{}", node.log());
+    stage.nothing_of(first.token, TAKEOVER).await?;
+    assert!(second.at > first.at);
+    node.stop().await?;
+    stage.judge().await.map(drop)
+}
+
+#[tokio::test]
+async fn sign_and_limit_of_a_ready_program_are_given_together_and_once() -> Result {
+    for (options, says) in [
+        (&["--serving-within", "1m"][..], "--serving-command"),
+        (&["--serving-command", "true"], "--serving-within"),
+        (&["--notify"], "--serving-within"),
+        (
+            &[
+                "--serving-within",
+                "1m",
+                "--notify",
+                "--serving-command",
+                "true",
+            ],
+            "cannot be used with",
+        ),
+        (&["--serving-within", "1m", "--serving-url", "a"], "http://"),
+        (
+            &[
+                "--serving-within",
+                "1m",
+                "--notify",
+                "--partitions",
+                "p",
+                "--count",
+                "4",
+            ],
+            "cannot be used with",
+        ),
+    ] {
+        let mut command = eldest();
+        command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
+        if !options.contains(&"--partitions") {
+            command.arg("x");
+        }
+        command.args(options).args(["--", "true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains(says), "{options:?}: {said}");
+    }
+    Ok(())
+}
