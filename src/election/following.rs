@@ -22,6 +22,7 @@ use crate::state::{Member, Roster, SessionState, Term};
 #[derive(Debug)]
 pub struct Following {
     leader: watch::Receiver<Option<Member>>,
+    next: watch::Receiver<bool>,
     stop: CancellationToken,
 }
 
@@ -57,6 +58,39 @@ impl Following {
         self.leader.clone()
     }
 
+    /// Returns `true` if no candidate but the leader is older than this node's, so that it leads when the leader's term
+    /// ends. It stays `true` until this node leads or loses its key: nobody joins ahead of it.
+    pub fn is_next_in_line(&self) -> bool {
+        *self.next.borrow()
+    }
+
+    /// Waits until this node is [next in line](Following::is_next_in_line), for work that prepares for a term: it opens
+    /// files or fills a cache, so that the leader's work begins faster. Preparing gives no right to act as leader.
+    ///
+    /// ```
+    /// # use eldest::{BoxError, Following};
+    /// # async fn fill_the_cache() {}
+    /// async fn follow(following: Following) -> Result<(), BoxError> {
+    ///     let prepare = async {
+    ///         following.next_in_line().await;
+    ///         fill_the_cache().await;
+    ///     };
+    ///     following.stopped().run_until_cancelled(prepare).await;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only waits.
+    pub async fn next_in_line(&self) {
+        let mut next = self.next.clone();
+        if next.wait_for(|is_next| *is_next).await.is_err() {
+            // The sender is gone: the work is about to end.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Returns a token that is cancelled when the follower's work must end, because this node leads or shuts down.
     ///
     /// The leader's work starts when the follower's work has ended, or was dropped a [grace
@@ -84,6 +118,7 @@ pub(crate) struct Follower<'a> {
     work: Option<CatchUnwind<AssertUnwindSafe<Running<'a>>>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
+    next: watch::Sender<bool>,
     /// The last term of this node: its key may exist for a moment after the term.
     last: Option<Term>,
 }
@@ -96,9 +131,11 @@ impl<'a> Follower<'a> {
         work: impl FnOnce(Following) -> Option<Running<'a>>,
     ) -> Self {
         let (leader, seen) = watch::channel(None);
+        let (next, is_next) = watch::channel(false);
         let stop = CancellationToken::new();
         let following = Following {
             leader: seen,
+            next: is_next,
             stop: stop.clone(),
         };
         Self {
@@ -106,6 +143,7 @@ impl<'a> Follower<'a> {
             work: work(following).map(|work| AssertUnwindSafe(work).catch_unwind()),
             stop,
             leader,
+            next,
             last,
         }
     }
@@ -116,11 +154,12 @@ impl<'a> Follower<'a> {
             election,
             work,
             leader,
+            next,
             last,
             ..
         } = self;
         if let Some(running) = work {
-            let updating = pin!(update_leader(election, last.as_ref(), leader));
+            let updating = pin!(update(election, last.as_ref(), leader, next));
             let result = tokio::select! {
                 biased;
                 never = updating => match never {},
@@ -157,11 +196,12 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Keeps `leader` up to date while it is polled.
-async fn update_leader(
+/// Keeps `leader` and `next` up to date while it is polled.
+async fn update(
     election: &Election,
     last: Option<&Term>,
     leader: &watch::Sender<Option<Member>>,
+    next: &watch::Sender<bool>,
 ) -> Infallible {
     let shared = &election.handle.shared;
     while let Ok(mut changes) = election.observe().await {
@@ -172,12 +212,20 @@ async fn update_leader(
             };
             let now = another(&roster, lease, last);
             leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+            let now = is_next(&roster, lease);
+            next.send_if_modified(|before| std::mem::replace(before, now) != now);
         }
         // etcd refused to let us observe, perhaps only for a while.
         shared.env.sleep(shared.settings.request_timeout).await;
     }
     // The session was closed.
     std::future::pending().await
+}
+
+/// Returns `true` if one of the two eldest keys is this session's.
+fn is_next(roster: &Roster, lease: Option<i64>) -> bool {
+    let mut eldest = roster.members().iter().take(2);
+    eldest.any(|member| lease == Some(member.lease_id()))
 }
 
 /// Returns the leader unless it is this node, which is known by its lease or by the key of its last term.
@@ -235,5 +283,13 @@ mod tests {
         let roster = Roster::new(10, [entry(7, 10)]);
         assert!(another(&roster, None, Some(&term)).is_some(), "a later one");
         assert_eq!(another(&Roster::new(11, []), None, None), None);
+    }
+
+    #[test]
+    fn only_the_leader_is_older_than_the_node_that_is_next_in_line() {
+        let roster = Roster::new(9, [entry(7, 5), entry(8, 6), entry(9, 7)]);
+        let next = [Some(7), Some(8), Some(9), None].map(|lease| is_next(&roster, lease));
+        assert_eq!(next, [true, true, false, false]);
+        assert!(!is_next(&Roster::new(10, []), Some(7)));
     }
 }

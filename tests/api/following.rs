@@ -151,6 +151,44 @@ async fn follower_learns_the_leader_its_address_and_each_change() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
+async fn node_is_next_in_line_once_only_the_leader_is_older() -> Result {
+    let etcd = in_memory();
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
+    let leader = elected(&mut b).await?;
+    let (_c, _, mut c) = join_election(&etcd, "c").await?;
+    let a = session(&etcd, "a").await?;
+    let (notify, mut notified) = mpsc::channel(8);
+    let runner = a
+        .election("e")?
+        .runner()
+        .follow(move |following: Following| {
+            let notify = notify.clone();
+            async move {
+                let prepare = async {
+                    assert!(!following.is_next_in_line());
+                    notify.send("follows").await?;
+                    following.next_in_line().await;
+                    assert!(following.is_next_in_line());
+                    notify.send("next").await?;
+                    Ok::<_, BoxError>(())
+                };
+                let stopped = following.stopped();
+                stopped.run_until_cancelled(prepare).await.transpose()?;
+                stopped.cancelled().await;
+                Ok::<_, BoxError>(())
+            }
+        });
+    let running = Running::with(runner, until_lost);
+    assert_eq!(soon("the follower", notified.recv()).await, Some("follows"));
+    queue(&election, &["b", "c", "a"]).await?;
+    assert!(notified.try_recv().is_err(), "c is older");
+    c.leave().await?;
+    assert_eq!(soon("its place", notified.recv()).await, Some("next"));
+    assert!(leader.is_valid());
+    running.stop().await
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
     // Complaint: a node led, and did no work.
     let etcd = in_memory();
