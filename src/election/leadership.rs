@@ -318,7 +318,7 @@ impl Leadership {
     /// # let shutdown = CancellationToken::new();
     /// # let stop = shutdown.clone();
     /// election
-    ///     .run(shutdown, async move |leadership| {
+    ///     .run_mut(shutdown, async |leadership| {
     ///         let mut next = match leadership.last_checkpoint().await? {
     ///             Some(last) => String::from_utf8_lossy(last.value()).parse()?,
     ///             None => 0_u64,

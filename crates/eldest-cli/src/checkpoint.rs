@@ -20,7 +20,7 @@ use crate::output::{self, Format, one_line};
     after_help = "Examples:
   eldest checkpoint billing/scheduler
   # Of partition 3 of 64
-  eldest checkpoint billing --partition 3/64 --output json
+  eldest checkpoint billing --of-partition 3/64 --output json
   eldest checkpoint billing/scheduler --remove"
 )]
 pub(crate) struct Args {
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
     /// The checkpoint of a partition: its number, and how many there are
     #[arg(long, value_name = "NUMBER/COUNT")]
-    partition: Option<Which>,
+    of_partition: Option<Which>,
 
     /// Remove it, if it is still the one that is shown
     #[arg(long)]
@@ -60,9 +60,9 @@ impl FromStr for Which {
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let session = global.connection.observer().await?;
-    let partition = args.partition.map(|which| (which.number, which.count));
+    let partition = args.of_partition.map(|which| (which.number, which.count));
     let stored = operator::checkpoint(&session, &args.name, partition).await?;
-    let named = match args.partition {
+    let named = match args.of_partition {
         None => args.name.clone(),
         Some(Which { number, count }) => format!("partition {number} of {count} of {}", args.name),
     };
@@ -82,7 +82,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     match global.output {
         Format::Json => output::say_json(&Checkpoint {
             name: args.name,
-            partition: args.partition.map(|which| which.number),
+            partition: args.of_partition.map(|which| which.number),
             removed: args.remove,
             saved: saved.map(|saved| Saved {
                 fencing_token: saved.fencing_token(),

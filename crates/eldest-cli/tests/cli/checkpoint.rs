@@ -48,12 +48,12 @@ async fn checkpoint_of_a_partition_is_named_by_its_number_and_the_count() -> Res
     let partition = member.owned().await?;
     partition.checkpoint([0xff]).await?;
     let which = format!("{}/2", partition.number());
-    let args = ["checkpoint", "shards", "--partition", &which];
+    let args = ["checkpoint", "shards", "--of-partition", &which];
     let shown = run(at(&etcd, &args)).await?;
     let output = &shown.done().stdout;
     assert!(output.contains("1 bytes, not text"), "{output}");
     for refused in ["2/2", "0", "a/2", "0/0"] {
-        let args = ["checkpoint", "shards", "--partition", refused];
+        let args = ["checkpoint", "shards", "--of-partition", refused];
         let refused = run(at(&etcd, &args)).await?;
         refused.failed_usage(USAGE, "such as 3/64");
     }

@@ -129,7 +129,7 @@ async fn node_whose_health_url_fails_neither_joins_nor_keeps_leading() -> Result
         node.log().contains("503").then_some(())
     })
     .await?;
-    assert!(stage.keys("eldest/").await?.is_empty());
+    assert_eq!(stage.keys(&format!("eldest/{ELECTION}/")).await?, []);
     status.send_replace("204 No Content");
     diary.says("begin").await?;
     status.send_replace("500 Internal Server Error");
