@@ -10,6 +10,7 @@ use crate::caller::post;
 use crate::stage::{Node, Result, Stage, answers};
 
 const ELECTION: &str = "billing/scheduler";
+const LOCAL: &str = "127.0.0.1:0";
 const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
 /// Names the folder to write to. If it is set, the test takes a minute, so that the terms have visible lengths.
 /// `cargo xtask pictures` sets it.
@@ -25,9 +26,16 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
     let address = format!("address=10.0.{number}.17:8080");
     let place = format!("data_center=dc{number}");
     let own = ["serve", ELECTION, "--id", &id, "--grace", "400ms"];
-    let listen = ["--listen", "127.0.0.1:0"];
-    let announce = ["--announce", &address, "--announce", &place];
-    let args = [&own[..], &listen, &announce].concat();
+    let listen = ["--listen", LOCAL, "--challenges-listen", LOCAL];
+    let others = [
+        "--challenges",
+        "2s",
+        "--announce",
+        &address,
+        "--announce",
+        &place,
+    ];
+    let args = [&own[..], &listen, &others].concat();
     stage.listening(&id, stage.command("4s", &args)).await
 }
 
@@ -88,6 +96,7 @@ async fn pictures_for_the_guide_are_small_enough() -> Result {
     browser
         .until("document.querySelectorAll('.roster tbody tr').length === 3 && document.querySelectorAll('.terms tbody tr').length === 4")
         .await?;
+    browser.until_count("#challenges tbody tr", 1).await?;
     browser.scheme("light").await?;
     let usual = picture(&mut browser).await?;
     // The leader's own page: its clock shows that its term is over.
