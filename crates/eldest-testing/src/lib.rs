@@ -63,7 +63,7 @@ mod fake;
 pub mod history;
 #[cfg(feature = "etcd")]
 mod http;
-#[cfg(feature = "memory")]
+#[cfg(any(feature = "etcd", feature = "memory"))]
 #[doc(hidden)]
 pub mod internal;
 #[cfg(any(feature = "etcd", feature = "memory"))]

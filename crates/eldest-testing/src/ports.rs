@@ -10,7 +10,7 @@ const RANGE: std::ops::Range<u16> = 16_000..32_000;
 
 /// A TCP port. On the loopback interface it stays reserved until dropped, even while no process listens.
 #[derive(Debug)]
-pub(super) struct Port {
+pub struct Port {
     address: SocketAddr,
     /// The UDP port of the same number, as a claim. Other processes with this code see it, it does not occupy the TCP
     /// port, and the kernel releases it however this process ends. `None` at other addresses, which may not be ours.
@@ -19,7 +19,11 @@ pub(super) struct Port {
 
 impl Port {
     /// Reserves a port on which no process listens. Another process may still take it before its server does.
-    pub(super) fn free() -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// [`Machine`](ErrorKind::Machine): there is no free port.
+    pub fn free() -> Result<Self> {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
@@ -47,7 +51,8 @@ impl Port {
         }
     }
 
-    pub(super) fn address(&self) -> String {
+    /// Returns the port with its address, as `ADDRESS:PORT`.
+    pub fn address(&self) -> String {
         self.address.to_string()
     }
 

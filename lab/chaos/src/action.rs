@@ -80,8 +80,10 @@ pub enum Side {
 pub enum Realm {
     /// The process of a node.
     Process,
-    /// The connections of a node.
+    /// The connections of a node to etcd.
     Links,
+    /// The connections between nodes, which carry their signs of life.
+    Peers,
     /// The agent that guards the nodes.
     Agent,
     /// The servers of etcd.
@@ -94,6 +96,17 @@ pub enum Realm {
     Users,
     /// The wall clock of a node's process.
     Clock,
+}
+
+impl Realm {
+    /// Returns the option that a run with such faults needs.
+    pub fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Users => Some("--auth"),
+            Self::Peers => Some("--challenges"),
+            _ => None,
+        }
+    }
 }
 
 /// The effect that an action must have, and by when.

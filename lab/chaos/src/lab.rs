@@ -27,6 +27,9 @@ pub(crate) const PREFIX: &str = "eldest/chaos/";
 const COUNTER: &str = "eldest-node/count/chaos";
 /// Room for a gigabyte, and for the data before it.
 const QUOTA: &str = "--quota-backend-bytes=8000000000";
+/// The log line of a session that challenges another one, and of one that condemns it.
+pub(crate) const CHALLENGED: &str = "session challenged";
+pub(crate) const CONDEMNED: &str = "silent session condemned";
 /// The time limit of one request to one server.
 const REQUEST: Duration = Duration::from_secs(1);
 
@@ -135,9 +138,8 @@ async fn members(
             nodes.push(Member::far(common, number, cluster.endpoints(), far)?);
             continue;
         }
-        let name = format!("n{}", number + 1);
         let own = Links::start(cluster).await?;
-        nodes.push(Member::new(common, &name, &name, own.endpoints(number))?);
+        nodes.push(Member::near(common, number, &own)?);
         links.push(own);
     }
     Ok((links, nodes))

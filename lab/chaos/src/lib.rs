@@ -28,7 +28,7 @@ mod wide;
 mod wire;
 
 pub use outcome::Outcome;
-pub use plan::{Plan, rows, rows_with_users};
+pub use plan::{Plan, rows};
 pub use run::{run, wide};
 pub use settings::Settings;
 pub use wide::Wide;

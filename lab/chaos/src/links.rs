@@ -1,5 +1,7 @@
-//! Connects a node to etcd through proxies of its own, one for each server.
+//! Connects a node to etcd through proxies of its own, one for each server, and the other nodes to its port for signs of
+//! life through another one.
 
+use eldest_testing::internal::Port;
 use eldest_testing::{Etcd, EtcdCluster, Proxy};
 
 use crate::Result;
@@ -10,48 +12,67 @@ pub(crate) fn endpoint(member: &Etcd) -> String {
 }
 
 /// The links of one node.
-pub(crate) struct Links(Vec<Proxy>);
+pub(crate) struct Links {
+    etcd: Vec<Proxy>,
+    /// The node's port for signs of life, and the link through which the other nodes reach it.
+    port: Port,
+    peers: Proxy,
+}
 
 impl Links {
     pub(crate) async fn start(cluster: &EtcdCluster) -> Result<Self> {
-        let mut links = Vec::new();
+        let mut etcd = Vec::new();
         for member in cluster.members() {
-            links.push(Proxy::start(endpoint(member)).await?);
+            etcd.push(Proxy::start(endpoint(member)).await?);
         }
-        Ok(Self(links))
+        let port = Port::free()?;
+        let peers = Proxy::start(port.address()).await?;
+        Ok(Self { etcd, port, peers })
     }
 
     /// Returns the endpoints as the node receives them, `first` first.
     pub(crate) fn endpoints(&self, first: usize) -> String {
         let endpoint = |link: &Proxy| format!("https://{}", link.address());
-        let mut endpoints: Vec<String> = self.0.iter().map(endpoint).collect();
+        let mut endpoints: Vec<String> = self.etcd.iter().map(endpoint).collect();
         let count = endpoints.len();
         endpoints.rotate_left(first % count);
         endpoints.join(",")
     }
 
+    /// Returns the links to etcd.
     pub(crate) fn all(&self) -> &[Proxy] {
-        &self.0
+        &self.etcd
+    }
+
+    /// Returns the link through which the other nodes reach the node's port for signs of life.
+    pub(crate) fn peers(&self) -> &Proxy {
+        &self.peers
+    }
+
+    /// Returns the address at which the node listens for other nodes, and the one at which these reach it.
+    pub(crate) fn port(&self) -> [String; 2] {
+        [self.port.address(), self.peers.address()]
     }
 
     /// Returns the link with the most connections, which is the one in use.
     pub(crate) fn busiest(&self) -> Option<&Proxy> {
-        self.0.iter().max_by_key(|link| link.connections())
+        self.etcd.iter().max_by_key(|link| link.connections())
     }
 
     /// Returns the server with the most connections, which is the one in use.
     pub(crate) fn server_in_use(&self) -> Option<usize> {
-        let links = self.0.iter().enumerate();
+        let links = self.etcd.iter().enumerate();
         let busiest = links.max_by_key(|(_, link)| link.connections());
         busiest.map(|(server, _)| server)
     }
 
-    /// Resets all connections; new ones are accepted.
+    /// Resets all connections to etcd; new ones are accepted.
     pub(crate) fn reset(&self) {
-        self.0.iter().for_each(Proxy::drop_connections);
+        self.etcd.iter().for_each(Proxy::drop_connections);
     }
 
+    /// Heals the links to etcd.
     pub(crate) fn heal(&self) {
-        self.0.iter().for_each(Proxy::heal);
+        self.etcd.iter().for_each(Proxy::heal);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[cfg(unix)]
 use eldest_chaos::action::{Action, Realm};
 #[cfg(unix)]
-use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, rows_with_users, run, wide};
+use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, run, wide};
 #[cfg(unix)]
 use eldest_testing::WallClock;
 
@@ -181,10 +181,10 @@ fn list() {
         } else {
             ""
         };
-        let full = match (card.only_by_name, card.realm) {
-            (true, _) => "no",
-            (false, Realm::Users) => "with `--auth`",
-            (false, _) => "yes",
+        let full = match (card.only_by_name, card.realm.option()) {
+            (true, _) => "no".to_owned(),
+            (false, Some(option)) => format!("with `{option}`"),
+            (false, None) => "yes".to_owned(),
         };
         let (name, about, effect) = (card.name, card.about, card.effect.word());
         println!("| `{name}` | {about} | {effect}{refused} | {full} |");
@@ -205,11 +205,7 @@ fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
 fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
     let mut faults = faults(args)?;
     if faults.is_empty() {
-        faults = if args.store.auth {
-            rows_with_users()
-        } else {
-            rows()
-        };
+        faults = rows(settings);
         if let Err(error) = WallClock::new() {
             println!("without the faults of wall clocks: {error}");
             faults.retain(|fault| fault.card().realm != Realm::Clock);

@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::certificates::Certificates;
+use crate::links::Links;
 use crate::wide::Wide;
 use crate::wire::Wire;
 use crate::{NODE, Result, Settings, users};
@@ -32,6 +33,8 @@ pub(crate) struct Member {
     /// The identity with which the node campaigns.
     identity: String,
     endpoints: String,
+    /// The address at which it listens for signs of life, and the one that it advertises.
+    port: [String; 2],
     /// The words before the program's name in its command.
     through: Vec<OsString>,
     /// The round trip to the servers, if the node is to be configured for it.
@@ -77,6 +80,7 @@ impl Member {
             whole: common.folder.to_owned(),
             identity: identity.to_owned(),
             endpoints,
+            port: ["127.0.0.1:0".to_owned(), String::new()],
             through: Vec::new(),
             round_trip: None,
             register: common.register.to_owned(),
@@ -89,6 +93,15 @@ impl Member {
             process: RefCell::default(),
             paused: Cell::new(false),
             ended: Cell::new(0),
+        })
+    }
+
+    /// Makes the node of that number, with links of its own.
+    pub(crate) fn near(common: &Common<'_>, number: usize, links: &Links) -> Result<Self> {
+        let name = format!("n{}", number + 1);
+        Ok(Self {
+            port: links.port(),
+            ..Self::new(common, &name, &name, links.endpoints(number))?
         })
     }
 
@@ -145,7 +158,8 @@ impl Member {
                 "CHALLENGES",
                 settings.challenges.as_deref().unwrap_or_default(),
             )
-            .env("CHALLENGES_LISTEN", "127.0.0.1:0")
+            .env("CHALLENGES_LISTEN", &self.port[0])
+            .env("CHALLENGES_ADVERTISE", &self.port[1])
             .env("ORDERS", self.orders())
             .env("GUARD", self.guard.as_deref().unwrap_or(Path::new("")))
             .env(

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub(crate) steps: Vec<Step>,
     /// Results of distance, if the run had any.
     pub(crate) wide: Option<Seen>,
+    /// The challenges between the nodes, if these allow any.
+    pub(crate) challenges: Option<Challenges>,
     /// Problems apart from single steps.
     pub(crate) problems: Vec<String>,
     pub(crate) history: History,
@@ -30,6 +32,13 @@ pub struct Outcome {
     pub report: Report,
     /// The folder of all nodes' files; dropping this value deletes it.
     pub(crate) folder: TempDir,
+}
+
+/// How many challenges the nodes' logs report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Challenges {
+    pub(crate) sent: usize,
+    pub(crate) condemned: usize,
 }
 
 impl Outcome {
@@ -118,6 +127,9 @@ impl Outcome {
             "violations": violations,
             "problems": self.problems(),
             "missing": self.missing(),
+            "challenges": self.challenges.map(|made| {
+                json!({ "sent": made.sent, "condemned": made.condemned })
+            }),
             "counts": json_of_counts(&self.report.counts),
         })
     }
@@ -271,6 +283,12 @@ impl fmt::Display for Outcome {
                 .map_or(report.len(), |line| at + line + 1)
         });
         f.write_str(&report[..ends])?;
+        if let Some(Challenges { sent, condemned }) = self.challenges {
+            writeln!(
+                f,
+                "challenges: {sent}, of which {condemned} condemned a session"
+            )?;
+        }
         for problem in self.problems() {
             writeln!(f, "WRONG: {problem}")?;
         }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::action::{self, Action, Realm};
-use crate::actions;
+use crate::action::{self, Action, Card, Realm};
 use crate::wide::Wide;
+use crate::{Result, Settings, actions};
 
 /// The orderly hand-over, and the kill of the leader.
 pub(crate) const HAND_OVER: &str = "terminate-leader";
@@ -22,36 +22,45 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Returns every fault that is made without being named, and needs no users.
-pub fn rows() -> Vec<Box<dyn Action>> {
-    let mut rows = rows_with_users();
-    rows.retain(|action| action.card().realm != Realm::Users);
+/// Returns every fault that is made without being named, and whose options the run has.
+pub fn rows(settings: &Settings) -> Vec<Box<dyn Action>> {
+    let mut rows = actions::all();
+    rows.retain(|action| {
+        let card = action.card();
+        !card.only_by_name && allows(settings, card.realm)
+    });
     rows
 }
 
-/// Returns the same faults, and those of users.
-pub fn rows_with_users() -> Vec<Box<dyn Action>> {
-    let all = actions::all().into_iter();
-    all.filter(|action| !action.card().only_by_name).collect()
+/// Returns true if the run has the option that such faults need.
+fn allows(settings: &Settings, realm: Realm) -> bool {
+    match realm {
+        Realm::Users => settings.auth,
+        Realm::Peers => settings.challenges.is_some(),
+        _ => true,
+    }
 }
 
 impl Plan {
-    /// Plans every fault of the catalogue once, in an order of the seed.
-    pub fn all(seed: u64) -> Self {
-        Self {
-            faults: rows(),
-            alone: true,
-            time: None,
-            seed,
-        }
-    }
-
     /// Plans each of these faults alone, once.
     pub fn only(faults: Vec<Box<dyn Action>>) -> Self {
         Self {
             faults,
-            ..Self::all(0)
+            alone: true,
+            time: None,
+            seed: 0,
         }
+    }
+
+    /// Returns an error if a fault needs an option that the run does not have.
+    pub(crate) fn check(&self, settings: &Settings) -> Result {
+        for action in &self.faults {
+            let Card { name, realm, .. } = action.card();
+            if let Some(option) = realm.option().filter(|_| !allows(settings, realm)) {
+                return Err(format!("the fault `{name}` needs {option}").into());
+            }
+        }
+        Ok(())
     }
 
     /// Plans orderly hand-overs among data centres, and as many crashes.
@@ -128,6 +137,14 @@ mod tests {
     use super::*;
     use crate::action::Side;
 
+    fn all(seed: u64) -> Plan {
+        let faults = rows(&Settings::new(""));
+        Plan {
+            seed,
+            ..Plan::only(faults)
+        }
+    }
+
     fn names(plan: &Plan, steps: usize) -> Vec<Vec<&'static str>> {
         let mut draw = Draw::new(plan);
         let next = || draw.next(Duration::ZERO);
@@ -138,12 +155,12 @@ mod tests {
 
     #[test]
     fn a_seed_is_an_order_in_which_every_fault_is_alone_once() {
-        let (a, b) = (names(&Plan::all(1), 100), names(&Plan::all(1), 100));
+        let (a, b) = (names(&all(1), 100), names(&all(1), 100));
         assert_eq!(a, b);
-        assert_ne!(a, names(&Plan::all(2), 100));
+        assert_ne!(a, names(&all(2), 100));
         let mut once: Vec<&str> = a.concat();
         once.sort_unstable();
-        let mut wanted: Vec<&str> = rows().iter().map(|row| row.card().name).collect();
+        let mut wanted: Vec<&str> = all(1).faults.iter().map(|row| row.card().name).collect();
         wanted.sort_unstable();
         assert_eq!(once, wanted);
     }
@@ -152,9 +169,10 @@ mod tests {
     fn with_time_left_pairs_follow_that_do_not_undo_each_other() {
         let plan = Plan {
             time: Some(Duration::from_secs(1)),
-            ..Plan::all(3)
+            ..all(3)
         };
-        let pairs = names(&plan, rows().len() + 200).split_off(rows().len());
+        let count = plan.faults.len();
+        let pairs = names(&plan, count + 200).split_off(count);
         assert_eq!(pairs.len(), 200);
         for pair in &pairs {
             let cards: Vec<_> = pair
@@ -178,5 +196,24 @@ mod tests {
         );
         let mut draw = Draw::new(&plan);
         assert!(draw.next(Duration::from_secs(1)).is_none());
+    }
+
+    #[test]
+    fn fault_whose_option_is_missing_is_refused_by_name() {
+        let plan = |name: &str| Plan::only(actions::find(name).into_iter().collect());
+        let mut settings = Settings::new("");
+        for (name, option) in [
+            ("change-leader-password", "--auth"),
+            ("cut-leader-port", "--challenges"),
+        ] {
+            let refused = plan(name).check(&settings).expect_err("refused");
+            assert_eq!(
+                refused.to_string(),
+                format!("the fault `{name}` needs {option}")
+            );
+        }
+        (settings.auth, settings.challenges) = (true, Some("fast".to_owned()));
+        let all = Plan::only(rows(&settings));
+        all.check(&settings).expect("it has both options");
     }
 }

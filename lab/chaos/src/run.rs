@@ -6,7 +6,8 @@ use eldest_testing::history::{Rules, check};
 
 use crate::action::Realm;
 use crate::distance::Seen;
-use crate::lab::Lab;
+use crate::lab::{CHALLENGED, CONDEMNED, Lab};
+use crate::outcome::Challenges;
 use crate::plan::Draw;
 use crate::site::apart;
 use crate::step::{Step, step};
@@ -44,6 +45,7 @@ pub fn wide(settings: &Settings, plan: &Plan, wide: &Wide) -> Result<Outcome> {
 }
 
 async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<Outcome> {
+    plan.check(settings)?;
     let mut faults = plan.faults.iter();
     let clocks = faults.any(|action| action.card().realm == Realm::Clock);
     let lab = Box::pin(Lab::start(settings, wide, clocks)).await?;
@@ -77,6 +79,10 @@ async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<
         _ => None,
     };
     let version = lab.cluster.lock().await.members()[0].version().to_owned();
+    let challenges = settings.challenges.as_ref().map(|_| Challenges {
+        sent: lab.logged(CHALLENGED),
+        condemned: lab.logged(CONDEMNED),
+    });
     let (history, left, folder) = lab.finish().await?;
     problems.extend(left);
     let rules = Rules::new(settings.ttl)
@@ -89,6 +95,7 @@ async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<
         version,
         steps,
         wide: seen,
+        challenges,
         problems,
         history,
         report,

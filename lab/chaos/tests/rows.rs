@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use eldest_chaos::action::{Card, Realm, Side};
-use eldest_chaos::{Plan, Result, Settings, rows_with_users, run};
+use eldest_chaos::{Plan, Result, Settings, rows, run};
 
 /// A TTL that just survives a change of etcd's leader.
 const TTL: Duration = Duration::from_secs(4);
 /// A TTL for a disk that is busy for seconds while three servers write 64 MiB.
 const TTL_OF_MEMBERS: Duration = Duration::from_secs(12);
+/// A TTL that is longer than the time to answer of steady challenges.
+const TTL_OF_PEERS: Duration = Duration::from_secs(5);
 
 fn settings() -> Settings {
     Settings {
@@ -24,6 +26,7 @@ enum Kind {
     Processes,
     LeadersLinks,
     FollowersLinks,
+    Peers,
     Servers,
     /// Servers that are added, removed or defragmented; separate, so that the other test takes no longer.
     Members,
@@ -42,6 +45,7 @@ fn kind(card: &Card) -> Kind {
         (Realm::Process, _) => Kind::Processes,
         (Realm::Links, Side::Leader) => Kind::LeadersLinks,
         (Realm::Links, _) => Kind::FollowersLinks,
+        (Realm::Peers, _) => Kind::Peers,
         (Realm::Servers, _) if MEMBERS.contains(&card.name) => Kind::Members,
         (Realm::Servers, _) => Kind::Servers,
         (Realm::Store, _) => Kind::Store,
@@ -53,17 +57,19 @@ fn kind(card: &Card) -> Kind {
 }
 
 async fn each_alone(kind_of_faults: Kind) -> Result {
-    let mut faults = rows_with_users();
-    faults.retain(|fault| kind(&fault.card()) == kind_of_faults);
     let ttl = match kind_of_faults {
         Kind::Members => TTL_OF_MEMBERS,
+        Kind::Peers => TTL_OF_PEERS,
         _ => TTL,
     };
     let settings = Settings {
         auth: kind_of_faults == Kind::Users,
+        challenges: (kind_of_faults == Kind::Peers).then(|| "steady".to_owned()),
         ttl,
         ..settings()
     };
+    let mut faults = rows(&settings);
+    faults.retain(|fault| kind(&fault.card()) == kind_of_faults);
     let outcome = run(&settings, &Plan::only(faults)).await?;
     assert!(outcome.is_ok(), "{outcome}");
     println!("{outcome}");
@@ -83,6 +89,11 @@ async fn leaders_that_lose_etcd_or_a_part_of_it() -> Result {
 #[tokio::test]
 async fn waiting_nodes_that_lose_etcd() -> Result {
     each_alone(Kind::FollowersLinks).await
+}
+
+#[tokio::test]
+async fn nodes_that_hear_no_signs_of_life_while_etcd_is_well() -> Result {
+    each_alone(Kind::Peers).await
 }
 
 #[tokio::test]
@@ -123,15 +134,15 @@ async fn an_agent_that_dies_stops_or_loses_etcd_while_all_nodes_live() -> Result
 /// `cargo xtask chaos --pairs --seconds 600` makes more pairs, from other seeds.
 #[tokio::test]
 async fn random_pairs() -> Result {
-    let plan = Plan {
-        faults: rows_with_users(),
-        alone: false,
-        time: Some(Duration::from_secs(25)),
-        seed: 9,
-    };
     let settings = Settings {
         auth: true,
         ..settings()
+    };
+    let plan = Plan {
+        faults: rows(&settings),
+        alone: false,
+        time: Some(Duration::from_secs(25)),
+        seed: 9,
     };
     let outcome = run(&settings, &plan).await?;
     assert!(outcome.is_ok(), "{outcome}");

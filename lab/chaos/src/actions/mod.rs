@@ -11,6 +11,7 @@ mod links;
 mod load;
 mod members;
 mod orders;
+mod peers;
 mod processes;
 mod servers;
 mod store;
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Box<dyn Action>> {
     all.extend(orders::all());
     all.extend(guards::all());
     all.extend(links::all());
+    all.extend(peers::all());
     all.extend(servers::all());
     all.extend(members::all());
     all.extend(defrag::all());
