@@ -22,7 +22,7 @@ use results::{Noticed, Results};
 use scratch::Scratch;
 use trial::Limits;
 
-/// The number of seeds for a mutant.
+/// The number of seeds for a mutant, without challenges and with them.
 const SEEDS: u64 = 6000;
 
 const HELP: &str = "\
@@ -31,7 +31,7 @@ each of them into tools/sim/noticed.toml.
 
   --only NAME …    only these mutants; the results of the others stay
   --area NAME      only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
-  --seeds N        the number of seeds for each mutant (default 6000)
+  --seeds N        the number of seeds of each kind for each mutant (default 6000)
   --plans          only check that each kept plan (tools/sim/plans) notices the mutant that it names
   --list           run nothing; print the counts of each area, and every mutant with its rule and what noticed it; takes
                    --only and --area
@@ -90,8 +90,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let scratch = Scratch::new(&chosen)?;
     let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
     let seeds = options.seeds.unwrap_or(SEEDS);
-    let survivors = try_all(&scratch, &chosen, seeds, |mutant, verdict| {
-        let noticed = Noticed::of(&verdict.by, &verdict.seeds);
+    let survivors = try_all(&scratch, &chosen, seeds, |mutant, noticed| {
         results.core.insert(mutant.name.clone(), noticed);
         // The results are written at once, because the run may take hours and be interrupted.
         results.write(&all)
@@ -121,7 +120,7 @@ fn try_all(
     scratch: &Scratch,
     mutants: &[&Mutant],
     seeds: u64,
-    mut note: impl FnMut(&Mutant, trial::Verdict) -> Result<()>,
+    mut note: impl FnMut(&Mutant, Noticed) -> Result<()>,
 ) -> Result<Vec<String>> {
     let mut survivors = Vec::new();
     let limits = Limits::measure(scratch, seeds).context("with every rule as it is")?;
@@ -144,11 +143,17 @@ fn try_all(
         drop(sender);
         for (mutant, verdict) in verdicts {
             let verdict = verdict.with_context(|| format!("the mutant `{}`", mutant.name))?;
-            println!("{:<48} {} ({})", mutant.name, verdict.by, verdict.seeds);
-            if !verdict.noticed {
+            if verdict.is_none() {
                 survivors.push(mutant.name.clone());
             }
-            note(mutant, verdict)?;
+            let noticed = verdict.unwrap_or_else(Noticed::by_nobody);
+            println!(
+                "{:<48} {} {}",
+                mutant.name,
+                noticed.by,
+                noticed.first_seed()
+            );
+            note(mutant, noticed)?;
         }
         Ok(survivors)
     })

@@ -13,8 +13,9 @@ use crate::setup;
 pub(crate) const FILE: &str = "tools/sim/noticed.toml";
 
 const HEAD: &str = "\
-# Who noticed each mutant when it last ran: the invariant that a seed broke, and the number of that seed; or a test, where no
-# seed noticed. `cargo xtask mutants` writes this file, `cargo xtask mutants --list` prints it with the rules.
+# Who noticed each mutant when it last ran: the invariant that a seed broke, and the number of that seed, with `--challenges` if
+# `challenges` is true; or a test, where no seed noticed. `cargo xtask mutants` writes this file, `cargo xtask mutants --list`
+# prints it with the rules.
 ";
 
 /// The check that noticed a mutant.
@@ -25,6 +26,9 @@ pub(crate) struct Noticed {
     pub(crate) by: String,
     /// The first seed that noticed the mutant, if one did.
     pub(crate) seed: Option<u64>,
+    /// True if the sessions of that seed's story allow challenges.
+    #[serde(default)]
+    pub(crate) challenges: bool,
     /// The rule of a mutant of the adapter, because `mutants.toml` does not contain it.
     pub(crate) rule: Option<String>,
 }
@@ -68,19 +72,45 @@ impl Results {
 }
 
 impl Noticed {
-    /// Reads a row that the simulator or a trial prints: the seeds are a number, or "> 999" if none of them noticed.
-    pub(crate) fn of(by: &str, seeds: &str) -> Self {
+    pub(crate) fn by_seed(by: String, seed: u64, challenges: bool) -> Self {
         Self {
-            by: by.to_owned(),
-            seed: seeds.parse().ok(),
+            by,
+            seed: Some(seed),
+            challenges,
             rule: None,
         }
+    }
+
+    pub(crate) fn by_test(by: String) -> Self {
+        Self {
+            by,
+            seed: None,
+            challenges: false,
+            rule: None,
+        }
+    }
+
+    /// Returns the result of a mutant that no check noticed.
+    pub(crate) fn by_nobody() -> Self {
+        Self::by_test("**nobody**".to_owned())
+    }
+
+    /// Formats the seed for a table: empty if a test noticed the mutant.
+    pub(crate) fn first_seed(&self) -> String {
+        let challenges = if self.challenges {
+            " with challenges"
+        } else {
+            ""
+        };
+        let seed = self.seed.map(|seed| format!("{seed}{challenges}"));
+        seed.unwrap_or_default()
     }
 
     fn inline(&self) -> String {
         let string = |text: &str| toml::Value::from(text).to_string();
         let mut fields = vec![format!("by = {}", string(&self.by))];
         fields.extend(self.seed.map(|seed| format!("seed = {seed}")));
+        fields.extend(self.challenges.then(|| "challenges = true".to_owned()));
         let rule = self.rule.as_deref();
         fields.extend(rule.map(|rule| format!("rule = {}", string(rule))));
         format!("{{ {} }}", fields.join(", "))
@@ -93,15 +123,13 @@ pub(crate) fn of_adapter(table: &str) -> Rows {
         let row = line.strip_prefix("| `")?.strip_suffix(" |")?;
         let (name, row) = row.split_once("` | ")?;
         let (rule, row) = row.split_once(" | ")?;
-        let (by, seeds) = row.rsplit_once(" | ")?;
-        let rule = Some(rule.to_owned());
-        Some((
-            name.to_owned(),
-            Noticed {
-                rule,
-                ..Noticed::of(by, seeds)
-            },
-        ))
+        let (by, seed) = row.rsplit_once(" | ")?;
+        let noticed = Noticed {
+            rule: Some(rule.to_owned()),
+            seed: seed.parse().ok(),
+            ..Noticed::by_test(by.to_owned())
+        };
+        Some((name.to_owned(), noticed))
     };
     table.lines().filter_map(row).collect()
 }
@@ -120,10 +148,13 @@ mod tests {
         let adapter = of_adapter(table);
         assert_eq!(adapter["one"].rule.as_deref(), Some("a \"rule\""));
         assert_eq!(adapter["one"].seed, Some(5));
-        let core = Rows::from([("two".to_owned(), Noticed::of("`a::b` and 2 more", "> 999"))]);
+        let two = Noticed::by_test("`a::b` and 2 more".to_owned());
+        let three = Noticed::by_seed("I4 (seniority)".to_owned(), 7, true);
+        let core = Rows::from([("two".to_owned(), two), ("three".to_owned(), three)]);
         let results = Results { adapter, core };
         let read: Results = toml::from_str(&results.text()).unwrap();
         assert_eq!(read, results);
-        assert_eq!(read.core["two"].seed, None);
+        assert_eq!(read.core["two"].first_seed(), "");
+        assert_eq!(read.core["three"].first_seed(), "7 with challenges");
     }
 }

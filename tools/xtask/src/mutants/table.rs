@@ -22,10 +22,19 @@ impl Row<'_> {
         self.noticed?.seed
     }
 
+    /// Returns the column of [`counts`] that counts this mutant.
+    fn column(&self) -> usize {
+        match self.noticed {
+            Some(Noticed { seed: None, .. }) | None => 3,
+            Some(Noticed { seed, .. }) if *seed > Some(FIRST) => 4,
+            Some(Noticed { challenges, .. }) => 1 + usize::from(*challenges),
+        }
+    }
+
     fn line(&self) -> String {
-        let seed = self.seed().map(|seed| seed.to_string());
         let by = self.noticed.map_or("**not run**", |noticed| &noticed.by);
-        let (name, rule, seed) = (self.name, self.rule, seed.unwrap_or_default());
+        let seed = self.noticed.map_or_else(String::new, Noticed::first_seed);
+        let (name, rule) = (self.name, self.rule);
         format!("| `{name}` | {rule} | {by} | {seed} |\n")
     }
 }
@@ -67,18 +76,15 @@ fn rows<'a>(mutants: &'a [Mutant], results: &'a Results) -> Vec<Row<'a>> {
 /// Counts the mutants of each area, and the checks that notice them.
 fn counts(rows: &[Row]) -> String {
     let mut text = format!(
-        "| area | mutants | noticed by one of the first {FIRST} seeds | by a test | only by a later seed |\n"
+        "| area | mutants | noticed by one of the first {FIRST} seeds | by one of them only with challenges | by a test | only by a later seed |\n"
     );
-    text += "|---|---|---|---|---|\n";
-    let mut sum = [0; 4];
+    text += "|---|---|---|---|---|---|\n";
+    let mut sum = [0; 5];
     for of_area in rows.chunk_by(|a, b| a.area == b.area) {
-        let seeds = |wanted: fn(u64) -> bool| {
-            let seeds = of_area.iter().filter_map(Row::seed);
-            seeds.filter(|seed| wanted(*seed)).count()
-        };
-        let (first, late) = (seeds(|seed| seed <= FIRST), seeds(|seed| seed > FIRST));
-        let all = of_area.len();
-        let counts = [all, first, all - first - late, late];
+        let mut counts = [of_area.len(), 0, 0, 0, 0];
+        for row in of_area {
+            counts[row.column()] += 1;
+        }
         text += &line(of_area[0].area, counts);
         for (sum, count) in sum.iter_mut().zip(counts) {
             *sum += count;
@@ -87,8 +93,8 @@ fn counts(rows: &[Row]) -> String {
     text + &line("**all**", sum)
 }
 
-fn line(area: &str, [all, first, tests, late]: [usize; 4]) -> String {
-    format!("| {area} | {all} | {first} | {tests} | {late} |\n")
+fn line(area: &str, [all, first, challenged, tests, late]: [usize; 5]) -> String {
+    format!("| {area} | {all} | {first} | {challenged} | {tests} | {late} |\n")
 }
 
 /// Lists the mutants that no test notices, and no early seed.
@@ -122,10 +128,13 @@ mod tests {
 
     #[test]
     fn seeds_and_tests_are_counted_by_area() {
+        let by_seed =
+            |by: &str, seed, challenges| Noticed::by_seed(by.to_owned(), seed, challenges);
         let noticed = [
-            Noticed::of("I1", "7"),
-            Noticed::of("`a`", "> 999"),
-            Noticed::of("I4", "1000"),
+            by_seed("I1", 7, false),
+            by_seed("I1", 999, true),
+            Noticed::by_test("`a`".to_owned()),
+            by_seed("I4", 1000, false),
         ];
         let row = |(noticed, area)| Row {
             name: "n",
@@ -133,14 +142,14 @@ mod tests {
             rule: "r",
             noticed: Some(noticed),
         };
-        let rows: Vec<_> = noticed.iter().zip(["a", "a", "b"]).map(row).collect();
+        let rows: Vec<_> = noticed.iter().zip(["a", "a", "a", "b"]).map(row).collect();
         let lines: Vec<_> = counts(&rows).lines().skip(2).map(str::to_owned).collect();
         assert_eq!(
             lines,
             [
-                "| a | 2 | 1 | 1 | 0 |",
-                "| b | 1 | 0 | 0 | 1 |",
-                "| **all** | 3 | 1 | 1 | 1 |"
+                "| a | 3 | 1 | 1 | 1 | 0 |",
+                "| b | 1 | 0 | 0 | 0 | 1 |",
+                "| **all** | 4 | 1 | 1 | 1 | 1 |"
             ]
         );
         assert_eq!(

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 use super::list::Mutant;
+use super::results::Noticed;
 use super::scratch::{Program, Scratch};
 use crate::process::End;
 
@@ -14,28 +15,16 @@ const SLOWER: u32 = 10;
 /// The shortest time limit of a mutant.
 const SHORTEST: Duration = Duration::from_secs(120);
 
-/// The number of seeds for a mutant before the tests are run; the others follow. A mutant that so few seeds do not
-/// notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has
+/// The number of seeds of each kind for a mutant before the tests are run; the others follow. A mutant that so few seeds
+/// do not notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has
 /// happened.
 pub(crate) const FIRST: u64 = 999;
 
+/// The kinds of seeds: without challenges, which half of the rules are about and which take less time, and with them.
+const CHALLENGES: [bool; 2] = [false, true];
+
 /// Tests about the adapter's mutants, which are skipped: their subject is not the core.
 const SKIPPED: &str = "deliberate_breaks";
-
-/// The check that noticed, as the table names it, and the number of seeds that it took.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) by: String,
-    pub(crate) seeds: String,
-    pub(crate) noticed: bool,
-}
-
-impl Verdict {
-    fn noticed(by: String, seeds: String) -> Self {
-        let noticed = true;
-        Self { by, seeds, noticed }
-    }
-}
 
 /// The number of seeds for a mutant, and its time limits.
 pub(crate) struct Limits {
@@ -61,67 +50,78 @@ impl Limits {
         let rounds = (seeds / FIRST) as u32 + 1;
         limits.simulator = (started.elapsed() * SLOWER * rounds).max(SHORTEST);
         let started = Instant::now();
-        let found = limits.by_tests(scratch, None, seeds)?;
+        let found = limits.by_tests(scratch, None)?;
         ensure!(found.is_none(), "tests notice something: {found:?}");
         limits.tests = (started.elapsed() * SLOWER).max(SHORTEST);
         Ok(limits)
     }
 
-    /// Finds the check that notices that this rule is broken.
-    pub(crate) fn judge(&self, scratch: &Scratch, mutant: &Mutant) -> Result<Verdict> {
+    /// Returns the check that notices that this rule is broken, or `None` if no check does.
+    pub(crate) fn judge(&self, scratch: &Scratch, mutant: &Mutant) -> Result<Option<Noticed>> {
         let first = FIRST.min(self.seeds);
-        let mut verdict = self.by_seeds(scratch, Some(mutant), 1..=first)?;
-        if verdict.is_none() {
-            verdict = self.by_tests(scratch, Some(mutant), first)?;
+        let mut noticed = self.by_seeds(scratch, Some(mutant), 1..=first)?;
+        if noticed.is_none() {
+            noticed = self.by_tests(scratch, Some(mutant))?;
         }
-        if verdict.is_none() && first < self.seeds {
-            verdict = self.by_seeds(scratch, Some(mutant), first + 1..=self.seeds)?;
+        if noticed.is_none() && first < self.seeds {
+            noticed = self.by_seeds(scratch, Some(mutant), first + 1..=self.seeds)?;
         }
-        Ok(verdict.unwrap_or_else(|| Verdict {
-            by: "**nobody**".to_owned(),
-            seeds: format!("> {}", self.seeds),
-            noticed: false,
-        }))
+        Ok(noticed)
     }
 
+    /// Runs these seeds without challenges, and then with them.
     fn by_seeds(
         &self,
         scratch: &Scratch,
         mutant: Option<&Mutant>,
         seeds: RangeInclusive<u64>,
-    ) -> Result<Option<Verdict>> {
+    ) -> Result<Option<Noticed>> {
+        for challenges in CHALLENGES {
+            let noticed = self.by_seeds_of(challenges, scratch, mutant, &seeds)?;
+            if noticed.is_some() {
+                return Ok(noticed);
+            }
+        }
+        Ok(None)
+    }
+
+    fn by_seeds_of(
+        &self,
+        challenges: bool,
+        scratch: &Scratch,
+        mutant: Option<&Mutant>,
+        seeds: &RangeInclusive<u64>,
+    ) -> Result<Option<Noticed>> {
         let mut broken = None;
         let mut missing = None;
         let first = seeds.start().to_string();
         let number = (seeds.end() + 1 - seeds.start()).to_string();
-        let seeds = seeds.end().to_string();
-        let args = ["--brief", "--seed", &first, "--seeds", &number];
+        let mut args = vec!["--brief", "--seed", &first, "--seeds", &number];
+        if challenges {
+            args.push("--challenges");
+        }
         let run = (Program::Simulator, &args[..]);
         let end = scratch.run(run, mutant, self.simulator, |line| {
             broken = broken.take().or_else(|| broken_by(line));
             let never = line.strip_prefix("what must happen did not: ");
             missing = missing.take().or(never.map(str::to_owned));
         })?;
-        let (seeds, by) = match (broken, missing, end) {
+        let last = *seeds.end();
+        let (seed, by) = match (broken, missing, end) {
             (Some((seed, invariant)), _, _) => (seed, invariant),
-            (_, Some(missing), _) => (seeds, format!("never seen: {missing}")),
-            (_, _, End::TimedOut) => (seeds, "seeds: they do not end".to_owned()),
+            (_, Some(missing), _) => (last, format!("never seen: {missing}")),
+            (_, _, End::TimedOut) => (last, "seeds: they do not end".to_owned()),
             (_, _, End::Exited(status)) if status.success() => return Ok(None),
-            (_, _, End::Exited(status)) => (seeds, format!("seeds: {status}")),
+            (_, _, End::Exited(status)) => (last, format!("seeds: {status}")),
         };
-        Ok(Some(Verdict::noticed(by, seeds)))
+        Ok(Some(Noticed::by_seed(by, seed, challenges)))
     }
 
-    fn by_tests(
-        &self,
-        scratch: &Scratch,
-        mutant: Option<&Mutant>,
-        seeds: u64,
-    ) -> Result<Option<Verdict>> {
+    fn by_tests(&self, scratch: &Scratch, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
         for program in [Program::CoreTests, Program::Tests] {
-            let verdict = self.by_tests_of(program, scratch, mutant, seeds)?;
-            if verdict.is_some() {
-                return Ok(verdict);
+            let noticed = self.by_tests_of(program, scratch, mutant)?;
+            if noticed.is_some() {
+                return Ok(noticed);
             }
         }
         Ok(None)
@@ -132,8 +132,7 @@ impl Limits {
         program: Program,
         scratch: &Scratch,
         mutant: Option<&Mutant>,
-        seeds: u64,
-    ) -> Result<Option<Verdict>> {
+    ) -> Result<Option<Noticed>> {
         let mut failed = Vec::new();
         let mut ran = false;
         let run = (program, &["--skip", SKIPPED][..]);
@@ -154,15 +153,15 @@ impl Limits {
             (None, End::Exited(_)) if !ran => bail!("the tests did not run"),
             (None, End::Exited(status)) => format!("tests: {status}"),
         };
-        Ok(Some(Verdict::noticed(by, format!("> {seeds}"))))
+        Ok(Some(Noticed::by_test(by)))
     }
 }
 
 /// Parses the seed and the invariant of "seed 7: I5 (liveness) at 12.000000 s: …".
-fn broken_by(line: &str) -> Option<(String, String)> {
+fn broken_by(line: &str) -> Option<(u64, String)> {
     let (seed, what) = line.strip_prefix("seed ")?.split_once(": ")?;
     let (invariant, _) = what.split_once(" at ")?;
-    Some((seed.to_owned(), invariant.to_owned()))
+    Some((seed.parse().ok()?, invariant.to_owned()))
 }
 
 /// Returns the name of a test whose line ends in FAILED.
@@ -177,10 +176,7 @@ mod tests {
     #[test]
     fn output_of_the_simulator_and_the_tests_is_understood() {
         let line = "seed 12: I1 (belief in a deleted key too long) at 3.000000 s: node 1";
-        let broken = (
-            "12".to_owned(),
-            "I1 (belief in a deleted key too long)".to_owned(),
-        );
+        let broken = (12, "I1 (belief in a deleted key too long)".to_owned());
         assert_eq!(broken_by(line), Some(broken));
         assert_eq!(broken_by("12000 seeds, 3 node-seconds"), None);
         assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
