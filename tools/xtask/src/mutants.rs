@@ -32,6 +32,7 @@ each of them into tools/sim/noticed.toml.
   --only NAME …    only these mutants; the results of the others stay
   --area NAME      only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
   --seeds N        the number of seeds of each kind for each mutant (default 6000)
+  --by-seeds       run no tests: a mutant that no seed notices keeps the result that it has
   --plans          only check that each kept plan (tools/sim/plans) notices the mutant that it names
   --list           run nothing; print the counts of each area, and every mutant with its rule and what noticed it; takes
                    --only and --area
@@ -45,6 +46,7 @@ struct Options {
     only: Vec<String>,
     area: Option<String>,
     seeds: Option<u64>,
+    by_seeds: bool,
     plans: bool,
     list: bool,
 }
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if options.plans {
         let named = |mutant: &&Mutant| kept.iter().any(|plan| plan.mutant == mutant.name);
         let mutants: Vec<_> = all.iter().filter(named).collect();
-        let unnoticed = plans::unnoticed(&Scratch::new(&mutants)?, &kept, &mutants)?;
+        let unnoticed = plans::unnoticed(&Scratch::new(&all, false)?, &kept, &mutants)?;
         return Ok(verdict(&[], &unnoticed));
     }
     if options.everything() || options.area.as_deref() == Some(table::ADAPTER) {
@@ -87,13 +89,17 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if chosen.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let scratch = Scratch::new(&chosen)?;
+    let scratch = Scratch::new(&all, !options.by_seeds)?;
     let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
     let seeds = options.seeds.unwrap_or(SEEDS);
     let survivors = try_all(&scratch, &chosen, seeds, |mutant, noticed| {
+        if options.by_seeds && !noticed.is_by_somebody() {
+            return Ok(results.is_noticed(mutant));
+        }
         results.core.insert(mutant.name.clone(), noticed);
         // The results are written at once, because the run may take hours and be interrupted.
-        results.write(&all)
+        results.write(&all)?;
+        Ok(results.is_noticed(mutant))
     })?;
     Ok(verdict(&survivors, &unnoticed))
 }
@@ -115,12 +121,12 @@ fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
     }
 }
 
-/// Tries every mutant and returns the names of those that no check noticed.
+/// Tries every mutant and returns the names of those of which `note` says that no check notices them.
 fn try_all(
     scratch: &Scratch,
     mutants: &[&Mutant],
     seeds: u64,
-    mut note: impl FnMut(&Mutant, Noticed) -> Result<()>,
+    mut note: impl FnMut(&Mutant, Noticed) -> Result<bool>,
 ) -> Result<Vec<String>> {
     let mut survivors = Vec::new();
     let limits = Limits::measure(scratch, seeds).context("with every rule as it is")?;
@@ -143,9 +149,6 @@ fn try_all(
         drop(sender);
         for (mutant, verdict) in verdicts {
             let verdict = verdict.with_context(|| format!("the mutant `{}`", mutant.name))?;
-            if verdict.is_none() {
-                survivors.push(mutant.name.clone());
-            }
             let noticed = verdict.unwrap_or_else(Noticed::by_nobody);
             println!(
                 "{:<48} {} {}",
@@ -153,7 +156,9 @@ fn try_all(
                 noticed.by,
                 noticed.first_seed()
             );
-            note(mutant, noticed)?;
+            if !note(mutant, noticed)? {
+                survivors.push(mutant.name.clone());
+            }
         }
         Ok(survivors)
     })
@@ -175,6 +180,7 @@ fn parse(args: &[String]) -> Result<Options> {
                 let number = args.next().and_then(|value| value.parse().ok());
                 options.seeds = Some(number.context("--seeds takes a number")?);
             }
+            "--by-seeds" => options.by_seeds = true,
             "--plans" => options.plans = true,
             "--list" => options.list = true,
             other => bail!("there is no option `{other}`\n\n{HELP}"),

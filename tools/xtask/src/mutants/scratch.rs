@@ -30,8 +30,8 @@ const MEMORY: &str = "4000000";
 /// The programs, built from a copy of the workspace.
 pub(crate) struct Scratch {
     simulator: PathBuf,
-    tests: PathBuf,
-    core_tests: PathBuf,
+    /// The tests of the simulator and those of the core, unless only seeds are run.
+    tests: Option<[PathBuf; 2]>,
     folder: PathBuf,
 }
 
@@ -47,20 +47,25 @@ pub(crate) enum Program {
 }
 
 impl Scratch {
-    /// Copies the workspace with its uncommitted changes, and builds it with these mutants. Unchanged files of the last
-    /// copy stay, so that cargo does not build them again.
-    pub(crate) fn new(mutants: &[&Mutant]) -> Result<Self> {
+    /// Copies the workspace with its uncommitted changes, and builds it with all mutants, so that the next call for others
+    /// needs no new build. Unchanged files of the last copy stay, so that cargo does not build them again.
+    pub(crate) fn new(mutants: &[Mutant], with_tests: bool) -> Result<Self> {
         let folder = setup::target().join("mutants");
         let tree = folder.join("tree");
         copy(setup::root(), &tree, &woven(mutants)?)?;
         let target = folder.join("build");
+        let tests_of = |package| build(&tree, &target, (&["test", "--no-run"], package));
+        let tests = || Ok::<_, anyhow::Error>([tests_of(SIMULATOR)?, tests_of(CORE)?]);
         Ok(Self {
             simulator: build(&tree, &target, (&["build"], SIMULATOR))?,
-            tests: build(&tree, &target, (&["test", "--no-run"], SIMULATOR))?,
-            core_tests: build(&tree, &target, (&["test", "--no-run"], CORE))?,
+            tests: with_tests.then(tests).transpose()?,
             // The tests find their files relative to this folder.
             folder: tree.join("tools/sim"),
         })
+    }
+
+    pub(crate) fn has_tests(&self) -> bool {
+        self.tests.is_some()
     }
 
     /// Runs the program with one broken rule, or with none, and with limits on its memory and its time; each line of
@@ -72,11 +77,13 @@ impl Scratch {
         limit: Duration,
         on_line: impl FnMut(&str),
     ) -> Result<End> {
+        let tests = self.tests.as_ref();
         let path = match program {
-            Program::Simulator => &self.simulator,
-            Program::Tests => &self.tests,
-            Program::CoreTests => &self.core_tests,
+            Program::Simulator => Some(&self.simulator),
+            Program::Tests => tests.map(|[of_simulator, _]| of_simulator),
+            Program::CoreTests => tests.map(|[_, of_core]| of_core),
         };
+        let path = path.context("only seeds are run")?;
         let script = format!("ulimit -v {MEMORY}; exec \"$@\" 2>/dev/null");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "limited"]).arg(path);
@@ -95,11 +102,11 @@ impl Scratch {
 
 /// Returns the files of the copy that differ from the workspace's: in them, every rule breaks if the environment names
 /// it.
-fn woven(mutants: &[&Mutant]) -> Result<BTreeMap<PathBuf, String>> {
+fn woven(mutants: &[Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let mut of_file: BTreeMap<&str, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (number, mutant) in (1..).zip(mutants) {
         let of_file = of_file.entry(&mutant.file).or_default();
-        of_file.push((number, *mutant));
+        of_file.push((number, mutant));
     }
     let root = setup::root();
     let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();

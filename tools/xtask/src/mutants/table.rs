@@ -115,7 +115,7 @@ mod tests {
         let remedy = "`cargo xtask mutants --only NAME` runs a new mutant";
         for row in rows(&mutants, &results) {
             let by = row.noticed.map(|noticed| noticed.by.as_str());
-            let noticed = by.is_some_and(|by| !by.starts_with("**"));
+            let noticed = row.noticed.is_some_and(Noticed::is_by_somebody);
             assert!(noticed, "`{}`: {by:?}: {remedy}", row.name);
         }
         assert_eq!(

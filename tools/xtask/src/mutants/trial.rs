@@ -118,6 +118,9 @@ impl Limits {
     }
 
     fn by_tests(&self, scratch: &Scratch, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
+        if !scratch.has_tests() {
+            return Ok(None);
+        }
         for program in [Program::CoreTests, Program::Tests] {
             let noticed = self.by_tests_of(program, scratch, mutant)?;
             if noticed.is_some() {
