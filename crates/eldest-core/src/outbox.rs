@@ -131,6 +131,10 @@ impl Outbox {
             request <= self.counter,
             "the number of a request is taken from the counter"
         );
+        debug_assert!(
+            !matches!(&ask, Ask::Transact(txn) if !txn.compares_its_writes()),
+            "no key is deleted or overwritten without a comparison of its revision"
+        );
         let former = self.requests.insert(request, (purpose, self.store.floor()));
         debug_assert!(former.is_none(), "no two requests share a number");
         if cfg!(debug_assertions) {

@@ -48,15 +48,7 @@ impl Seat<'_> {
         if self.removals.wait(&key, self.slot) {
             return false;
         }
-        self.check_trust();
-        debug_assert!(
-            !self.removals.contains(&key),
-            "no join uses the path of a key that must go"
-        );
-        debug_assert!(
-            self.me.wanted && !self.me.held,
-            "only a candidate that wants to stand joins"
-        );
+        self.check_join(&key);
         let ask = Ask::Join(Join {
             key,
             value: self.challenges.announce(self.me.value()),

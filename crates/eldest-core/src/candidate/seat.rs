@@ -78,12 +78,29 @@ impl Seat<'_> {
 
     // ---- checks of debug builds
 
-    /// Checks that the candidate may join by the lease: more than the grace period is left.
-    pub(super) fn check_trust(&self) {
+    /// Checks that the candidate may join by that key: more than the grace period of the lease is left, and the session's
+    /// anchor is known.
+    pub(super) fn check_join(&self, key: &Arc<[u8]>) {
         let deadline = self.lease.trusted();
         debug_assert!(
             deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
             "nobody joins without a lease that is trusted"
+        );
+        debug_assert!(
+            !self.removals.contains(key),
+            "no join uses the path of a key that must go"
+        );
+        debug_assert!(
+            self.me.wanted && !self.me.held,
+            "only a candidate that wants to stand joins"
+        );
+        debug_assert!(
+            !self.challenges.are_allowed() || self.challenges.anchor.known().is_some(),
+            "a key announces its session's anchor"
+        );
+        debug_assert!(
+            !(self.me.needs_clean_reads() && self.challenges.reads.is_barred()),
+            "a session that has let others lead joins when it may lead again"
         );
     }
 
@@ -93,6 +110,10 @@ impl Seat<'_> {
         debug_assert!(
             deadline.is_some_and(|deadline| self.now < deadline),
             "nobody begins to lead unless the session may lead"
+        );
+        debug_assert!(
+            !self.challenges.is_withdrawing(),
+            "a session that withdraws its anchor begins no term"
         );
         debug_assert_eq!(
             self.lease.id(),

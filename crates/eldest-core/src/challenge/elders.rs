@@ -194,7 +194,11 @@ impl Elders {
             out.set_timer(known.not_before, Timer::Elder(lease));
         } else if known.reading.is_none() {
             let purpose = Purpose::Challenges(Concern::Elder { lease });
-            known.reading = Some(out.ask(purpose, ask));
+            let former = known.reading.replace(out.ask(purpose, ask));
+            debug_assert!(
+                former.is_none(),
+                "one read of an elder is under way at a time"
+            );
         }
     }
 

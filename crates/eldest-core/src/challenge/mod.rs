@@ -91,6 +91,12 @@ impl Challenges {
         is_own.then_some(announced)
     }
 
+    /// Returns true if the key is a challenge by the session of that lease, and a suspicion needs it.
+    pub(crate) fn is_needed(&self, key: &[u8], own: i64) -> bool {
+        let mut needed = self.suspects.challenged();
+        needed.any(|anchor| *challenge_key(anchor, own) == *key)
+    }
+
     /// Makes a clean read due: now if it is wanted `at_once`, and otherwise one interval after the last one.
     pub(crate) fn want_read(&mut self, now: Time, at_once: bool, out: &mut Outbox) {
         if let Some(config) = &self.config

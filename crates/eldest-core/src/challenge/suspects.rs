@@ -149,6 +149,24 @@ impl Suspect {
             self.progress = Progress::Idle { not_before };
         }
     }
+
+    // ---- checks of debug builds
+
+    /// Checks that the request is the one whose answer decides.
+    pub(crate) fn check_answer(&self, request: RequestId) {
+        debug_assert!(
+            self.progress.awaits(request),
+            "a challenge is judged by its own answer"
+        );
+    }
+
+    /// Checks that a suspect that has answered is not challenged again before that time.
+    pub(crate) fn check_pause(&self, until: Time) {
+        debug_assert!(
+            matches!(self.progress, Progress::Idle { not_before } if until <= not_before),
+            "a suspect that has answered is left alone for as long as a challenge takes"
+        );
+    }
 }
 
 /// All sessions that are suspected, by their leases.

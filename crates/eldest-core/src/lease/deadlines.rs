@@ -140,6 +140,11 @@ impl Deadlines {
         self.lead.as_mut().is_some_and(Deadline::end)
     }
 
+    /// Returns true if the session leads only by clean reads.
+    pub(crate) fn need_clean_reads(&self) -> bool {
+        self.lead.is_some()
+    }
+
     /// Makes the session lead by its lease alone from now on.
     pub(super) fn lead_by_lease(&mut self) {
         self.lead = None;

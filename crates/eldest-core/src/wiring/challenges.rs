@@ -38,6 +38,10 @@ impl Tenure<'_> {
                 seat.report_status();
             }
         }
+        debug_assert!(
+            self.slots.candidates().all(|(_, c)| !c.is_leading()),
+            "nobody leads when no clean read lets the session lead"
+        );
         self.rooms.out.act(Action::LeadNoLonger);
     }
 
@@ -207,6 +211,19 @@ impl Tenure<'_> {
         if !self.rooms.challenges.are_allowed() {
             self.rooms.lease.lead_by_lease();
         }
+        debug_assert_eq!(
+            self.rooms.challenges.are_allowed(),
+            self.rooms.lease.deadlines().need_clean_reads(),
+            "a session leads by clean reads while it allows challenges"
+        );
+        debug_assert!(
+            self.rooms.challenges.anchor.known().is_none(),
+            "an anchor goes with its lease"
+        );
+        debug_assert!(
+            self.rooms.challenges.suspects.challenged().next().is_none(),
+            "a challenge goes with the lease of its author"
+        );
     }
 
     /// Lets the session lead by a clean read that was sent then.
@@ -228,6 +245,10 @@ impl Tenure<'_> {
             return;
         }
         let was_barred = challenges.reads.accepted();
+        debug_assert!(
+            !challenges.reads.is_barred(),
+            "a session that may lead is not barred"
+        );
         if before.is_none() || was_barred {
             for slot in self.slots.ids() {
                 self.hall().review_candidate(slot);

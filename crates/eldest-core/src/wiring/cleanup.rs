@@ -131,6 +131,10 @@ impl Hall<'_> {
                 // The key may be another one than that whose deletion was requested.
                 self.rooms.lease.sweep_again();
             } else {
+                debug_assert!(
+                    !self.rooms.challenges.is_needed(&key, lease),
+                    "a sweep spares the challenges of suspects"
+                );
                 // The search spares keys that a member holds or is taking.
                 self.remove(&key, None, None);
             }

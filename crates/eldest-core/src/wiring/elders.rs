@@ -48,6 +48,7 @@ impl Hall<'_> {
             self.end_if_left(lease);
         }
         for lease in self.rooms.challenges.elders.of_slot(slot) {
+            debug_assert_ne!(Some(lease), own, "no session is ahead of itself");
             self.read_elder(lease);
         }
     }

@@ -220,6 +220,11 @@ impl Hall<'_> {
             out.set_timer(at, Timer::Suspect(suspect));
             return;
         }
+        debug_assert_ne!(own, suspect, "no session challenges itself");
+        debug_assert!(
+            !removals.contains(&challenge_key(&target.announced.anchor, own)),
+            "no challenge uses the path of one that must go"
+        );
         let request = out.ask(
             Purpose::Challenges(Concern::Suspect { suspect }),
             challenge(&target, own),
@@ -286,6 +291,7 @@ impl Hall<'_> {
             return;
         }
         let was_condemned = matches!(suspected.progress, Progress::Condemning { .. });
+        suspected.check_answer(request);
         suspected.failures = 0;
         let Some(target) = suspected.target.clone() else {
             return;
@@ -332,6 +338,7 @@ impl Hall<'_> {
                 let (pause, times) = suspected.answered(wait.unwrap_or(LONGEST));
                 let at = now.after(pause);
                 suspected.start_again(at);
+                suspected.check_pause(now.after(wait.unwrap_or(LONGEST).min(LONGEST)));
                 let lease = suspect;
                 let note = ChallengeNote::Refuted { lease, times };
                 self.rooms.out.note_challenge(note);
@@ -473,9 +480,7 @@ impl Hall<'_> {
 
     /// Returns true if the key is a challenge by this session that no suspicion needs.
     pub(super) fn is_stray_challenge(&self, key: &[u8], own: i64) -> bool {
-        let suspects = &self.rooms.challenges.suspects;
-        let mut needed = suspects.challenged();
-        is_challenge_by(key, own) && !needed.any(|anchor| *challenge_key(anchor, own) == *key)
+        is_challenge_by(key, own) && !self.rooms.challenges.is_needed(key, own)
     }
 
     /// Counts again for every challenge: the connection broke, so the store may have been restored since, and then no
