@@ -119,7 +119,7 @@ pub(crate) enum Kind {
     /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
     /// its lease, too.
     SessionsDenied,
-    /// Another client deletes the anchor of the leader's session, or of another one.
+    /// Another client deletes the anchor of the leader's session, or of another one, and may put a copy in its place.
     AnchorDeleted,
 }
 

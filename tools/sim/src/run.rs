@@ -165,11 +165,12 @@ fn carry_out(plan: &Plan, w: &mut World) {
             w.nodes[node].work = Work::After(Duration::ZERO);
             w.finish_work(node);
         }
-        w.run_until(healed + HEALING + SETTLING);
+        settle(plan, w, healed + HEALING);
         if w.broken.is_some() {
             return;
         }
-        if let Err((invariant, what)) = w.settled() {
+        let at_rest = w.settled().and_then(|()| w.all_are_asked());
+        if let Err((invariant, what)) = at_rest {
             w.broken(invariant, what);
             return;
         }
@@ -180,6 +181,20 @@ fn carry_out(plan: &Plan, w: &mut World) {
         for (node, member) in plan.members.iter().enumerate() {
             w.nodes[node].work = works(member);
         }
+    }
+}
+
+/// Lets everything come to rest. A session that answers then loses nothing by the suspicion of all others.
+fn settle(plan: &Plan, w: &mut World, since: Duration) {
+    let suspected = if plan.lead.is_zero() {
+        None
+    } else {
+        w.run_until(since + SETTLING / 2);
+        w.suspect_one_that_answers(plan.seed, SETTLING / 4)
+    };
+    w.run_until(since + SETTLING);
+    if let Some(suspected) = suspected {
+        w.check_answered(suspected);
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
         Kind::SessionsDenied => deny_sessions(w, fault),
         Kind::AnchorDeleted => {
             let of = meant(w, fault);
-            w.delete_anchor(of);
+            w.delete_anchor(of, (dice >> 8).is_multiple_of(2));
         }
         _ => return false,
     }

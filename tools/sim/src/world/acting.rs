@@ -8,6 +8,7 @@ use super::store::Key;
 use super::{Ev, Event, World};
 use eldest_core::action::{Action, CandidateAction, SlotId, TermId, WatchId};
 use eldest_core::queue::is_shared;
+use eldest_core::reason::LostReason;
 
 impl World {
     pub(crate) fn relink(&mut self, node: usize, change: impl FnOnce(&mut Link)) {
@@ -73,6 +74,9 @@ impl World {
             }
             Action::Candidate(CandidateAction::TermEnded { slot, term, .. }) => {
                 self.says_action(node, &action);
+                if let Some(candidate) = self.nodes[node].candidates.get_mut(&slot) {
+                    candidate.former_term = Some(term);
+                }
                 self.wind_up(node, slot, term);
                 self.note_action(node, action);
             }
@@ -160,6 +164,7 @@ impl World {
         let Action::Candidate(CandidateAction::Elected { slot, .. }) = action else {
             return;
         };
+        self.speak_late(node, *slot);
         let prefix = Arc::clone(&self.nodes[node].candidates[slot].prefix);
         let prize = self.prize_of(&prefix);
         let Some(token) = self.nodes[node].elected(action, prize) else {
@@ -180,6 +185,18 @@ impl World {
         self.check_election(node, prize, token);
         self.check_clean(node);
         self.begin_work(node, prize, token);
+    }
+
+    /// Lets a handle of the candidate's term before this one end that term again. The core ignores it, so no story
+    /// changes.
+    fn speak_late(&mut self, node: usize, slot: SlotId) {
+        let n = &mut self.nodes[node];
+        let now = n.local(self.now);
+        if let Some(former) = n.candidates[&slot].former_term {
+            n.core
+                .end_by_leader(now, slot, former, LostReason::Resigned);
+            n.core.work_joined(now, slot, former);
+        }
     }
 
     pub(crate) fn close_term(&mut self, prize: usize) {

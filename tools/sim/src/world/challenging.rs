@@ -59,7 +59,7 @@ impl Settings {
 }
 
 /// Returns the anchor of a lease.
-fn anchor_of(lease: i64) -> Key {
+pub(super) fn anchor_of(lease: i64) -> Key {
     [SESSIONS, format!("{lease:x}").as_bytes()].concat().into()
 }
 
@@ -90,10 +90,16 @@ impl World {
         self.stands(&anchor).then_some(anchor)
     }
 
-    fn stands(&self, anchor: &[u8]) -> bool {
+    pub(super) fn stands(&self, anchor: &[u8]) -> bool {
         let first = self.anchors.put.get(anchor);
         let is_first = |key: Entry| first.is_none_or(|first| *first == key.create_revision);
         self.store.entry(anchor).is_some_and(is_first)
+    }
+
+    /// Returns true if another client has put the key in place of an anchor.
+    pub(super) fn is_copy_of_anchor(&self, key: &Entry) -> bool {
+        let first = self.anchors.put.get(&key.key);
+        first.is_some_and(|first| *first != key.create_revision)
     }
 
     /// Records that etcd has put an anchor at that revision. Only the first one counts.
@@ -105,9 +111,9 @@ impl World {
         }
     }
 
-    /// Deletes the anchor of a node's session as another client does. Until the last clean read is too old, the session
-    /// may lead beside another one.
-    pub(crate) fn delete_anchor(&mut self, node: usize) {
+    /// Deletes the anchor of a node's session as another client does, which may put a copy in its place. Until the last
+    /// clean read is too old, the session may lead beside another one.
+    pub(crate) fn delete_anchor(&mut self, node: usize, copies: bool) {
         let n = &self.nodes[node];
         let Some((anchor, lease)) = self.anchor(n).zip(n.lease()) else {
             return;
@@ -115,9 +121,18 @@ impl World {
         let until = self.leads_until(node).filter(|_| n.clean_under(&anchor));
         let until = until.map_or(self.now, |until| n.world(until));
         self.anchors.deleted.insert(lease, until);
-        self.anchors.put.remove(&anchor);
         self.says(None, || format!("the anchor of {lease:x} is deleted"));
+        let copy = self.store.entry(&anchor).filter(|_| copies);
         self.store.delete(&anchor);
+        match copy {
+            // The revision of the first anchor shows that the copy is another key.
+            Some(copy) => {
+                self.store.put(&anchor, &copy.value, lease);
+            }
+            None => {
+                self.anchors.put.remove(&anchor);
+            }
+        }
         self.publish();
     }
 
@@ -160,7 +175,7 @@ impl World {
     }
 
     /// Returns the time of its own clock until which a node's last clean read lets it lead.
-    fn leads_until(&self, node: usize) -> Option<Time> {
+    pub(super) fn leads_until(&self, node: usize) -> Option<Time> {
         let n = &self.nodes[node];
         let (_, sent) = n.clean.as_ref()?;
         Some(n.settings.lead_trust().deadline(*sent, n.settings.lead))
@@ -189,6 +204,27 @@ impl World {
         if until.is_none_or(|until| until < *deadline) {
             let what = format!("node {node} leads until {deadline:?}, and may until {until:?}");
             self.broken(Invariant::Unread, what);
+        }
+    }
+
+    /// Checks that a key which a node is about to write announces the anchor of its session.
+    pub(super) fn check_announcement(&mut self, node: usize, ask: &Ask) {
+        let (lease, value) = match ask {
+            Ask::Join(join) => (join.lease, &join.value),
+            Ask::Proclaim { own, value, .. } => (own.lease, value),
+            _ => return,
+        };
+        let n = &self.nodes[node];
+        let is_excused = n.doubts.withdrawn || self.anchors.deleted.contains_key(&lease);
+        if n.settings.lead.is_zero() || is_excused {
+            return;
+        }
+        let anchor = anchor_of(lease);
+        let put = self.anchors.put.get(&anchor).copied();
+        let announced = announced(value).filter(|announced| announced.anchor == anchor);
+        if put.is_none() || announced.map(|announced| announced.create_revision) != put {
+            let what = format!("node {node} sends {}", super::trace::ask(ask));
+            self.broken(Invariant::Announces, what);
         }
     }
 
@@ -235,7 +271,7 @@ impl World {
 
 impl Node {
     /// Returns true if its last clean read was one of that anchor.
-    fn clean_under(&self, anchor: &Key) -> bool {
+    pub(super) fn clean_under(&self, anchor: &Key) -> bool {
         let clean = self.clean.as_ref();
         clean.is_some_and(|(of, _)| of == anchor)
     }

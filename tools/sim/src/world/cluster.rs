@@ -327,7 +327,8 @@ impl World {
         // Only operators can delete keys that a restore brought back without a lease.
         let left = left.filter(|e| self.restored || *e.value == *b"again" || !known(e));
         let left = left.filter(|e| !e.key.starts_with(MARKS));
-        for key in left.map(|e| Arc::clone(&e.key)).collect::<Vec<_>>() {
+        let copies = self.store.entries().filter(|e| self.is_copy_of_anchor(e));
+        for key in left.chain(copies).map(|e| e.key).collect::<Vec<_>>() {
             self.store.delete(&key);
         }
         self.publish();

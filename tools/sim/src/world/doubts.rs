@@ -1,11 +1,11 @@
-//! Holds which sessions a node suspects and which anchors other clients deleted, and counts the effects of suspicions.
+//! Holds which sessions a node suspects or asks for signs of life and which anchors other clients deleted, and counts the effects of suspicions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::store::Key;
 use eldest_core::time::Time;
 
-/// The sessions that a node suspects, by their leases.
+/// The sessions that a node suspects, or asks for signs of life, by their leases.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
     pub(super) suspected: BTreeSet<i64>,
@@ -13,6 +13,8 @@ pub(crate) struct Doubts {
     pub(super) falsely: BTreeMap<i64, Time>,
     /// The time since which the session has been the first in a queue without leading there.
     pub(super) idle_since: Option<Time>,
+    /// The sessions that the node asks for signs of life, by their leases.
+    pub(super) asks: Vec<i64>,
     /// True if the session no longer allows challenges.
     pub(crate) withdrawn: bool,
 }

@@ -1,6 +1,7 @@
 //! Marks data centres as evacuated, and orders leaders to step down. Checks at rest that members there let others lead
 //! and own partitions, and that the others own their shares.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::store::Key;
 use eldest_core::action::Ask;
 use eldest_core::evacuation::step_down_key;
 use eldest_core::kv::{Entry, Reach};
-use eldest_core::partitions::{KeyKind, Owned, assign, facts, kind_of};
+use eldest_core::partitions::{Assignee, KeyKind, Owned, assign, facts, kind_of};
 use eldest_core::queue::Roster;
 
 /// The number from which leases of marks count; no session draws such numbers.
@@ -154,7 +155,7 @@ impl World {
                 );
                 Err((Invariant::Liveness, what))
             }
-            _ => Ok(()),
+            _ => all_own_a_fair_part(count, &members, &owned),
         }
     }
 
@@ -175,4 +176,36 @@ impl World {
         let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
         Arc::from(format!("{tag}{share}{value}").into_bytes())
     }
+}
+
+/// Checks that every member owns its share of the partitions, rounded up or down. Shares are in proportion to the
+/// capacities, within each data centre if all members name theirs.
+fn all_own_a_fair_part(
+    count: u32,
+    members: &[Assignee],
+    owned: &[Owned],
+) -> Result<(), (Invariant, String)> {
+    let spread = members.iter().all(|member| member.center.is_some());
+    let owns = |member: &Assignee| owned.iter().filter(|key| key.lease == member.lease).count();
+    let mut centers: BTreeMap<_, Vec<&Assignee>> = BTreeMap::new();
+    for member in members {
+        let center = member.center.filter(|_| spread);
+        centers.entry(center).or_default().push(member);
+    }
+    let differs = |parts: usize, all: usize, owned: usize, whole: usize| {
+        (owned * all).abs_diff(whole * parts) >= all
+    };
+    for of_center in centers.values() {
+        let here = of_center.iter().map(|member| owns(member)).sum();
+        let capacities = of_center.iter().map(|member| member.capacity as usize);
+        let all = capacities.sum();
+        let unfair =
+            |member: &&&Assignee| differs(member.capacity as usize, all, owns(member), here);
+        let is_unfair = differs(1, centers.len(), here, count as usize);
+        if is_unfair || of_center.iter().any(|member| unfair(&member)) {
+            let what = format!("the partitions {owned:?} are not shared fairly by {members:?}");
+            return Err((Invariant::Liveness, what));
+        }
+    }
+    Ok(())
 }

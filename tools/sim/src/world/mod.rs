@@ -14,6 +14,7 @@ pub(crate) mod driver;
 mod evacuating;
 pub(crate) mod home;
 mod invariants;
+mod listening;
 mod message;
 mod mutated;
 pub(crate) mod net;

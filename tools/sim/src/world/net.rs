@@ -374,6 +374,8 @@ impl World {
 
     pub(crate) fn send(&mut self, node: usize, request: RequestId, ask: Ask) {
         self.check_release(node, &ask);
+        self.check_announcement(node, &ask);
+        self.check_revocation(node, &ask);
         self.says_ask(node, request, &ask);
         if self.recording {
             self.asked.push((self.now, node, ask.clone()));

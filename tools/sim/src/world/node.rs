@@ -124,6 +124,8 @@ pub(crate) struct SimCandidate {
     /// How often a key that the caller waited for was deleted.
     pub(crate) releases: usize,
     pub(crate) prefix: Key,
+    /// Its last term that has ended.
+    pub(crate) former_term: Option<TermId>,
     pub(crate) status: Option<Status>,
     pub(crate) registered: bool,
     /// True for a lock or semaphore: its holder does not join again by itself.

@@ -39,6 +39,16 @@ pub(crate) enum Invariant {
     Unread,
     /// A session without challenges challenges no other, and none challenges it.
     Plain,
+    /// A challenge is put only while the suspect's anchor exists.
+    Challenged,
+    /// A key announces the anchor of its session, by which others challenge it.
+    Announces,
+    /// Nobody's lease is revoked without proof at that moment.
+    Proof,
+    /// At rest, a session asks those ahead of it for signs of life, and no others.
+    Asked,
+    /// At rest, a session that answers challenges keeps its lease.
+    Answered,
     /// The core panicked.
     Panic,
 }
@@ -62,6 +72,11 @@ impl fmt::Display for Invariant {
             Invariant::Evacuated => "others lead for an evacuated data centre",
             Invariant::Unread => "nobody leads without a clean read",
             Invariant::Plain => "sessions without challenges take no part in them",
+            Invariant::Challenged => "sessions without an anchor are not challenged",
+            Invariant::Announces => "keys announce their session's anchor",
+            Invariant::Proof => "no lease of another session is revoked without proof",
+            Invariant::Asked => "sessions ahead are asked for signs of life",
+            Invariant::Answered => "a session that answers keeps its lease",
             Invariant::Panic => "no panic",
         })
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::challenging::SESSIONS;
+use super::challenging::{SESSIONS, anchor_of};
 use super::cluster::ELECTIONS;
 use super::promise::Invariant;
 use super::step::Step;
@@ -124,6 +124,35 @@ impl World {
         self.review_doubts(node);
     }
 
+    /// Makes all nodes suspect one session, drawn by the number, for a while. Returns the session's node and lease.
+    pub(crate) fn suspect_one_that_answers(
+        &mut self,
+        number: u64,
+        lasts: Duration,
+    ) -> Option<(usize, i64)> {
+        let allows = |n: &Node| !n.closed() && !n.settings.lead.is_zero() && !n.doubts.withdrawn;
+        let living = self.nodes.iter().enumerate().filter(|(_, n)| allows(n));
+        let living = living.filter_map(|(node, n)| Some((node, n.lease()?)));
+        // A session whose anchor another client has deleted is condemned already.
+        let deleted = &self.anchors.deleted;
+        let living: Vec<_> = living
+            .filter(|(_, lease)| !deleted.contains_key(lease))
+            .collect();
+        let suspect = *living.get(number as usize % living.len().max(1))?;
+        for node in 0..self.nodes.len() {
+            self.suspect_falsely(node, suspect.1, lasts);
+        }
+        Some(suspect)
+    }
+
+    /// Checks that the suspicion of a session that answers has cost that session nothing.
+    pub(crate) fn check_answered(&mut self, (node, lease): (usize, i64)) {
+        if self.nodes[node].lease() != Some(lease) {
+            let what = format!("node {node} has answered, and lost the lease {lease:x}");
+            self.broken(Invariant::Answered, what);
+        }
+    }
+
     /// Makes the node's session allow no challenges any more.
     pub(crate) fn withdraw(&mut self, node: usize) {
         self.nodes[node].doubts.withdrawn = true;
@@ -183,23 +212,53 @@ impl World {
         }
         if held {
             self.note_anchor(ask, header.revision);
+            self.check_challenged(node, ask);
             self.check_condemned(node, &deleted);
         }
         answer
     }
 
-    /// Checks that no term is valid under a key that another session has just deleted.
+    /// Checks that a challenge is put only while the suspect's anchor exists.
+    fn check_challenged(&mut self, node: usize, ask: &Ask) {
+        if let (Some(Step::Challenge), Ask::Transact(txn)) = (Step::of(ask), ask)
+            && let [Op::Put { .. }, Op::Read(anchor)] = &txn.then[..]
+            && !self.stands(anchor)
+        {
+            let anchor = String::from_utf8_lossy(anchor);
+            let what = format!("node {node} challenges {anchor}, which is gone");
+            self.broken(Invariant::Challenged, what);
+        }
+    }
+
+    /// Checks that a node which revokes the lease of another session does so after the anchor of that session has gone.
+    pub(super) fn check_revocation(&mut self, node: usize, ask: &Ask) {
+        let Ask::Revoke { lease } = ask else {
+            return;
+        };
+        let is_own = self.nodes[node].leases.contains(lease);
+        if !is_own && self.store.contains(&anchor_of(*lease)) {
+            let what = format!("node {node} sends {}", super::trace::ask(ask));
+            self.broken(Invariant::Proof, what);
+        }
+    }
+
+    /// Checks that no term is valid under a key that another session has just deleted, and that no clean read lets a
+    /// session lead whose anchor was deleted with it.
     fn check_condemned(&mut self, node: usize, deleted: &[(Key, i64)]) {
         if self.nodes.iter().any(Node::beyond) {
             return;
         }
         let acts = |(key, created): &(Key, i64)| {
+            let may_lead = |node: usize| {
+                let (n, until) = (&self.nodes[node], self.leads_until(node));
+                n.clean_under(key) && until.is_some_and(|until| n.local(self.now) < until)
+            };
             let leads = |n: &Node| {
                 let mut terms = n.valid_terms(self.now);
                 let term = terms.find(|t| t.key == *key && t.token == *created);
                 term.is_some_and(|term| !self.was_touched(term.prize, term.token))
             };
-            self.nodes.iter().any(leads)
+            self.nodes.iter().any(leads) || (0..self.nodes.len()).any(may_lead)
         };
         if let Some((key, created)) = deleted.iter().find(|deleted| acts(deleted)) {
             let key = String::from_utf8_lossy(key);

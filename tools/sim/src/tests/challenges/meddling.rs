@@ -20,7 +20,7 @@ fn stopped_after_a_read(nodes: usize) -> World {
 fn anchor_that_is_deleted_leaves_an_overlap_until_the_last_read_is_too_old() {
     let mut w = stopped_after_a_read(2);
     let cutoff = leads_until(sent(&w, 0, reads_cleanly));
-    w.delete_anchor(0);
+    w.delete_anchor(0, false);
     suspect(&mut w, 1, 0);
     w.until("without a wait", ms(50), |w| w.leads_beside(1, 0));
     let left = cutoff.since(w.nodes[0].local(w.now));
@@ -37,7 +37,7 @@ fn anchor_that_is_deleted_leaves_an_overlap_until_the_last_read_is_too_old() {
 #[test]
 fn session_that_reads_its_anchor_gone_leads_no_longer_than_until_the_next_read() {
     let mut w = seated(2);
-    w.delete_anchor(0);
+    w.delete_anchor(0, false);
     suspect(&mut w, 1, 0);
     w.until("it notices", LEAD / 3, |w| w.nodes[0].lease().is_none());
     assert!(w.nodes[0].valid(E, w.now).is_none());
@@ -55,7 +55,7 @@ fn session_whose_answer_finds_no_anchor_gives_up_its_lease() {
     w.next(0, answers, Fate::Delayed(ms(100)));
     suspect(&mut w, 1, 0);
     w.until("it answers", ms(50), |w| w.count(0, answers) == 1);
-    w.delete_anchor(0);
+    w.delete_anchor(0, false);
     w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
     w.run(ms(110));
     assert_ne!(w.nodes[0].lease(), lease);
@@ -74,7 +74,7 @@ fn session_whose_anchor_is_gone_revokes_its_lease_when_its_work_is_over() {
     w.end(0, E, LostReason::Shutdown);
     until_read(&mut w, 0);
     let cutoff = leads_until(sent(&w, 0, reads_cleanly));
-    w.delete_anchor(0);
+    w.delete_anchor(0, false);
     // A lease that is revoked under its work breaks the story.
     w.until("it revokes its lease", TTL * 2, |w| {
         w.count(0, revokes) == 1
@@ -97,7 +97,7 @@ fn broken(w: &World) -> Option<Invariant> {
 #[test]
 fn overlap_after_an_anchor_was_deleted_is_excused_no_longer() {
     let mut w = stopped_after_a_read(2);
-    w.delete_anchor(0);
+    w.delete_anchor(0, false);
     suspect(&mut w, 1, 0);
     w.until("without a wait", ms(50), |w| w.leads_beside(1, 0));
     lead_on(&mut w);
@@ -112,7 +112,7 @@ fn only_the_session_whose_anchor_was_deleted_is_excused() {
     suspect(&mut w, 2, 0);
     lead_on(&mut w);
     w.run(wait().saturating_sub(ms(50)));
-    w.delete_anchor(1);
+    w.delete_anchor(1, false);
     assert_eq!(broken(&w), None);
     w.run(ms(100));
     assert_eq!(broken(&w), Some(Invariant::Overlap));
