@@ -24,9 +24,9 @@
 //! * **A key that another party deleted early.** An operator, and in rare cases etcd itself, can delete the key of a
 //!   living leader. Its node takes itself for the leader until it learns of the deletion, at worst until its local
 //!   deadline. Such an overlap is excused only on evidence. The test recorded [`What::DeletedByOther`], or
-//!   [`TruthRecorder`] saw that etcd had promised the lease a longer life and that the whole lease is gone, and no
-//!   guard had deleted its keys ([`What::ReleasedByGuard`]). None of our nodes requested the deletion. And the overlap
-//!   lies after the deletion and ends within one TTL of it.
+//!   [`TruthRecorder`] saw that etcd had promised the lease a longer life and that the whole lease is gone, no guard
+//!   had deleted its keys ([`What::ReleasedByGuard`]), and no session had condemned it ([`What::Condemned`]). None of
+//!   our nodes requested the deletion. And the overlap lies after the deletion and ends within one TTL of it.
 //! * **A stopped process.** From the last check before a stop to the first check after it, a process has not noticed
 //!   the end of its term. While it is stopped it does nothing, and only fencing (I3) covers its requests in flight, so
 //!   this overlap has its own count: [`Counts::overlaps_while_stopped`]. [`Rules::stopped_counts_as_leading`] makes it
@@ -194,6 +194,12 @@ pub enum What {
     /// A guard deleted the keys of the lease, because it considered the process that held it dead. Record it at once:
     /// etcd's changes to the lease count as the guard's if this event follows within [`Rules::observer_lag`].
     ReleasedByGuard {
+        /// The lease.
+        lease: i64,
+    },
+    /// The node's session condemned the session of the lease, which did not answer a challenge. Record it at once: etcd's
+    /// changes to the lease count as the condemnation's if this event follows within [`Rules::observer_lag`].
+    Condemned {
         /// The lease.
         lease: i64,
     },
@@ -408,6 +414,7 @@ impl fmt::Display for What {
             What::ReleasedByGuard { lease } => {
                 write!(f, "a guard deleted the keys of lease {lease:x}")
             }
+            What::Condemned { lease } => write!(f, "condemned lease {lease:x}"),
             What::Truth { revision, change } => match change {
                 Change::Created {
                     create_revision, ..

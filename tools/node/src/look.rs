@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::{CancellationToken, Election, Roster, Session, SessionState};
+use eldest::{CancellationToken, Election, Roster, Session, SessionState, internal};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
@@ -31,7 +31,16 @@ pub(crate) struct Look {
 
 impl Look {
     /// Reports every change, until the node is asked to stop.
-    pub(crate) async fn follow(mut self, shutdown: CancellationToken) -> Result<()> {
+    pub(crate) async fn follow(self, shutdown: CancellationToken) -> Result<()> {
+        let challenges = internal::watch_challenges(&self.session);
+        let condemned = self.history.clone().record_condemned(challenges);
+        tokio::select! {
+            never = condemned => match never {},
+            followed = self.follow_election(shutdown) => followed,
+        }
+    }
+
+    async fn follow_election(mut self, shutdown: CancellationToken) -> Result<()> {
         let mut session = self.session.state();
         session.mark_changed();
         let mut rosters = self.election.observe().await?;

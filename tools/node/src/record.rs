@@ -1,6 +1,11 @@
 //! Defines the events of a node's history, which are written to a file only with the feature `history`.
 
+use std::convert::Infallible;
+use std::future::pending;
+
+use eldest::internal::{ChallengeStep, Challenged};
 use eldest::{Member, Term};
+use tokio::sync::watch;
 
 #[cfg(feature = "history")]
 mod file;
@@ -35,8 +40,29 @@ pub(crate) enum Event<'a> {
     Released(&'a Term),
     /// The counter, the token, and the outcome of a write.
     Wrote(Counter, i64, Write),
+    /// The lease of a silent session that this one has condemned.
+    Condemned(i64),
     /// The node is about to leave.
     Left,
+}
+
+impl History {
+    /// Records every session that this one condemns. Never returns.
+    pub(crate) async fn record_condemned(
+        self,
+        mut challenged: watch::Receiver<Challenged>,
+    ) -> Infallible {
+        loop {
+            for suspicion in &challenged.borrow_and_update().made {
+                if suspicion.step == ChallengeStep::Condemned {
+                    self.record(Event::Condemned(suspicion.lease_id));
+                }
+            }
+            if challenged.changed().await.is_err() {
+                return pending().await;
+            }
+        }
+    }
 }
 
 /// One of the two counters that a leader raises.

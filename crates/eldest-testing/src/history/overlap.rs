@@ -112,7 +112,7 @@ struct Deletions<'a> {
     deleted: BTreeMap<i64, Duration>,
     /// The event that names each key's owner and its first moment.
     owners: BTreeMap<i64, &'a Event>,
-    /// Requests to delete, by our nodes, by others and by guards, and departures.
+    /// Requests to delete, by our nodes, by others, by guards and by challengers, and departures.
     asked: Vec<&'a Event>,
     /// etcd's answers about each lease.
     said: BTreeMap<i64, Vec<(Duration, Option<Duration>)>>,
@@ -136,6 +136,7 @@ fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
             What::AskedToDelete { .. }
             | What::DeletedByOther { .. }
             | What::ReleasedByGuard { .. }
+            | What::Condemned { .. }
             | What::Released { .. }
             | What::Left => all.asked.push(event),
             What::Truth { change, .. } => all.take(event.at, change),
@@ -146,7 +147,7 @@ fn deleted_early(view: &View<'_>, rules: &Rules) -> BTreeMap<i64, Duration> {
         !all.by_us(**key, **at)
             && (all.by_other(**key, **at + rules.observer_lag)
                 || (all.revoked(**key, **at, **at + rules.ttl)
-                    && !all.by_guard(**key, **at + rules.observer_lag)))
+                    && !all.by_guard_or_challenger(**key, **at + rules.observer_lag)))
     };
     let early = all.deleted.iter().filter(early);
     early.map(|(key, at)| (*key, *at)).collect()
@@ -193,12 +194,13 @@ impl Deletions<'_> {
         })
     }
 
-    /// Returns true if a guard deleted the key. A guard that does this to a leader breaks the promise, so it excuses
-    /// nothing.
-    fn by_guard(&self, key: i64, until: Duration) -> bool {
+    /// Returns true if a guard or a challenger deleted the key. If its session led, either breaks the promise, so this
+    /// excuses nothing.
+    fn by_guard_or_challenger(&self, key: i64, until: Duration) -> bool {
         let lease = self.leases.get(&key).copied().unwrap_or_default();
         let mut before = self.asked.iter().take_while(|event| event.at <= until);
-        before.any(|event| event.what == What::ReleasedByGuard { lease })
+        let removals = [What::ReleasedByGuard { lease }, What::Condemned { lease }];
+        before.any(|event| removals.contains(&event.what))
     }
 
     fn by_other(&self, key: i64, until: Duration) -> bool {

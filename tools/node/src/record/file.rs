@@ -30,6 +30,7 @@ struct Book {
     election: String,
     held: Mutex<Resources>,
     joined: Mutex<BTreeSet<i64>>,
+    condemned: Mutex<BTreeSet<i64>>,
     terms: Mutex<Vec<Sampled>>,
 }
 
@@ -63,6 +64,7 @@ impl History {
             election: config.election.clone(),
             held: Mutex::default(),
             joined: Mutex::default(),
+            condemned: Mutex::default(),
             terms: Mutex::default(),
         });
         let sampled = Arc::downgrade(&book);
@@ -142,6 +144,11 @@ impl Book {
                         let election = super::register_name(&self.election);
                         self.recorder.record(self.node.as_str(), election, what);
                     }
+                }
+            }
+            Event::Condemned(lease) => {
+                if lock(&self.condemned).insert(lease) {
+                    self.write(What::Condemned { lease });
                 }
             }
             Event::Left => self.write(What::Left),

@@ -52,6 +52,7 @@ fn every_kind() -> Vec<Event> {
     };
     events.push(truth(26, 9, change));
     events.push(on(27, "agent", What::ReleasedByGuard { lease: 105 }));
+    events.push(on(28, "b", What::Condemned { lease: 107 }));
     events
 }
 

@@ -169,19 +169,25 @@ fn own_deletion_excuses_nothing() {
 }
 
 #[test]
-fn a_guard_that_deletes_the_key_of_a_leader_excuses_nothing() {
-    let by_guard = |at, lease| {
-        let released = on(at, "agent", What::ReleasedByGuard { lease });
-        early().into_iter().chain([released])
-    };
-    breaks(Invariant::Overlap, by_guard(1020, 105));
-    // One event names another lease; the other comes when the lease was already gone.
-    for (at, lease) in [(1020, 107), (5000, 105)] {
-        let report = holds(by_guard(at, lease));
-        assert_eq!(report.counts.overlaps_after_early_delete, 1);
+fn guard_or_challenger_that_deletes_the_key_of_a_leader_excuses_nothing() {
+    let removals: [fn(i64) -> What; 2] = [
+        |lease| What::ReleasedByGuard { lease },
+        |lease| What::Condemned { lease },
+    ];
+    for removal in removals {
+        let removed = |at, lease| {
+            let removed = on(at, "b", removal(lease));
+            early().into_iter().chain([removed])
+        };
+        breaks(Invariant::Overlap, removed(1020, 105));
+        // One event names another lease; the other comes when the lease was already gone.
+        for (at, lease) in [(1020, 107), (5000, 105)] {
+            let report = holds(removed(at, lease));
+            assert_eq!(report.counts.overlaps_after_early_delete, 1);
+        }
+        let operator = on(999, "operator", What::DeletedByOther { create_revision: 5 });
+        holds(removed(1020, 105).chain([operator]));
     }
-    let operator = on(999, "operator", What::DeletedByOther { create_revision: 5 });
-    holds(by_guard(1020, 105).chain([operator]));
 }
 
 #[test]
