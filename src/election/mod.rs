@@ -216,6 +216,8 @@ impl Election {
     /// the beginning of the leader's work, or from the moment at which [`Candidate::elected`] returned the leadership.
     /// `limit` is more than zero and at most 24 h.
     ///
+    /// A [schedule](Election::every) answers no requests, so its leader serves at once.
+    ///
     /// The announcement of a candidate then has a field that says in which term it serves. So a plain string cannot be
     /// announced.
     ///

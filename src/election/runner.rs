@@ -359,6 +359,12 @@ impl<'a> Runner<'a> {
         &self.election
     }
 
+    /// Makes the leader serve as soon as it leads, whatever the election says.
+    pub(crate) fn serving_at_once(mut self) -> Self {
+        self.election.serving_within = None;
+        self
+    }
+
     pub(crate) fn stall_limit(&self) -> Option<Duration> {
         self.rules.stall_timeout
     }

@@ -164,6 +164,7 @@ impl Every<'_> {
         let work = Mutex::new(work);
         let (executor, work) = (&executor, &work);
         let led = runner
+            .serving_at_once()
             .run(shutdown, |leadership| async move {
                 executor.term(leadership, &mut *work.lock().await).await
             })

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, Running, WHILE, elected, in_memory, only_key, options, queue, session, soon, stays,
-    until_lost,
+    Result, Running, SOON, WHILE, elected, in_memory, only_key, options, queue, session, soon,
+    stays, until_lost,
 };
-use eldest::{Announcement, Candidate, Election, ErrorKind, LostReason, Member, Observer, Session};
+use eldest::{
+    Announcement, BoxError, CancellationToken, Candidate, Due, Election, ErrorKind, LostReason,
+    Member, Observer, Schedule, Session,
+};
 use eldest_testing::{MemoryEtcd, eventually};
 use tokio::time::Instant;
 
@@ -162,6 +165,11 @@ async fn leader_announces_that_it_serves_once_etcd_answers_again() -> Result {
     let election = within(&session, LONG)?;
     let mut candidate = soon("campaign", election.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
+    // No other announcement of this term follows.
+    eventually(TTL, "the beginning is announced", async || {
+        election.leader().await.ok()??.leads_since()
+    })
+    .await?;
     etcd.pause();
     // The caller gives up after the first requests have failed; the session continues.
     let gives_up = tokio::time::timeout(SHORT, leadership.serving());
@@ -208,4 +216,20 @@ async fn announcement_that_cannot_say_so_and_limits_out_of_bounds_are_refused() 
     refused(leadership.proclaim("a").await, "plain string");
     assert_eq!(said(&etcd).await?, Some(0));
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedule_serves_as_soon_as_its_node_leads() -> Result {
+    let etcd = in_memory();
+    let session = session(&etcd, "a").await?;
+    let election = within(&session, SHORT)?;
+    let shutdown = CancellationToken::new();
+    let hourly = election.every(Schedule::interval(Duration::from_secs(3600))?);
+    let run = hourly.run(shutdown.clone(), async |_: Due| Ok::<_, BoxError>(()));
+    let run = tokio::spawn(run);
+    let serves = || election.term().is_some_and(|term| term.is_serving());
+    eventually(SOON, "it serves", async || serves().then_some(())).await?;
+    stays(SHORT * 2, "it serves", async || serves()).await?;
+    shutdown.cancel();
+    Ok(soon("it stops", run).await??)
 }
