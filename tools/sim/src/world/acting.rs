@@ -187,9 +187,12 @@ impl World {
         self.begin_work(node, prize, token);
     }
 
-    /// Lets a handle of the candidate's term before this one end that term again. The core ignores it, so no story
-    /// changes.
+    /// Lets a handle of the candidate's term before this one end that term again. The core ignores it. No story changes,
+    /// because the driver's turn takes no time: otherwise the core would look at a later clock.
     fn speak_late(&mut self, node: usize, slot: SlotId) {
+        if !self.cost.is_zero() {
+            return;
+        }
         let n = &mut self.nodes[node];
         let now = n.local(self.now);
         if let Some(former) = n.candidates[&slot].former_term {
