@@ -12,8 +12,8 @@ use crate::state::{TermState, in_queue_since, leading, not_serving, serving};
 /// The state of one candidate's announcements.
 #[derive(Default)]
 pub(super) struct Announcing {
-    /// The caller's announcement with the time of the present key, without the beginning of a term; of a candidate that
-    /// serves in no term yet.
+    /// The caller's announcement with the time of the present key, without the beginning of a term and without the term
+    /// in which the leader serves.
     value: Arc<[u8]>,
     /// True if a leader serves only once it says so.
     unready: bool,

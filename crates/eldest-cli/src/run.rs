@@ -270,7 +270,8 @@ async fn lead(
         Some(readiness) => {
             readiness.wait(group, &supervisor.child_registry).await;
             // If etcd refuses the announcement, the session tries again.
-            drop(leadership.serving().await);
+            let announced = async { drop(leadership.serving().await) };
+            tokio::join!(announced, readiness.ignore_the_rest());
             std::future::pending().await
         }
     };

@@ -38,7 +38,7 @@ const USUAL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 
 #[command(
     long_about = "Lead elections on behalf of another program, and answer its questions over HTTP.\n\n\
     The program asks GET /leader before it acts (with ?election= if there are several). The answer is 200 while this \
-    node leads (with --serving-within, and serves); the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
+    node leads, and with --serving-within also serves; the program may then act for `may_act_for_ms`, counted from before it sent the request. Otherwise the \
     answer is 503. GET / is a page for people, /openapi.json describes the other paths, /metrics is for Prometheus, \
     /v1/locks offers locks to programs in any language, /v1/partitions shows who owns which partition (--partitions) and for \
     which of them the program may act (--own), and /v1/evacuations takes orders to evacuate a data centre.\n\n\
@@ -151,7 +151,7 @@ pub(crate) struct Args {
     /// Count as a leader that serves only once the program sends POST /v1/elections/{name}/serving; if it does not within
     /// this time, the node joins again at the end of the queue
     #[arg(
-        long, value_name = "DURATION", value_parser = crate::connection::duration, conflicts_with = "observe",
+        long, value_name = "DURATION", value_parser = crate::serving::limit, conflicts_with = "observe",
         requires = "elections", help_heading = "Health"
     )]
     serving_within: Option<Duration>,

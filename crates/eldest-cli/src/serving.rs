@@ -14,11 +14,23 @@ use crate::health::{self, Probe};
 
 const HEADING: &str = "Serving";
 /// The variable that names the socket to the program.
-const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+pub(crate) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long an attempt may take: a program that starts may accept a connection that it never answers.
 const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// The longest limit.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Parses the limit within which a leader must serve.
+pub(crate) fn limit(text: &str) -> Result<Duration, String> {
+    let limit = crate::connection::duration(text)?;
+    if limit.is_zero() || limit > LONGEST {
+        return Err("it must be more than zero and at most 24h".to_owned());
+    }
+    Ok(limit)
+}
 
 /// The options of a program that must be ready before its node serves.
 #[derive(Debug, clap::Args)]
@@ -27,7 +39,7 @@ pub(crate) struct Args {
     /// Count as a leader that serves only once the program is ready, by one of the next options; a program that takes longer
     /// is ended, and the node joins again at the end of the queue
     #[arg(
-        long, value_name = "DURATION", value_parser = crate::connection::duration, requires = "ready",
+        long, value_name = "DURATION", value_parser = limit, requires = "ready",
         help_heading = HEADING
     )]
     serving_within: Option<Duration>,
@@ -121,7 +133,34 @@ impl Readiness {
     }
 }
 
+impl Readiness {
+    /// Reads what the program says after it is ready, so that it never waits for a reader.
+    pub(crate) async fn ignore_the_rest(&self) {
+        #[cfg(target_os = "linux")]
+        if let Sign::Notification(socket) = &self.sign {
+            let _ = socket.ignore().await;
+        }
+    }
+}
+
 async fn is_ready(probe: &Probe, child_registry: &Arc<ChildRegistry>) -> bool {
     let answer = tokio::time::timeout(ATTEMPT, probe.ask(child_registry)).await;
     matches!(answer, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_is_more_than_zero_and_at_most_a_day() {
+        for (text, wanted) in [
+            ("1ms", true),
+            ("24h", true),
+            ("0s", false),
+            ("24h1s", false),
+        ] {
+            assert_eq!(limit(text).is_ok(), wanted, "{text}");
+        }
+    }
 }

@@ -30,6 +30,7 @@ use crate::log;
 use crate::member;
 use crate::pairing::{self, Programs};
 use crate::resource::{Held, Resource, Sharing, lock_of_partition};
+use crate::serving::NOTIFY_SOCKET;
 use crate::signals::Signals;
 use crate::variables;
 
@@ -186,10 +187,13 @@ impl Supervisor {
 
     /// Returns the same containment for another program, without a term.
     pub(crate) fn spec_for(&self, program: Vec<OsString>) -> Arc<Spec> {
+        let mut spec = Spec::clone(&self.spec);
+        // Nobody reads what this program says.
+        spec.environment.retain(|(name, _)| *name != NOTIFY_SOCKET);
         Arc::new(Spec {
             program,
             after: None,
-            ..Spec::clone(&self.spec)
+            ..spec
         })
     }
 

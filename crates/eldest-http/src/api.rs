@@ -82,7 +82,8 @@ async fn serving(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
         Ok(()) => (StatusCode::OK, true),
         Err(error) if error.kind() == ErrorKind::LeadershipLost => return Err(not_leading(shown)),
         // The node continues to announce it.
-        Err(_) => (StatusCode::ACCEPTED, false),
+        Err(_) if held.term.is_serving() => (StatusCode::ACCEPTED, false),
+        Err(_) => return Err(not_leading(shown)),
     };
     let body = Serving {
         fencing_token: held.term.fencing_token(),

@@ -68,6 +68,21 @@ impl NotifySocket {
             }
         }
     }
+
+    /// Reads and ignores messages, so that no program waits for room in the socket's queue. Returns when the kernel
+    /// cannot read the socket.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe.
+    pub async fn ignore(&self) -> io::Error {
+        loop {
+            let read = self.socket.async_io(Interest::READABLE, receive).await;
+            if let Err(error) = read {
+                return error;
+            }
+        }
+    }
 }
 
 /// Returns true if the process lives and is in that group.
@@ -120,5 +135,20 @@ mod tests {
         say("STOPPING=1");
         say("READY=1");
         socket.ready(group).await.unwrap();
+
+        // More than fit into the queue.
+        let many = async {
+            sender.set_nonblocking(true).unwrap();
+            for _ in 0..10_000 {
+                while let Err(error) = sender.send_to_addr(b"STATUS=well", &address) {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = many => {}
+            error = socket.ignore() => panic!("{error}"),
+        }
     }
 }
