@@ -114,7 +114,8 @@ pub async fn checkpoint(
 pub async fn remove_checkpoint(session: &Session, stored: &StoredCheckpoint) -> Result<bool> {
     let shared = session.shared();
     let last = Condition::mod_revision(&*stored.key, Comparison::Equal, stored.revision);
-    let remove = Op::when([last], [Op::delete(&*stored.key)], []);
+    let key = &*stored.key;
+    let remove = Op::when([last], [Op::delete(key)], [Op::get(key)]);
     // An earlier attempt may have removed the checkpoint although its answer was lost.
     let tried = AtomicBool::new(false);
     let outcome = shared
@@ -125,8 +126,10 @@ pub async fn remove_checkpoint(session: &Session, stored: &StoredCheckpoint) -> 
             })
         })
         .await?;
-    let removed = outcome.is_some_and(|outcome| outcome.all_held());
-    Ok(removed || tried.load(Ordering::Relaxed))
+    Ok(outcome.is_some_and(|outcome| {
+        let is_gone = outcome.found().next().is_none();
+        outcome.all_held() || (is_gone && tried.load(Ordering::Relaxed))
+    }))
 }
 
 /// The anchors of the sessions of a namespace that allow challenges, and the challenges that stand.

@@ -175,40 +175,47 @@ impl Store {
     /// Saves the state of a term whose work has ended, in the transaction that deletes the term's key. Repeats it
     /// after each pause, until the frozen deadline at most. The caller must have cancelled the token.
     pub(crate) async fn leave(&self, term: &Term, state: State, pause: Duration) -> Result<()> {
+        if term.shared.env.now() >= term.shared.cutoff() {
+            return Err(term.ended("nothing was saved"));
+        }
         let write = [Op::put(&*self.key, state.0), Op::delete(term.key())];
-        let mut failed: Option<Error> = None;
+        let ambiguous = || {
+            let message = "no answer came before the frozen deadline, so etcd may or may not have saved the state";
+            Error::new(ErrorKind::Ambiguous, message)
+        };
+        // An attempt that is in flight at the frozen deadline may still be applied.
+        let mut is_unanswered = false;
         let attempts = async {
             loop {
                 let Err(error) = term.fenced(write.to_vec()).await else {
                     return Ok(());
                 };
-                let is_ambiguous = |error: &Error| error.kind() == ErrorKind::Ambiguous;
-                let before = failed.take().filter(is_ambiguous);
-                if let (ErrorKind::FenceLost, Some(before)) = (error.kind(), &before) {
-                    return self.was_left(term, before, error).await;
+                match error.kind() {
+                    ErrorKind::FenceLost if is_unanswered => {
+                        return self.was_left(term, ambiguous(), error).await;
+                    }
+                    ErrorKind::Ambiguous => is_unanswered = true,
+                    _ if error.is_transient() => {}
+                    _ => return Err(error),
                 }
-                if !is_ambiguous(&error) && !error.is_transient() {
-                    return Err(error);
-                }
-                failed = before.or(Some(error));
                 term.shared.env.sleep(pause).await;
             }
         };
         let done = term.until_cutoff(attempts).await;
-        done.unwrap_or_else(|| Err(failed.unwrap_or_else(|| term.ended("nothing was saved"))))
+        done.unwrap_or_else(|| Err(ambiguous()))
     }
 
     /// Decides whether an attempt that got no answer has saved the state, now that the key is gone.
-    async fn was_left(&self, term: &Term, unanswered: &Error, gone: Error) -> Result<()> {
+    async fn was_left(&self, term: &Term, unanswered: Error, gone: Error) -> Result<()> {
         let read = term.shared.pool.read(Lane::Data, self.key.as_bytes());
         let Ok((_, found)) = read.await else {
-            return Err(unanswered.clone());
+            return Err(unanswered);
         };
         let found = found.and_then(|entry| Checkpoint::decode(&entry.value));
         match found {
             Some(found) if found.token == term.fencing_token() && found.is_final => Ok(()),
             // A successor has replaced the state, so nobody knows whether it was there.
-            Some(found) if found.token > term.fencing_token() => Err(unanswered.clone()),
+            Some(found) if found.token > term.fencing_token() => Err(unanswered),
             _ => Err(gone),
         }
     }

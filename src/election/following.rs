@@ -212,7 +212,7 @@ async fn update(
             };
             let now = another(&roster, lease, last);
             leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
-            let now = is_next(&roster, lease);
+            let now = is_next(&roster, lease, last);
             next.send_if_modified(|before| std::mem::replace(before, now) != now);
         }
         // etcd refused to let us observe, perhaps only for a while.
@@ -222,19 +222,24 @@ async fn update(
     std::future::pending().await
 }
 
-/// Returns `true` if one of the two eldest keys is this session's.
-fn is_next(roster: &Roster, lease: Option<i64>) -> bool {
-    let mut eldest = roster.members().iter().take(2);
+/// Returns `true` if one of the two eldest keys is this session's. The key of the node's last term does not count: it is
+/// about to go.
+fn is_next(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> bool {
+    let stands = |member: &&Member| !last.is_some_and(|term| is_of(member, term));
+    let mut eldest = roster.members().iter().filter(stands).take(2);
     eldest.any(|member| lease == Some(member.lease_id()))
+}
+
+/// Returns `true` if the key is that of the term.
+fn is_of(member: &Member, term: &Term) -> bool {
+    member.key() == term.key() && member.create_revision() == term.fencing_token()
 }
 
 /// Returns the leader unless it is this node, which is known by its lease or by the key of its last term.
 fn another(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> Option<Member> {
     let leader = roster.leader()?;
-    let led = |term: &Term| {
-        leader.key() == term.key() && leader.create_revision() == term.fencing_token()
-    };
-    let own = lease == Some(leader.lease_id()) || last.is_some_and(led);
+    let led = last.is_some_and(|term| is_of(leader, term));
+    let own = lease == Some(leader.lease_id()) || led;
     (!own).then(|| leader.clone())
 }
 
@@ -283,13 +288,17 @@ mod tests {
         let roster = Roster::new(10, [entry(7, 10)]);
         assert!(another(&roster, None, Some(&term)).is_some(), "a later one");
         assert_eq!(another(&Roster::new(11, []), None, None), None);
+        // The key of the last term is about to go, and the next one is behind all others.
+        let roster = Roster::new(9, [entry(7, 5), entry(8, 6), entry(9, 7)]);
+        assert!(is_next(&roster, Some(7), None) && !is_next(&roster, Some(7), Some(&term)));
+        assert!(is_next(&roster, Some(9), Some(&term)));
     }
 
     #[test]
     fn only_the_leader_is_older_than_the_node_that_is_next_in_line() {
         let roster = Roster::new(9, [entry(7, 5), entry(8, 6), entry(9, 7)]);
-        let next = [Some(7), Some(8), Some(9), None].map(|lease| is_next(&roster, lease));
+        let next = [Some(7), Some(8), Some(9), None].map(|lease| is_next(&roster, lease, None));
         assert_eq!(next, [true, true, false, false]);
-        assert!(!is_next(&Roster::new(10, []), Some(7)));
+        assert!(!is_next(&Roster::new(10, []), Some(7), None));
     }
 }

@@ -342,8 +342,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the state is too large; nothing has happened. All other errors come after the leader has
-    /// resigned. `FenceLost`, `LeadershipLost`: the key was gone, or the frozen deadline had passed, so no state was
+    /// `InvalidInput`: the state is too large, or the election is at an [exact prefix](crate::Session::election_at);
+    /// nothing has happened. All other errors come after the leader has resigned, and the first one is returned. `FenceLost`, `LeadershipLost`: the key was gone, or the frozen deadline had passed, so no state was
     /// saved. `Ambiguous`: no answer came, so etcd may or may not have saved it. Others: etcd refused it, or as
     /// [`Leadership::resign`].
     ///
@@ -353,8 +353,7 @@ impl Leadership {
     pub async fn resign_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
         let state = self.claim.state(state.as_ref(), true)?;
         let left = self.claim.leave(LostReason::Resigned, state).await;
-        self.resign().await?;
-        left
+        left.and(self.resign().await)
     }
 
     /// Gives up the leadership and joins at the end of the queue. Returns once etcd has confirmed that the key is
@@ -424,12 +423,11 @@ impl Leadership {
     pub async fn step_down_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
         let state = self.claim.state(state.as_ref(), true)?;
         let left = self.claim.leave(LostReason::SteppedDown, state).await;
-        self.step_down().await?;
-        left
+        left.and(self.step_down().await)
     }
 
-    /// Saves the state of the work during the term, at most 64 KiB, for the case that the term ends without a
-    /// [last word](Leadership::resign_with), as in a crash. It replaces the last checkpoint.
+    /// Saves the state of the work during the term, at most 64 KiB, in case the term ends without a [last
+    /// word](Leadership::resign_with), as in a crash. It replaces the last checkpoint.
     ///
     /// The write is fenced by this term's token: once another node leads, no checkpoint of this leader is stored any
     /// more. Checkpoints of one term are stored in the order of the calls.
@@ -440,8 +438,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the state is too large. `LeadershipLost`, `FenceLost`: the term is over, and nothing was
-    /// stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it again, or a later one.
+    /// `InvalidInput`: the state is too large, or the election is at an [exact prefix](crate::Session::election_at).
+    /// `LeadershipLost`, `FenceLost`: the term is over, and nothing was stored. `Ambiguous`: no answer came, so etcd may or may not have stored it; save it again, or a later one.
     /// Others: etcd refused it.
     ///
     /// # Cancellation safety
@@ -449,7 +447,7 @@ impl Leadership {
     /// If the call is dropped midway, etcd may or may not have the checkpoint; the next one replaces it in any case.
     pub async fn checkpoint(&self, state: impl AsRef<[u8]>) -> Result<()> {
         let state = self.claim.state(state.as_ref(), false)?;
-        self.claim.store().save(&self.claim.term, state).await
+        self.claim.store()?.save(&self.claim.term, state).await
     }
 
     /// Reads the last checkpoint of this election, which this leader or an earlier one saved. `None`: nobody has saved
@@ -466,7 +464,7 @@ impl Leadership {
     ///
     /// Cancel safe: it only reads.
     pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
-        self.claim.store().last(&self.claim.term).await
+        self.claim.store()?.last(&self.claim.term).await
     }
 }
 
@@ -505,12 +503,27 @@ impl Claim {
         }
     }
 
-    fn store(&self) -> &Store {
-        self.store.get_or_init(|| {
-            let namespace = self.handle.shared.settings.namespace_prefix();
-            let key = checkpoint::key_of_leader(&namespace, self.term.name());
-            Box::new(Store::new(key))
-        })
+    /// Returns the store of the term's checkpoints. An election at an exact prefix has none: its key could be that of
+    /// another election of the namespace.
+    fn store(&self) -> Result<&Store> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let (namespace, name) = (
+            self.handle.shared.settings.namespace_prefix(),
+            self.term.name(),
+        );
+        let prefix = format!("{namespace}{name}/");
+        if !self.term.key().starts_with(prefix.as_bytes()) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the election {name} has an exact prefix, and only elections of a namespace have checkpoints"
+                ),
+            ));
+        }
+        let store = || Box::new(Store::new(checkpoint::key_of_leader(&namespace, name)));
+        Ok(self.store.get_or_init(store))
     }
 
     /// Names the key of the term's checkpoints, which is otherwise that of the election's leader.
@@ -518,8 +531,9 @@ impl Claim {
         let _ = self.store.set(Box::new(Store::new(key)));
     }
 
-    /// Encodes a state of this term's work.
+    /// Encodes a state of this term's work. Refuses a state that cannot be saved.
     fn state(&self, value: &[u8], is_final: bool) -> Result<State> {
+        self.store()?;
         let by = &self.handle.shared.settings.identity;
         State::new(&self.term, by, value, is_final)
     }
@@ -529,8 +543,10 @@ impl Claim {
         self.end(reason)?;
         self.term.lost().cancelled().await;
         self.join_tasks().await;
+        // Another node may lead from the moment the transaction is sent, so no view of the term may act any more.
+        self.term.shared.give_back();
         let pause = self.handle.shared.settings.request_timeout / 4;
-        self.store().leave(&self.term, state, pause).await
+        self.store()?.leave(&self.term, state, pause).await
     }
 
     fn tasks(&self) -> MutexGuard<'_, Tasks> {

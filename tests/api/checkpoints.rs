@@ -3,11 +3,11 @@
 use eldest::{
     BoxError, CancellationToken, Checkpoint, ErrorKind, Leadership, LostReason, Op, Session,
 };
-use eldest_testing::{MemoryEtcd, Proxy};
+use eldest_testing::{MemoryEtcd, Proxy, eventually};
 
 use crate::common::{
-    OnPort, Result, elected, in_memory, join_election, key_exists, keys, nothing_under, options,
-    soon,
+    OnPort, Result, SOON, elected, in_memory, join_election, key_exists, keys, nothing_under,
+    options, soon,
 };
 
 /// The key of the checkpoint of the election of `join_election`.
@@ -108,11 +108,13 @@ async fn work_that_is_asked_to_stop_leaves_its_state() -> Result {
             let lost = leadership.lost();
             stop.cancel();
             lost.cancelled().await;
+            assert!(leadership.is_valid(), "until the last deadline");
             if steps_down {
                 leadership.step_down_with("down").await?;
             } else {
                 leadership.resign_with("left").await?;
             }
+            assert!(!leadership.is_valid());
             Ok::<_, BoxError>(leadership.fencing_token())
         };
         let run = session.election("e")?.run(shutdown, work);
@@ -215,6 +217,82 @@ async fn elections_and_partitions_never_share_a_checkpoint() -> Result {
     Ok(())
 }
 
+/// Another node may lead as soon as etcd has applied the transaction, long before its answer arrives.
+#[tokio::test]
+async fn work_that_is_asked_to_stop_acts_no_more_once_its_state_is_on_the_way() -> Result {
+    let etcd = OnPort::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let (report, reported) = tokio::sync::oneshot::channel();
+    let mut report = Some(report);
+    let run = session
+        .election("e")?
+        .run_mut(shutdown, async |leadership: Leadership| {
+            let lost = leadership.lost();
+            stop.cancel();
+            lost.cancelled().await;
+            assert!(leadership.is_valid(), "until the last deadline");
+            proxy.hold_responses();
+            if let Some(report) = report.take() {
+                let _ = report.send(leadership.term());
+            }
+            let left = leadership.step_down_with("7").await;
+            Ok::<_, BoxError>(left?)
+        });
+    let seen = async {
+        let term = reported.await?;
+        eventually(SOON, "the state", async || {
+            (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
+        })
+        .await?;
+        assert!(!term.is_valid(), "the key is gone");
+        proxy.heal();
+        Ok::<_, BoxError>(())
+    };
+    let (done, seen) = soon("the end", Box::pin(async { tokio::join!(run, seen) })).await;
+    seen?;
+    done?;
+    Ok(())
+}
+
+/// etcd does not answer before the frozen deadline, so nobody knows whether the state is saved.
+#[tokio::test]
+async fn state_without_an_answer_until_the_frozen_deadline_is_ambiguous() -> Result {
+    let etcd = OnPort::start().await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    proxy.hold_responses();
+    let error = soon("the deadline", leadership.resign_with("7")).await;
+    let error = error.expect_err("no answer");
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    proxy.heal();
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn election_at_an_exact_prefix_has_no_checkpoints() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(options("a")).await?;
+    let mut candidate = session.election_at("e")?.campaign().await?;
+    let leadership = elected(&mut candidate).await?;
+    for refused in [
+        leadership.last_checkpoint().await.map(drop),
+        leadership.checkpoint("7").await,
+        leadership.resign_with("7").await,
+        leadership.step_down_with("7").await,
+    ] {
+        let error = refused.expect_err("an exact prefix");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    assert!(leadership.is_valid());
+    Ok(())
+}
+
 #[tokio::test]
 async fn state_whose_answer_is_lost_is_saved_once() -> Result {
     let etcd = OnPort::start().await?;
@@ -225,7 +303,7 @@ async fn state_whose_answer_is_lost_is_saved_once() -> Result {
     let leadership = elected(&mut candidate).await?;
     proxy.hold_responses();
     let resigning = async {
-        eldest_testing::eventually(crate::common::SOON, "the state", async || {
+        eventually(SOON, "the state", async || {
             (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
         })
         .await?;

@@ -161,18 +161,19 @@ async fn node_is_next_in_line_once_only_the_leader_is_older() -> Result {
     let runner = a
         .election("e")?
         .runner()
-        .follow(move |following: Following| {
+        .follow(move |mut following: Following| {
             let notify = notify.clone();
             async move {
+                let stopped = following.stopped();
                 let prepare = async {
-                    assert!(!following.is_next_in_line());
+                    following.changed().await;
+                    assert!(!following.is_next_in_line(), "c is older");
                     notify.send("follows").await?;
                     following.next_in_line().await;
                     assert!(following.is_next_in_line());
                     notify.send("next").await?;
                     Ok::<_, BoxError>(())
                 };
-                let stopped = following.stopped();
                 stopped.run_until_cancelled(prepare).await.transpose()?;
                 stopped.cancelled().await;
                 Ok::<_, BoxError>(())
@@ -181,7 +182,7 @@ async fn node_is_next_in_line_once_only_the_leader_is_older() -> Result {
     let running = Running::with(runner, until_lost);
     assert_eq!(soon("the follower", notified.recv()).await, Some("follows"));
     queue(&election, &["b", "c", "a"]).await?;
-    assert!(notified.try_recv().is_err(), "c is older");
+    assert!(notified.try_recv().is_err());
     c.leave().await?;
     assert_eq!(soon("its place", notified.recv()).await, Some("next"));
     assert!(leader.is_valid());
