@@ -325,7 +325,7 @@ mod recorders {
     use super::{Duration, LostReason};
 
     pub(crate) fn leading(_: &str, _: &str, _: bool, _: bool) {}
-    pub(crate) fn standing(_: &str, _: &str, _: bool, _: usize) {}
+    pub(crate) fn standing(_: &str, _: &str, _: (bool, bool), _: usize) {}
     pub(crate) fn elected(_: &str, _: &str, _: Duration) {}
     pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}
     pub(crate) fn trusted(_: &str, _: Duration, _: Duration) {}
