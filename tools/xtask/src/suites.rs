@@ -31,18 +31,15 @@ const CYCLES: &str = "cycles";
 
 /// Test files about the command, the tools, the examples and the log, or about the machine more than etcd. One version
 /// of etcd is enough for them.
-const ON_ONE_VERSION: [&str; 16] = [
-    "burst",
+const ON_ONE_VERSION: [&str; 13] = [
     "cli",
     "compiler",
-    "cycles",
     "examples",
     "fuzzing",
     "http",
     "logs",
     "memory",
     "page",
-    "partitions",
     "route",
     "serve",
     "supervise",
@@ -57,14 +54,14 @@ const REAL: [(&str, &str); 3] = [
     ("eldest_testing", ""),
 ];
 
-/// Tests that take so long, or so much of the machine, that only the stage `long` runs them.
-const LONG: [&str; 21] = [
+/// The lab's package whose tests only the stages `long` and `leaks` run.
+const LONG_PACKAGE: &str = "eldest-long";
+/// Tests beside others of the first tier that take so long, or so much of the machine, that only the stage `long` runs them.
+const LONG: [&str; 16] = [
     "auth::changes::",
     "auth::many::",
-    "burst::",
     "cli::pages::",
     "conformance::walk::other_",
-    "cycles::",
     "faults::balancer::",
     "faults::moving::",
     "faults::nearest::",
@@ -73,10 +70,7 @@ const LONG: [&str; 21] = [
     "guards::further::",
     "guards::leaks::",
     "guards::lives::",
-    "leaks::",
     "page::",
-    "partitions::",
-    "restore::",
     "serve::clients::",
     "supervise::chaos::",
     "testing::cluster::",
@@ -193,8 +187,11 @@ pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let mut settings = with_tools(stage)?;
     tools::find_more(stage, &mut settings);
-    let all = cases(stage, &built, |_| true, &settings)?;
-    pool::run_heavy(stage, only(all, &LONG))
+    let mut all = only(cases(stage, &built, |_| true, &settings)?, &LONG);
+    let lab = together::build_lab(stage)?;
+    let is_long = |program: &Program| program.package == LONG_PACKAGE;
+    all.extend(cases(stage, &lab, is_long, &settings)?);
+    pool::run_heavy(stage, all)
 }
 
 /// Runs the tests whose names begin like that, whichever stage usually runs them.
@@ -379,7 +376,7 @@ pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
 
 /// Runs the stage `leaks`: ten thousand cycles on a good network and on one that flaps.
 pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
-    let built = together::build(stage, &["--test", CYCLES])?;
+    let built = together::build_lab(stage)?;
     for program in built.tests(Kind::Tests, |program| program.name == CYCLES) {
         let mut cycles = program.command();
         stage.tests(cycles.args(["--ignored", "--nocapture"]))?;

@@ -1,5 +1,5 @@
 //! Finds the programs that tests need: on this machine, or in packages of Debian that are only unpacked. The tests of the command need
-//! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, tests/restore etcdutl, those of examples/fencing `PostgreSQL`.
+//! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, lab/long/tests/restore etcdutl, those of examples/fencing `PostgreSQL`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -92,6 +92,7 @@ async fn node_whose_program_does_not_serve_in_time_leaves_after_its_promised_tim
     assert!(last.elapsed() >= GRACE, "a caller may still act");
     assert_eq!(term.lost_reason(), Some(LostReason::NotServing));
     assert!(led.is_valid());
+    led.resign().await?;
     other.close().await?;
     beside.stop().await
 }
@@ -148,6 +149,7 @@ async fn layers_pass_requests_to_the_leader_once_it_serves() -> Result {
     assert_eq!(work_at(front).await?.status, 200);
     let answer = timeout(SOON, waiting).await???;
     assert_eq!((answer.status, &*answer.body), (200, "done"));
+    leadership.resign().await?;
     leader.close().await?;
     other.close().await?;
     stop.cancel();

@@ -169,6 +169,8 @@ impl Side {
                 self.unary(request, "KV/Txn", say).await
             }
             Step::Compact(revision) => {
+                // etcd reads an event's previous value as it sends the event, and does without if it is compacted.
+                self.settle().await?;
                 let physical = true;
                 let request = PbCompactionRequest { revision, physical };
                 let say = |answer: PbCompactionResponse| Answer::Done(revision_of(answer.header));

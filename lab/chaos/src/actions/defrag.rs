@@ -67,10 +67,13 @@ impl Action for Defrag {
                 .await?;
             }
             let client = lab.client(server);
-            let size = client.clone().status().await?.db_size();
-            if usize::try_from(size)? < mib * MIB {
-                return Err(format!("etcd holds {size} bytes only").into());
-            }
+            let least = i64::try_from(mib * MIB)?;
+            // A server writes its file some time after it has answered.
+            lab.until("the server holds the data", async || {
+                let size = client.clone().status().await?.db_size();
+                Ok((size >= least).then_some(()))
+            })
+            .await?;
             let (began, switched) = (lab.now(), lab.logged(SWITCHED));
             let blocked = Box::pin(blocked_by_defrag(lab, client)).await?;
             let took = lab.now().saturating_sub(began);

@@ -4,7 +4,7 @@
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
 mod backup;
-#[path = "../capture/mod.rs"]
+#[path = "../../../../tests/capture/mod.rs"]
 mod capture;
 mod stage;
 
