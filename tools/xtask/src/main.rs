@@ -1,6 +1,7 @@
 //! The project's own commands, `cargo xtask …`. Finds the command that the command line names, and runs it.
 
 mod api;
+mod bare;
 mod bench;
 mod book;
 mod built;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::semver::Version;
-use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package};
+use cargo_metadata::{DependencyKind, Message, MetadataCommand, NodeDep, Package, PackageId};
 
 use crate::published::LIBRARY;
 use crate::setup;
@@ -29,6 +29,12 @@ impl Metadata {
             workspace,
             &["--all-features", "--filter-platform", &host(stage)?],
         )
+    }
+
+    /// Reads the product with the dependencies that it has by default.
+    pub(crate) fn by_default(stage: &Stage) -> Result<Self> {
+        let args = ["--filter-platform", &host(stage)?];
+        Self::read(stage, Workspace::Product, &args)
     }
 
     fn read(stage: &Stage, workspace: Workspace, args: &[&str]) -> Result<Self> {
@@ -118,7 +124,17 @@ impl Metadata {
         Ok(described.collect())
     }
 
-    fn library(&self) -> Result<&Package> {
+    /// Returns what the library depends on: the name in its source, and the package.
+    pub(crate) fn dependencies(&self) -> Result<Vec<(&str, &PackageId)>> {
+        let resolved = self.0.resolve.as_ref().context("nothing is resolved")?;
+        let library = &self.library()?.id;
+        let node = resolved.nodes.iter().find(|node| node.id == *library);
+        let node = node.context("the library is not resolved")?;
+        let needed = node.deps.iter().filter(|dep| is_needed_to_build(dep));
+        Ok(needed.map(|dep| (dep.name.as_str(), &dep.pkg)).collect())
+    }
+
+    pub(crate) fn library(&self) -> Result<&Package> {
         self.package(LIBRARY)
     }
 

@@ -77,16 +77,17 @@ pub(crate) const STAGES: &[Entry] = &[
     SOURCE,
     needed(quick(
         "build",
-        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
+        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied; the library without features",
         suites::build,
     )),
-    quick("doc", "the examples in the documentation", suites::doc),
-    quick("unit", "unit tests of all packages", suites::unit),
     to_the_end(quick(
         "simulate",
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds",
         simulate::short,
     )),
+    to_the_end(quick("unit", "unit tests of all packages", suites::unit)),
+    // Half of its time is waiting, which the two stages before use.
+    quick("doc", "the examples in the documentation", suites::doc),
     quick(
         TESTS,
         "the library, the command, HTTP, the demo and the examples on etcd 3.7; three nodes in containers whose leader is killed, \

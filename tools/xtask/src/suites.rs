@@ -14,7 +14,7 @@ use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
 use crate::times::Times;
 use crate::together::{self, EVERYTHING};
-use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
+use crate::{bare, chaos, images, packages, pool, process, setup, simulate, tools};
 
 /// The test file that needs the Docker Engine.
 const CONTAINERS: &str = "containers";
@@ -104,7 +104,7 @@ const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
 const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
 /// Runs the stage `build`. The other stages also build their needs when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
-    together::build(stage, &EVERYTHING)?;
+    bare::compile(stage)?;
     together::build_xtask(stage)?;
     Ok(())
 }

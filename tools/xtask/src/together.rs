@@ -25,6 +25,8 @@ pub(crate) const BENCH: &str = "eldest-bench";
 /// while other stages wait.
 pub(crate) const OTHER_CRYPTOGRAPHY: &str = "tls-aws-lc";
 
+const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
 /// The compiler with clippy's lints.
 const DRIVER: &str = "clippy-driver";
 /// The driver's arguments, in the form that `cargo clippy` passes. Cargo rebuilds packages that were built with other
@@ -84,9 +86,18 @@ pub(crate) fn build_lab(stage: &Stage) -> Result<Built> {
 }
 
 fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Built> {
+    Ok(Built::read(&built(workspace, stage, targets)?))
+}
+
+fn built(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<String> {
     let mut cargo = linting(stage, workspace, "build")?;
     cargo.args(together(stage, workspace)?).args(targets);
-    messages(stage, &mut cargo)
+    stage.output(cargo.arg(MESSAGES))
+}
+
+/// Builds all targets of the product, and returns what cargo says of each.
+pub(crate) fn messages_of_everything(stage: &Stage) -> Result<String> {
+    built(Workspace::Product, stage, &EVERYTHING)
 }
 
 /// Returns a cargo command that lints what [`build_unit_tests`] does not build: programs, examples, and the folders
@@ -116,8 +127,7 @@ pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
 }
 
 fn messages(stage: &Stage, cargo: &mut Command) -> Result<Built> {
-    let json = "--message-format=json-render-diagnostics";
-    Ok(Built::read(&stage.output(cargo.arg(json))?))
+    Ok(Built::read(&stage.output(cargo.arg(MESSAGES))?))
 }
 
 /// Returns `cargo test` of the examples in the documentation.

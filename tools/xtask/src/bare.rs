@@ -1,0 +1,112 @@
+//! Compiles the library without any of its features, as most users do. All packages of the workspace are built together, with every
+//! feature, which hides that the library forgot one.
+//!
+//! Cargo would compile the dependencies again, with the few features that the library alone asks for. The compiler needs
+//! seconds if it takes those that are built.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use cargo_metadata::{Message, PackageId, TargetKind};
+
+use crate::metadata::Metadata;
+use crate::stage::Stage;
+use crate::{setup, together};
+
+/// The file of a dependency that was built with so many features.
+type Library = (usize, String);
+
+/// Compiles the library as a part of the stage `build`, with warnings denied.
+pub(crate) fn compile(stage: &mut Stage) -> Result<()> {
+    let built = libraries(&together::messages_of_everything(stage)?);
+    let metadata = Metadata::by_default(stage)?;
+    let library = metadata.library()?;
+    let target = setup::target();
+    let out = target.join("bare");
+    std::fs::create_dir_all(&out).context("a folder for the bare library")?;
+    let mut rustc = setup::program("rustc");
+    rustc
+        .current_dir(setup::root())
+        .args(["--crate-name", &library.name, "--crate-type", "lib"])
+        .args(["--edition", library.edition.as_str(), "src/lib.rs"])
+        .args(["--emit", "metadata", "-D", "warnings", "--out-dir"])
+        .arg(out)
+        .arg("-L")
+        .arg(format!(
+            "dependency={}",
+            target.join("debug/deps").display()
+        ))
+        .env("CARGO_PKG_VERSION", library.version.to_string())
+        .env("CARGO_MANIFEST_DIR", setup::root());
+    for (name, package) in metadata.dependencies()? {
+        let found = built.get(package);
+        let (_, file) = found.with_context(|| format!("cargo built no {name}"))?;
+        rustc.arg("--extern").arg(format!("{name}={file}"));
+    }
+    stage.step(&mut rustc)?;
+    Ok(())
+}
+
+/// Reads from cargo's messages the libraries that it has built. Of a package that was also built for build scripts, the one with
+/// more features counts.
+fn libraries(messages: &str) -> BTreeMap<PackageId, Library> {
+    let mut all: BTreeMap<PackageId, Library> = BTreeMap::new();
+    for line in messages.lines() {
+        let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
+            continue;
+        };
+        let kinds = [TargetKind::Lib, TargetKind::RLib, TargetKind::ProcMacro];
+        let is_library = kinds
+            .iter()
+            .any(|kind| artifact.target.is_kind(kind.clone()));
+        let mut files = artifact.filenames.iter();
+        let file =
+            files.find(|file| matches!(file.extension(), Some("rlib" | "so" | "dylib" | "dll")));
+        let Some(file) = file.filter(|_| is_library && !artifact.profile.test) else {
+            continue;
+        };
+        let new = (artifact.features.len(), file.to_string());
+        let known = all.entry(artifact.package_id).or_default();
+        if new.0 >= known.0 {
+            *known = new;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use cargo_metadata::PackageId;
+    use serde_json::json;
+
+    use super::libraries;
+
+    fn artifact(kind: &str, test: bool, features: &[&str], file: &str) -> String {
+        let profile = json!({
+            "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "overflow_checks": true, "test": test,
+        });
+        let target = json!({ "kind": [kind], "name": "some", "src_path": "/lib.rs" });
+        let artifact = json!({
+            "reason": "compiler-artifact", "package_id": "some@1.0.0", "manifest_path": "/some/Cargo.toml",
+            "target": target, "profile": profile, "features": features, "filenames": ["/some.rmeta", file],
+            "executable": null, "fresh": true,
+        });
+        artifact.to_string()
+    }
+
+    #[test]
+    fn library_for_programs_counts_and_not_the_one_for_build_scripts() {
+        let messages = [
+            artifact("lib", false, &[], "/plain.rlib"),
+            artifact("lib", false, &["std"], "/full.rlib"),
+            artifact("lib", false, &[], "/again.rlib"),
+            artifact("lib", true, &["a", "b"], "/tests"),
+            artifact("bin", false, &["a", "b"], "/program.rlib"),
+        ];
+        let all = libraries(&messages.join("\n"));
+        let id = PackageId {
+            repr: "some@1.0.0".to_owned(),
+        };
+        assert_eq!(all[&id], (1, "/full.rlib".to_owned()));
+    }
+}
