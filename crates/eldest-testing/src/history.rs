@@ -83,8 +83,6 @@ mod tokens;
 mod truth;
 
 #[cfg(test)]
-mod generated;
-#[cfg(test)]
 mod tests;
 
 pub use check::check;
