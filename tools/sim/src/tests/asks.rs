@@ -64,7 +64,3 @@ pub(super) fn reads(ask: &Ask) -> bool {
         ask => matches!(ask, Ask::Older { .. }),
     }
 }
-
-pub(super) fn probes(ask: &Ask) -> bool {
-    matches!(ask, Ask::Probe { .. })
-}

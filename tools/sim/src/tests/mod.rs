@@ -6,7 +6,6 @@ mod driving;
 mod hunting;
 mod keeping;
 mod partitions;
-mod properties;
 mod scale;
 mod scenarios;
 mod simulating;

@@ -1,12 +1,7 @@
 //! Tests takes of partitions, several at once: which are sent together, and what happens to the others when some fail.
 
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use crate::tests::TTL;
 use crate::tests::asks::{finds, ms, secs, takes};
-use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Class};
@@ -41,13 +36,6 @@ impl World {
         self.rounds().into_iter().map(|(_, takes)| takes).collect()
     }
 
-    /// Returns the times between rounds.
-    fn pauses(&self) -> Vec<Duration> {
-        let rounds = self.rounds();
-        let pairs = rounds.windows(2);
-        pairs.map(|pair| pair[1].0.since(pair[0].0)).collect()
-    }
-
     /// Returns the partitions of every take in flight.
     fn taking(&self, node: usize) -> Vec<Vec<u32>> {
         let takes = self.nodes[node].takes();
@@ -70,15 +58,6 @@ impl World {
         );
         self.check_shared(count);
     }
-}
-
-#[test]
-fn batches_shrink_to_the_limit_of_operations() {
-    let mut w = World::new(1, 1);
-    w.the_next(3, 0, takes, Fate::Refused(Class::Invalid));
-    w.join_partitions(0, 60);
-    w.until("all owned", secs(4), |w| w.all_owned(60));
-    assert_eq!(w.taken_at_once(), [60, 30, 30, 15, 15, 15, 15]);
 }
 
 #[test]
@@ -113,29 +92,6 @@ fn take_refused_for_a_lost_lease_is_not_repeated_under_it() {
 }
 
 #[test]
-fn leaving_member_searches_possible_takes_after_any_refusal() {
-    for class in [Class::Retry, Class::Denied, Class::Backoff] {
-        let mut w = World::new(1, 1);
-        w.next(0, takes, Fate::RefusedLater(class));
-        w.join_partitions(0, 60);
-        w.until("asked", secs(1), |w| w.count(0, takes) == 1);
-        w.relink(0, |l| l.watches_stalled = true);
-        w.run(ms(10));
-        assert_eq!(w.keys_of_partitions(60).len(), 60);
-        w.leave_partitions(0, 60);
-        w.until("it has left", secs(1), |w| {
-            w.nodes[0]
-                .candidate(&prefix_of(60))
-                .unwrap()
-                .1
-                .ended
-                .is_some()
-        });
-        assert_eq!(w.keys_of_partitions(60), [], "{class:?}");
-    }
-}
-
-#[test]
 fn several_batches_are_sent_at_once_and_the_rest_in_the_next_round() {
     let mut w = World::new(1, 1);
     w.join_partitions(0, 2000);
@@ -145,27 +101,6 @@ fn several_batches_are_sent_at_once_and_the_rest_in_the_next_round() {
     sizes.push(2000 - 15 * 127);
     assert_eq!(w.taken_at_once(), sizes);
     w.run(secs(5));
-    assert_eq!(w.count(0, takes), 16);
-    w.check_one_term_each(2000);
-}
-
-#[test]
-fn no_more_than_eight_are_under_way_and_none_twice() {
-    let mut w = World::new(1, 1);
-    w.the_next(6, 0, takes, Fate::Slow(ms(280)));
-    w.the_next(10, 0, takes, Fate::Slow(ms(100)));
-    w.join_partitions(0, 2000);
-    let most = Cell::new(0);
-    w.until("all owned", secs(1), |w| {
-        let taking = w.taking(0);
-        most.set(taking.len().max(most.get()));
-        let each: BTreeSet<_> = taking.iter().flatten().collect();
-        assert_eq!(each.len(), taking.iter().map(Vec::len).sum::<usize>());
-        w.all_owned(2000)
-    });
-    assert_eq!(most.get(), 8);
-    // Two takes were answered before the six.
-    assert_eq!(w.sizes_of_rounds()[..2], [8, 2]);
     assert_eq!(w.count(0, takes), 16);
     w.check_one_term_each(2000);
 }
@@ -187,26 +122,6 @@ fn failed_take_among_others_is_repeated_and_no_other() {
     });
     w.until("all owned", secs(1), |w| w.all_owned(ROUND));
     w.run(secs(5));
-    w.check_one_term_each(ROUND);
-}
-
-#[test]
-fn late_take_is_adopted_when_the_next_one_was_answered() {
-    let mut w = World::new(1, 1);
-    // The late take arrives while the next one is in flight, and before it.
-    w.takes_meet(0, [Fate::Late(ms(350))]);
-    w.the_next(7, 0, takes, Fate::Slow(ms(10)));
-    w.next(0, takes, Fate::Delayed(ms(200)));
-    w.join_partitions(0, ROUND);
-    w.until("the others", ms(100), |w| w.loads(ROUND)[0] == 7 * 127);
-    w.run(ms(400));
-    assert_eq!(w.keys_of_partitions(ROUND).len(), ROUND as usize);
-    assert_eq!(
-        w.loads(ROUND),
-        [7 * 127],
-        "not while a take of them is under way"
-    );
-    w.until("adopted", ms(200), |w| w.all_owned(ROUND));
     w.check_one_term_each(ROUND);
 }
 
@@ -246,20 +161,6 @@ fn longest_pause_after_takes_that_fail_together_counts() {
     assert_eq!(w.sizes_of_rounds(), [8]);
     w.until("all owned", ms(60), |w| w.all_owned(ROUND));
     assert_eq!(w.sizes_of_rounds(), [8, 8]);
-}
-
-#[test]
-fn rounds_that_fail_one_after_another_are_paused_between_ever_longer() {
-    let mut w = World::new(1, 1);
-    w.the_next(15, 0, takes, Fate::Refused(Class::Retry));
-    w.join_partitions(0, 300);
-    w.until("all owned", secs(2), |w| w.all_owned(300));
-    assert_eq!(w.sizes_of_rounds(), [3; 6]);
-    // The rest is for the way to etcd and back, and the time between two checks of the view.
-    for (pause, least) in w.pauses().into_iter().zip([0, 20, 40, 80, 160]) {
-        assert!(pause >= ms(least), "{pause:?}, not {least} ms");
-        assert!(pause <= ms(least + 20), "{pause:?}, not {least} ms");
-    }
 }
 
 #[test]
@@ -315,44 +216,6 @@ fn late_take_beyond_the_share_is_released_without_a_term() {
     w.join_partitions(1, 8);
     w.until("all owned", secs(2), |w| w.loads(8) == [4, 4]);
     w.check_one_term_each(8);
-}
-
-#[test]
-fn leaving_member_searches_no_takes_of_a_former_lease() {
-    let mut w = World::new(1, 1);
-    w.next(0, takes, Fate::RequestLost);
-    w.join_partitions(0, 8);
-    w.until("all owned", secs(2), |w| w.all_owned(8));
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.run(secs(1));
-    assert!(w.all_owned(8), "under another lease");
-    w.nodes[0].work = Work::After(secs(1));
-    w.leave_partitions(0, 8);
-    w.until("it has left", secs(2), |w| {
-        w.nodes[0]
-            .candidate(&prefix_of(8))
-            .unwrap()
-            .1
-            .ended
-            .is_some()
-    });
-    assert_eq!(w.count(0, finds), 0);
-}
-
-#[test]
-fn nothing_is_taken_by_a_view_with_a_gap() {
-    let mut w = World::with_partitions(1, 8);
-    w.next(0, takes, Fate::RequestLost);
-    let (_, key) = w.any_of(0, 8);
-    w.delete(&key);
-    w.until("a take is under way", ms(100), |w| w.count(0, takes) == 2);
-    w.forbid(0, &prefix_of(8), false);
-    w.disturb_watches(0, false);
-    w.run(secs(1));
-    assert!(w.taking(0).is_empty());
-    assert_eq!(w.count(0, takes), 2);
-    w.forbidden.clear();
-    w.until("all owned", secs(5), |w| w.all_owned(8));
 }
 
 #[test]

@@ -15,22 +15,6 @@ fn two_elections() -> World {
     w
 }
 
-/// The condemner has died before it could revoke the lease.
-#[test]
-fn keys_without_their_anchor_are_deleted_at_once() {
-    let mut w = two_elections();
-    w.pause(0, secs(5));
-    w.next(1, revokes, Fate::RequestLost);
-    suspect(&mut w, 1, 0);
-    w.until("it is condemned", secs(2), |w| w.leads(1));
-    w.kill(1);
-    suspect(&mut w, 2, 0);
-    w.until("without another wait", ms(50), |w| {
-        w.leader(b"f/") == Some(2)
-    });
-    assert_eq!(w.count(2, deletes_by_absence), 1);
-}
-
 /// A put of the anchor that was sent twice may arrive after the condemnation.
 #[test]
 fn anchor_that_was_put_again_counts_as_gone() {

@@ -16,49 +16,6 @@ fn living_leader_answers_and_keeps_its_term() {
     assert!(counts.challenges < 5, "the pauses double: {counts:?}");
 }
 
-#[test]
-fn challengers_never_starve_a_leader_that_lives() {
-    /// More sessions than ever compete for one election in earnest.
-    const NODES: usize = 25;
-    let mut w = World::of(SETTINGS, NODES, 1);
-    w.delay = ms(20);
-    for node in 0..NODES {
-        w.campaign(node);
-        w.run(ms(150));
-    }
-    assert!(w.leads(0));
-    for turn in 0..200 {
-        for node in 1..NODES {
-            if (turn + node) % 2 == 0 {
-                suspect(&mut w, node, 0);
-            } else {
-                trust_again(&mut w, node, 0);
-            }
-        }
-        w.run(ms(50));
-    }
-    let counts = w.happened.challenged;
-    assert!(counts.challenges > 500, "{counts:?}");
-    assert!(w.leads(0) && w.elected.len() == 1);
-    for node in 1..NODES {
-        trust_again(&mut w, node, 0);
-    }
-    w.run(secs(2));
-    assert_eq!(standing(&w), 0);
-}
-
-/// The candidate reads nothing, because others are before it.
-#[test]
-fn waiting_session_learns_of_a_challenge_by_its_watch() {
-    let mut w = seated(4);
-    w.run(LEAD * 2);
-    assert_eq!(w.nodes[2].core.deadlines().leads_until(), None);
-    suspect(&mut w, 3, 2);
-    w.run(LEAD * 3);
-    assert_eq!(w.happened.challenged.condemned, 0);
-    assert!(w.count(2, answers) > 0);
-}
-
 /// The challenge was put while the watch was broken.
 #[test]
 fn waiting_session_reads_its_challenges_when_it_watches_again() {
@@ -91,21 +48,6 @@ fn answer_that_was_lost_is_sent_again() {
     assert!(w.count(2, answers) > 1);
 }
 
-/// The later challenge was put after the answer to the first one, which has not arrived yet.
-#[test]
-fn challenge_that_follows_an_answer_is_answered_too() {
-    let mut w = seated(5);
-    w.run(LEAD * 2);
-    w.next(2, answers, Fate::Slow(ms(200)));
-    suspect(&mut w, 3, 2);
-    w.until("it answers", secs(1), |w| {
-        w.happened.challenged.answers == 1
-    });
-    suspect(&mut w, 4, 2);
-    w.run(LEAD * 3);
-    assert_eq!(w.happened.challenged.condemned, 0);
-}
-
 /// A read that shows a challenge does not let the session lead; the answer does.
 #[test]
 fn session_leads_by_its_answers_alone() {
@@ -129,16 +71,6 @@ fn session_answers_though_etcd_has_no_space() {
     w.run(LEAD * 3);
     assert!(w.leads(0) && w.elected.len() == 1);
     assert_eq!(standing(&w), 0);
-}
-
-#[test]
-fn session_never_challenges_itself() {
-    let mut w = World::of(SETTINGS, 1, 1);
-    w.join_partitions(0, 4);
-    w.run(secs(2));
-    suspect(&mut w, 0, 0);
-    w.run(LEAD * 2);
-    assert_eq!(w.count(0, challenges), 0);
 }
 
 /// A candidate that announces no anchor, or that of another session, is left alone.
@@ -207,19 +139,4 @@ fn withdrawing_session_begins_no_term() {
     w.run(LEAD / 2);
     assert_eq!(w.store.queue(b"f/").len(), 1);
     assert_eq!(w.leader(b"f/"), None);
-}
-
-/// Its work winds up when another client revokes the lease.
-#[test]
-fn withdrawing_session_that_loses_its_lease_leads_by_the_next() {
-    let mut w = seated(1);
-    w.nodes[0].work = crate::world::node::Work::Never;
-    w.withdraw(0);
-    let lease = w.nodes[0].lease().unwrap();
-    w.revoke(lease);
-    w.run(TTL);
-    let (slot, term) = w.nodes[0].term_of(E).map(|t| (t.slot, t.id)).unwrap();
-    w.joined(0, slot, term);
-    w.until("it leads again", TTL, |w| w.leads(0));
-    assert!(!w.store.queue(E)[0].value.contains(&b'#'));
 }

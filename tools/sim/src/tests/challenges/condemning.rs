@@ -1,9 +1,7 @@
 //! Tests how a silent leader is replaced, and that no leader is condemned while it may act.
 
 use super::*;
-use crate::tests::key;
 use crate::world::{Fate, World};
-use eldest_core::candidate::WatchScope;
 
 #[test]
 fn stopped_leader_is_replaced_after_its_last_clean_read() {
@@ -72,25 +70,6 @@ fn challenger_counts_from_the_arrival_of_the_answer() {
     w.until("it is replaced", secs(3), |w| w.leads(1));
 }
 
-/// A challenge that was sent early and arrives late stands in place of one that was answered.
-#[test]
-fn condemnation_compares_the_challenge_that_was_counted() {
-    let mut w = seated(2);
-    until_read(&mut w, 0);
-    w.next(1, challenges, Fate::Late(ms(1000)));
-    suspect(&mut w, 1, 0);
-    let answered = |w: &World| w.happened.challenged.answers == 1;
-    w.until("the second one is answered", secs(1), answered);
-    w.run(ms(500));
-    until_read(&mut w, 0);
-    w.pause(0, secs(3));
-    w.until("the first one arrives", ms(300), |w| standing(w) == 1);
-    w.until("it is too late", secs(2), |w| {
-        w.happened.challenged.refuted == 1
-    });
-    assert!(w.leads(0), "its later clean reads let it lead");
-}
-
 #[test]
 fn condemnation_whose_answer_was_lost_is_found_done() {
     let mut w = seated(2);
@@ -101,19 +80,6 @@ fn condemnation_whose_answer_was_lost_is_found_done() {
     w.run(secs(2));
     assert_eq!(w.count(1, condemns), 1);
     assert_eq!(standing(&w), 0);
-}
-
-#[test]
-fn challenge_whose_answer_was_lost_is_counted_from_the_next_answer() {
-    let mut w = seated(2);
-    w.pause(0, secs(4));
-    w.next(1, challenges, Fate::AnswerLost);
-    suspect(&mut w, 1, 0);
-    w.until("it stands", ms(100), |w| standing(w) == 1);
-    w.until("it times out", secs(1), |w| w.count(1, challenges) == 2);
-    let again = w.now;
-    w.until("it is replaced", secs(3), |w| w.leads(1));
-    assert!(w.now.since(again) >= wait());
 }
 
 /// The store may have been restored meanwhile, to a state in which an answered challenge stands.
@@ -175,67 +141,6 @@ fn suspicion_of_a_session_that_has_left_does_nothing() {
 }
 
 #[test]
-fn challenger_without_a_lease_starts_again_under_the_next_one() {
-    let mut w = seated(2);
-    w.pause(0, secs(30));
-    suspect(&mut w, 1, 0);
-    w.run(ms(500));
-    let lease = w.nodes[1].lease().unwrap();
-    w.revoke(lease);
-    w.until("another lease", secs(5), |w| {
-        w.nodes[1].lease().is_some_and(|other| other != lease)
-    });
-    w.until("it is replaced", wait() + secs(1), |w| w.leads(1));
-}
-
-/// Every election of a session ends with its anchor.
-#[test]
-fn session_is_condemned_once_for_all_its_elections() {
-    let mut w = World::of(SETTINGS, 2, 1);
-    for node in 0..2 {
-        for election in ["e/", "f/", "g/"] {
-            w.join(node, election.as_bytes(), WatchScope::Auto, false);
-        }
-        w.run(ms(100));
-    }
-    w.pause(0, secs(4));
-    // The courtesy is of no use here.
-    w.next(1, revokes, Fate::RequestLost);
-    suspect(&mut w, 1, 0);
-    let leads = |w: &World| {
-        ["e/", "f/", "g/"]
-            .iter()
-            .all(|e| w.leader(e.as_bytes()) == Some(1))
-    };
-    w.until("it leads everywhere", wait() + ms(50), leads);
-    assert_eq!(w.happened.challenged.condemned, 1);
-    assert_eq!(w.happened.challenged.by_absence, 2);
-    assert!(!w.store.contains(&key("e/")));
-}
-
-/// Its answers are lost, and it reads that it is challenged.
-#[test]
-fn read_that_shows_a_challenge_does_not_let_the_session_lead() {
-    let mut w = seated(2);
-    w.the_next(usize::MAX, 0, answers, Fate::RequestLost);
-    suspect(&mut w, 1, 0);
-    // A term that is valid when its key is deleted breaks the story.
-    w.until("it is replaced", wait() + ms(30), |w| w.leads(1));
-}
-
-/// etcd has carried out neither a condemnation nor anything else that ends the leader's term.
-#[test]
-fn lease_is_revoked_after_the_condemnation_was_confirmed() {
-    let mut w = seated(2);
-    w.pause(0, secs(4));
-    w.the_next(usize::MAX, 1, condemns, Fate::RequestLost);
-    suspect(&mut w, 1, 0);
-    w.until("it is condemned", secs(3), |w| w.count(1, condemns) == 1);
-    w.run(ms(200));
-    assert_eq!(w.count(1, revokes), 0);
-}
-
-#[test]
 fn suspect_is_condemned_at_the_very_end_of_the_wait() {
     let mut w = seated(2);
     w.drawn = false;
@@ -244,40 +149,6 @@ fn suspect_is_condemned_at_the_very_end_of_the_wait() {
     w.until("it is condemned", secs(3), |w| w.count(1, condemns) == 1);
     let answered = sent(&w, 1, challenges).after(w.delay * 2);
     assert_eq!(sent(&w, 1, condemns), answered.after(wait()));
-}
-
-/// The next challenge, which was sent after the break, gets no answer.
-#[test]
-fn answer_to_a_challenge_before_a_break_does_not_count() {
-    let mut w = seated(2);
-    w.pause(0, secs(5));
-    w.next(1, challenges, Fate::Slow(ms(250)));
-    suspect(&mut w, 1, 0);
-    w.run(ms(100));
-    w.next(1, challenges, Fate::AnswerLost);
-    w.disturb_watches(1, true);
-    w.until("it asks a third time", secs(1), |w| {
-        w.count(1, challenges) == 3
-    });
-    let third = w.now;
-    w.until("it is replaced", secs(3), |w| w.leads(1));
-    assert!(w.now.since(third) >= wait());
-}
-
-/// The removal of the earlier challenge takes a while, and must not hit the later one.
-#[test]
-fn challenge_of_a_new_suspicion_waits_until_the_earlier_one_is_gone() {
-    let mut w = seated(2);
-    w.pause(0, secs(5));
-    suspect(&mut w, 1, 0);
-    w.until("challenged", secs(1), |w| standing(w) == 1);
-    w.run(ms(50));
-    w.next(1, deletes, Fate::Late(ms(250)));
-    trust_again(&mut w, 1, 0);
-    w.run(ms(50));
-    suspect(&mut w, 1, 0);
-    w.until("it is replaced", wait() + ms(500), |w| w.leads(1));
-    assert_eq!(w.happened.challenged.refuted, 0);
 }
 
 /// Nobody but the session that waited for the leader could profit.

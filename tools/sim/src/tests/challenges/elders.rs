@@ -69,17 +69,6 @@ fn two_candidates_behind_a_leader_ask_the_sessions_ahead_of_them() {
 }
 
 #[test]
-fn sessions_ahead_stay_known_while_the_watch_is_broken() {
-    let mut w = seated(2);
-    w.run(ms(100));
-    assert_eq!(asked(&mut w, 1), Some(vec![0]));
-    w.disturb_watches(1, true);
-    w.run(secs(2));
-    assert_eq!(asked(&mut w, 1), None);
-    assert_eq!(w.count(1, finds), 1, "its anchor is read once");
-}
-
-#[test]
 fn candidates_of_a_semaphore_ask_all_holders() {
     let mut w = World::of(SETTINGS, 5, 1);
     for node in 0..5 {
@@ -209,22 +198,6 @@ fn leader_without_an_address_is_challenged_once() {
     );
 }
 
-/// Its key is never among the first for long.
-#[test]
-fn short_terms_without_an_address_are_not_challenged() {
-    let mut w = unheard(LONG);
-    for _ in 0..10 {
-        w.run(LEAD.mul_f64(1.8));
-        for node in [0, 1] {
-            w.drop_leadership(node, E);
-            w.run(ms(50));
-            w.campaign(node);
-            w.run(ms(50));
-        }
-    }
-    assert_eq!(w.count(1, challenges), 0);
-}
-
 /// One of its keys follows the other.
 #[test]
 fn keys_that_are_first_for_a_short_time_each_are_not_challenged() {
@@ -243,24 +216,6 @@ fn keys_that_are_first_for_a_short_time_each_are_not_challenged() {
         w.release(0, PERMITS);
     }
     assert_eq!(w.count(1, challenges), 0);
-}
-
-/// etcd answers none of its reads, so it waits first in the queue for ever.
-#[test]
-fn session_that_does_not_lead_though_it_is_first_is_condemned() {
-    let mut w = unheard(LONG);
-    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
-    w.the_next(usize::MAX, 0, answers, Fate::RequestLost);
-    let lease = w.nodes[0].lease().unwrap();
-    w.until("the other leads", secs(10), |w| w.leads(1));
-    w.drop_leadership(1, E);
-    w.leave(1, E);
-    w.until("it is first", secs(2), |w| {
-        let queue = w.store.queue(E);
-        queue.first().is_some_and(|first| first.lease == lease)
-    });
-    w.campaign(2);
-    w.until("it is succeeded", LEAD * 4, |w| w.leads(2));
 }
 
 #[test]

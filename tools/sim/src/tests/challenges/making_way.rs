@@ -46,24 +46,6 @@ fn first_candidate_that_may_not_read_its_anchor_lets_the_next_lead() {
     w.check_settled();
 }
 
-#[test]
-fn first_candidate_keeps_its_place_through_a_short_refusal() {
-    let mut w = seated_with(&MIXED);
-    for _ in 0..3 {
-        deny(&mut w, 1, true);
-        w.run(LEAD.mul_f64(1.8));
-        deny(&mut w, 1, false);
-        w.run(LEAD / 2);
-    }
-    deny(&mut w, 1, true);
-    w.run(LEAD.mul_f64(1.2));
-    leave_first(&mut w);
-    w.run(LEAD / 2);
-    assert_eq!(w.leader(E), None);
-    deny(&mut w, 1, false);
-    w.until("it leads", LEAD, |w| w.leads(1));
-}
-
 /// etcd answers nobody, so the session is in nobody's way.
 #[test]
 fn first_candidate_keeps_its_place_while_etcd_answers_no_read() {

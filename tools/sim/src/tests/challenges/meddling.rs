@@ -1,11 +1,8 @@
 //! Tests challenges while operators delete anchors or revoke permissions.
 
 use super::*;
-use crate::world::Fate;
-use crate::world::node::Work;
 use crate::world::promise::Invariant;
 use eldest_core::action::Class;
-use eldest_core::reason::LostReason;
 
 /// Makes a world in which the first node has just read cleanly, and is stopped for a while.
 fn stopped_after_a_read(nodes: usize) -> World {
@@ -32,55 +29,6 @@ fn anchor_that_is_deleted_leaves_an_overlap_until_the_last_read_is_too_old() {
     assert!(overlaps.max().is_some_and(|took| took > LEAD / 2));
     w.run(secs(10));
     w.check_settled();
-}
-
-#[test]
-fn session_that_reads_its_anchor_gone_leads_no_longer_than_until_the_next_read() {
-    let mut w = seated(2);
-    w.delete_anchor(0, false);
-    suspect(&mut w, 1, 0);
-    w.until("it notices", LEAD / 3, |w| w.nodes[0].lease().is_none());
-    assert!(w.nodes[0].valid(E, w.now).is_none());
-    w.until("the other leads", ms(50), |w| w.leads(1));
-    w.run(TTL * 2);
-    w.check_settled();
-}
-
-/// An answer that was on its way when the anchor was deleted is no clean read.
-#[test]
-fn session_whose_answer_finds_no_anchor_gives_up_its_lease() {
-    let mut w = seated(2);
-    until_read(&mut w, 0);
-    let lease = w.nodes[0].lease();
-    w.next(0, answers, Fate::Delayed(ms(100)));
-    suspect(&mut w, 1, 0);
-    w.until("it answers", ms(50), |w| w.count(0, answers) == 1);
-    w.delete_anchor(0, false);
-    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
-    w.run(ms(110));
-    assert_ne!(w.nodes[0].lease(), lease);
-}
-
-/// The work of a leader that shuts down may go on for as long as its clean reads let it lead. Its keys stay so long.
-#[test]
-fn session_whose_anchor_is_gone_revokes_its_lease_when_its_work_is_over() {
-    let grace = ms(100);
-    let mut w = World::of(Settings { grace, ..SETTINGS }, 2, 1);
-    for node in 0..2 {
-        w.campaign(node);
-        w.run(ms(20));
-    }
-    w.nodes[0].work = Work::Never;
-    w.end(0, E, LostReason::Shutdown);
-    until_read(&mut w, 0);
-    let cutoff = leads_until(sent(&w, 0, reads_cleanly));
-    w.delete_anchor(0, false);
-    // A lease that is revoked under its work breaks the story.
-    w.until("it revokes its lease", TTL * 2, |w| {
-        w.count(0, revokes) == 1
-    });
-    assert!(w.nodes[0].local(w.now) >= cutoff);
-    w.until("the other leads", ms(50), |w| w.leads(1));
 }
 
 /// Makes the first node go on leading for a while after its last clean read, and the world record what that breaks.
@@ -116,17 +64,6 @@ fn only_the_session_whose_anchor_was_deleted_is_excused() {
     assert_eq!(broken(&w), None);
     w.run(ms(100));
     assert_eq!(broken(&w), Some(Invariant::Overlap));
-}
-
-#[test]
-fn leader_that_may_not_read_its_anchor_leaves_its_place_when_its_time_is_over() {
-    let mut w = seated(2);
-    let lease = w.nodes[0].lease();
-    w.relink(0, |l| l.sessions_denied = true);
-    w.until("the other leads", LEAD, |w| w.leads(1));
-    assert_eq!(w.happened.challenged.challenges, 0);
-    w.run(TTL);
-    assert_eq!(w.nodes[0].lease(), lease, "it waits under its lease");
 }
 
 /// The refusals begin after it has challenged the suspect, and end later. Meanwhile the suspect cannot have answered.

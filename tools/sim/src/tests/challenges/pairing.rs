@@ -68,32 +68,3 @@ fn holder_that_answers_stays() {
     assert!(w.leader(LOCK) == Some(1) && standing(&w) == 0);
     assert_eq!(w.happened.challenged.condemned, 0);
 }
-
-#[test]
-fn session_challenges_no_key_of_its_own() {
-    let mut w = paired();
-    let lock = held(&w, 1);
-    suspect_holder(&mut w, 1, &lock);
-    w.run(LEAD * 2);
-    assert_eq!(w.count(1, challenges), 0);
-    assert!(w.leader(LOCK) == Some(1));
-}
-
-#[test]
-fn challenge_of_a_holder_ends_with_its_key() {
-    let mut w = paired();
-    let lock = held(&w, 1);
-    w.drop_leadership(1, LOCK);
-    w.until("the lock is free", secs(1), |w| {
-        !w.store.contains(&lock.key)
-    });
-    let before = w.count(3, challenges);
-    suspect_holder(&mut w, 3, &lock);
-    w.run(LEAD * 2);
-    assert_eq!(w.count(3, challenges), before + 1, "it is not repeated");
-    assert_eq!((standing(&w), w.happened.challenged.condemned), (0, 0));
-    suspect_holder(&mut w, 3, &lock);
-    w.run(ms(200));
-    let again = w.count(3, challenges);
-    assert_eq!(again, before + 2, "the suspicion was over");
-}

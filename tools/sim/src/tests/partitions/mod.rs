@@ -1,25 +1,20 @@
-//! Tests members that share partitions: rules in one story each, and random schedules of faults.
+//! Tests members that share partitions, each rule in one story.
 
 mod evacuating;
 mod meddling;
 mod moving;
-mod schedules;
 mod taking;
 
 use std::time::Duration;
 
 use crate::tests::asks::secs;
 use crate::world::World;
-use crate::world::node::SimCandidate;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use eldest_core::action::Status;
 use eldest_core::kv::Entry;
 use eldest_core::partitions::{KeyKind, kind_of, partition_key};
 use eldest_core::reason::EndReason;
-
-/// The number of partitions in random schedules.
-const COUNT: u32 = 9;
 
 /// The time from the end of all faults until every partition is owned.
 const RECOVERY: Duration = Duration::from_millis(3500);
@@ -116,19 +111,6 @@ impl World {
         let owned = (0..count).find(|p| self.owns(node, count, *p));
         let partition = owned.expect("owns one");
         (partition, partition_key(&prefix_of(count), partition))
-    }
-
-    /// Returns true if the node is releasing its partitions; it cannot share again meanwhile.
-    fn is_leaving(&self, node: usize) -> bool {
-        let n = &self.nodes[node];
-        let candidate = n
-            .candidate(&prefix_of(COUNT))
-            .map(|(_, candidate)| candidate);
-        let left =
-            |candidate: &SimCandidate| matches!(candidate.status, Some(Status::Ended { .. }));
-        let leaves =
-            candidate.is_some_and(|candidate| left(candidate) && candidate.ended.is_none());
-        !n.closed() && (leaves || n.core.is_closing())
     }
 
     pub(in crate::tests) fn leave_partitions(&mut self, node: usize, count: u32) {

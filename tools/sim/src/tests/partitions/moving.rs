@@ -1,9 +1,9 @@
 //! Tests how partitions move between members that join, leave and die.
 
-use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::reason::EndReason;
 
 use super::RECOVERY;
-use crate::tests::asks::{ms, releases, secs, takes};
+use crate::tests::asks::{ms, secs, takes};
 use crate::tests::{GRACE, TTL};
 use crate::world::World;
 use crate::world::node::Work;
@@ -16,72 +16,6 @@ fn lone_member_owns_everything_in_few_requests() {
     w.run(secs(20));
     assert_eq!(w.count(0, takes), 3);
     w.check_shared(300);
-}
-
-#[test]
-fn partitions_of_a_dead_node_are_owned_again_after_its_lease_expires() {
-    let mut w = World::with_partitions(3, 16);
-    w.kill(0);
-    let before = w.now;
-    w.until("all owned", TTL + secs(1), |w| w.all_owned(16));
-    assert!(w.now.since(before) > TTL / 2);
-    assert!(w.even(16, &[1, 2]));
-    w.check_shared(16);
-}
-
-#[test]
-fn joining_member_gets_its_share_and_nothing_else_moves() {
-    let mut w = World::with_partitions(2, 12);
-    w.share_more(12);
-    let terms = w.elected.len();
-    w.until("even", secs(2), |w| w.even(12, &[0, 1, 2]));
-    w.run(secs(20));
-    assert_eq!(w.elected.len() - terms, 4, "no more terms than needed");
-    w.check_shared(12);
-}
-
-#[test]
-fn move_takes_at_most_the_grace_period_despite_stubborn_work() {
-    let mut w = World::with_partitions(2, 12);
-    for node in 0..2 {
-        w.nodes[node].work = Work::Never;
-    }
-    w.share_more(12);
-    let before = w.now;
-    w.run(GRACE.saturating_sub(ms(20)));
-    assert_eq!(w.loads(12)[2], 0, "not while the work may wind up");
-    w.until("moved", secs(1), |w| w.loads(12)[2] == 4);
-    assert!(w.now.since(before) < GRACE + secs(1));
-    let moved = w.nodes[0].terms.iter().chain(&w.nodes[1].terms);
-    let moved = moved.filter(|t| t.reason == Some(LostReason::Reassigned));
-    assert_eq!(moved.count(), 4);
-}
-
-#[test]
-fn leaving_member_releases_its_partitions_within_the_grace_period() {
-    for works in [Work::After(ms(100)), Work::Never] {
-        let mut w = World::with_partitions(3, 12);
-        w.nodes[0].work = works;
-        w.leave_partitions(0, 12);
-        let most = match works {
-            Work::After(work) => work + ms(50),
-            Work::Never => GRACE + secs(1),
-        };
-        w.until("even", most, |w| w.even(12, &[1, 2]));
-        let candidate = &w.nodes[0].candidate(&prefix_of(12)).unwrap().1;
-        assert_eq!(candidate.ended.is_some(), matches!(works, Work::After(_)));
-    }
-}
-
-#[test]
-fn a_session_that_closes_hands_its_partitions_over_before_its_lease_goes() {
-    let mut w = World::with_partitions(3, 12);
-    w.nodes[0].work = Work::After(ms(500));
-    w.close(0);
-    w.until("even", ms(600), |w| w.even(12, &[1, 2]));
-    w.run(secs(1));
-    assert!(w.nodes[0].closed());
-    w.check_shared(12);
 }
 
 #[test]
@@ -103,16 +37,6 @@ fn a_session_closes_though_work_on_partitions_goes_on() {
     w.until("closed", GRACE + secs(1), |w| w.nodes[0].closed());
     w.until("handed over", ms(50), |w| w.loads(8)[1] == 8);
     w.check_shared(8);
-}
-
-#[test]
-fn many_partitions_are_given_up_in_few_requests_one_at_a_time() {
-    let mut w = World::with_partitions(2, 400);
-    let before = w.count(0, releases) + w.count(1, releases);
-    w.leave_partitions(0, 400);
-    w.until("all moved", secs(1), |w| w.loads(400)[1] == 400);
-    let asked = w.count(0, releases) + w.count(1, releases) - before;
-    assert!((2..=4).contains(&asked), "{asked} requests for 200 keys");
 }
 
 #[test]

@@ -52,30 +52,6 @@ fn the_key_is_released_when_the_work_has_ended() {
 }
 
 #[test]
-fn endless_work_keeps_the_key_until_the_frozen_deadline() {
-    let mut w = World::seated(2);
-    w.nodes[0].work = Work::Never;
-    w.end(0, E, LostReason::Shutdown);
-    let cutoff = w.nodes[0].term_of(E).unwrap().cutoff();
-    w.until("released", TTL, |w| w.count(0, deletes) == 1);
-    let late = w.nodes[0].local(w.now).since(cutoff);
-    assert!(
-        late > ms(0) && late <= ms(250),
-        "after the work was dropped, not before: {late:?}"
-    );
-    w.until("the next leads", ms(50), |w| w.leads(1));
-    w.run(secs(5));
-    assert_eq!(
-        ended(&w, 0),
-        None,
-        "the candidacy lasts as long as the work"
-    );
-    w.drop_leadership(0, E);
-    w.run(ms(50));
-    assert_eq!(ended(&w, 0), Some(EndReason::Shutdown));
-}
-
-#[test]
 fn next_candidacy_may_follow_a_released_key_despite_running_work() {
     for reason in [LostReason::Resigned, LostReason::Shutdown] {
         let mut w = World::seated(2);
@@ -94,19 +70,6 @@ fn next_candidacy_may_follow_a_released_key_despite_running_work() {
 }
 
 #[test]
-fn term_whose_key_is_deleted_while_it_winds_up_is_invalid() {
-    let mut w = World::seated(1);
-    w.nodes[0].work = Work::Never;
-    w.end(0, E, LostReason::Shutdown);
-    assert!(w.leads(0), "until the deadline");
-    w.delete(&w.nodes[0].key(E).unwrap());
-    w.run(ms(50));
-    assert!(!w.leads(0));
-    w.run(TTL);
-    assert_eq!(w.count(0, deletes), 0, "it is gone");
-}
-
-#[test]
 fn candidate_has_left_when_its_released_key_is_deleted() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
@@ -121,15 +84,6 @@ fn candidate_has_left_when_its_released_key_is_deleted() {
 }
 
 #[test]
-fn a_leadership_dropped_while_valid_ends_the_candidacy() {
-    let mut w = World::seated(2);
-    w.drop_leadership(0, E);
-    w.run(ms(50));
-    assert_eq!(ended(&w, 0), Some(EndReason::Resigned));
-    assert!(w.leads(1));
-}
-
-#[test]
 fn leadership_dropped_after_its_loss_rejoins_at_the_back() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
@@ -141,43 +95,6 @@ fn leadership_dropped_after_its_loss_rejoins_at_the_back() {
     w.drop_leadership(0, E);
     w.run(secs(3));
     assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
-    assert!(w.leads(1));
-    w.check_settled();
-}
-
-#[test]
-fn leaving_leader_keeps_leading_and_does_not_succeed_itself() {
-    let mut w = World::seated(2);
-    w.leave(0, E);
-    w.run(secs(10));
-    assert!(w.leads(0));
-    w.relink(0, |l| l.answers_lost = true);
-    w.run(secs(7));
-    w.relink(0, |l| l.answers_lost = false);
-    w.run(secs(10));
-    assert_eq!(ended(&w, 0), Some(EndReason::Left));
-    assert!(w.leads(1));
-    w.check_settled();
-}
-
-#[test]
-fn a_closing_session_ends_its_terms_first_and_then_revokes_once() {
-    let mut w = World::seated(2);
-    w.join(0, b"f/", WatchScope::Auto, false);
-    w.join(1, b"g/", WatchScope::Auto, false);
-    w.run(ms(50));
-    w.join(0, b"g/", WatchScope::Auto, false);
-    w.run(ms(50));
-    w.nodes[0].work = Work::After(secs(1));
-    w.close(0);
-    w.run(ms(990));
-    assert_eq!((w.count(0, deletes), w.count(0, revokes)), (0, 0));
-    assert!(!w.nodes[0].closed());
-    w.until("closed", ms(100), |w| w.nodes[0].closed());
-    assert_eq!((w.count(0, deletes), w.count(0, revokes)), (2, 1));
-    assert_eq!(ended(&w, 0), Some(EndReason::SessionClosed));
-    assert_eq!(w.store.leases.len(), 1);
-    w.run(ms(50));
     assert!(w.leads(1));
     w.check_settled();
 }
@@ -240,43 +157,6 @@ fn a_candidacy_in_a_closing_session_ends_at_once() {
 }
 
 #[test]
-fn candidate_searching_its_key_has_left_when_the_lease_is_lost() {
-    let mut w = World::new(1, 1);
-    w.next(0, joins, Fate::AnswerLost);
-    w.the_next(usize::MAX, 0, joins, Fate::RequestLost);
-    w.the_next(usize::MAX, 0, finds, Fate::RequestLost);
-    w.campaign(0);
-    w.until("a join is lost", secs(2), |w| w.count(0, joins) == 2);
-    w.leave(0, E);
-    w.until("its key is looked for", secs(2), |w| w.count(0, finds) == 1);
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.run(secs(10));
-    assert_eq!(ended(&w, 0), Some(EndReason::Left));
-}
-
-#[test]
-fn resigning_or_shutting_down_after_the_loss_prevents_rejoining() {
-    for (reason, end) in [
-        (LostReason::Resigned, EndReason::Resigned),
-        (LostReason::Shutdown, EndReason::Shutdown),
-    ] {
-        let mut w = World::seated(2);
-        w.nodes[0].work = Work::Never;
-        w.relink(0, |l| l.answers_lost = true);
-        w.until("over", TTL, |w| {
-            w.nodes[0].term_of(E).unwrap().reason.is_some()
-        });
-        w.relink(0, |l| l.answers_lost = false);
-        w.end(0, E, reason);
-        w.drop_leadership(0, E);
-        w.run(secs(3));
-        assert_eq!(ended(&w, 0), Some(end));
-        assert_eq!(w.count(0, joins), 1);
-        w.check_settled();
-    }
-}
-
-#[test]
 fn deletion_answered_by_another_store_is_requested_again() {
     let mut w = World::seated(1);
     w.run(ms(50));
@@ -311,21 +191,4 @@ fn late_answer_about_an_earlier_term_does_not_end_the_present_one() {
         assert_eq!(w.nodes[0].term_of(E).unwrap().reason, None, "{reason:?}");
         assert_eq!(ended(&w, 0), None);
     }
-}
-
-/// A leadership is dropped whose work has ended long ago.
-#[test]
-fn end_of_an_earlier_terms_work_does_not_release_the_present_key() {
-    let mut w = World::seated(1);
-    let first = w.nodes[0].term_of(E).unwrap();
-    let (slot, term, key) = (first.slot, first.id, Arc::clone(&first.key));
-    w.delete(&key);
-    w.until("it leads again", secs(1), |w| {
-        w.nodes[0].valid(E, w.now).is_some_and(|t| t.id != term)
-    });
-    w.nodes[0].work = Work::Never;
-    w.end(0, E, LostReason::Shutdown);
-    w.give(0, |m, now| m.work_joined(now, slot, term));
-    w.run(ms(50));
-    assert!(w.leads(0) && w.store.contains(&key));
 }

@@ -6,14 +6,11 @@ use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
-use eldest_core::action::{Note, SlotId, Status};
+use eldest_core::action::{Note, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
 use Home::{East, Nowhere, West};
-
-/// The slot by which a session observes the orders.
-const MARKED: SlotId = eldest_core::evacuation::MARKS;
 
 const SCOPES: [WatchScope; 3] = [
     WatchScope::Auto,
@@ -141,21 +138,6 @@ fn leader_with_an_outdated_queue_does_not_resign_by_it() {
 }
 
 #[test]
-fn leadership_stays_if_every_data_centre_is_evacuated() {
-    for scope in [WatchScope::Auto, WatchScope::Everyone] {
-        let mut w = seated(scope, &[East, West, East]);
-        w.evacuate(West, None);
-        w.run(secs(1));
-        let (before, moved) = (order(&w), joined(&w));
-        assert!(w.leads(0));
-        w.evacuate(East, None);
-        w.run(TTL * 2);
-        assert_eq!((order(&w), joined(&w)), (before, moved), "{scope:?}");
-        assert_eq!(terms(&w, 0), 1, "{scope:?}");
-    }
-}
-
-#[test]
 fn lifting_one_of_two_orders_leaves_the_other_in_force() {
     let mut w = seated(WatchScope::Auto, &[East, West, West]);
     w.evacuate(West, None);
@@ -186,96 +168,6 @@ fn expired_order_moves_no_leader_back() {
     w.until("age decides as ever", secs(1), |w| w.leads(0));
     w.run(secs(1));
     w.check_settled();
-}
-
-#[test]
-fn an_order_that_ends_during_a_hand_over_leaves_one_leader() {
-    for after in [1, 3, 10, 100, 500, 1100] {
-        let mut w = seated(WatchScope::Auto, &[East, West, East]);
-        w.nodes[0].work = Work::After(GRACE / 2);
-        w.evacuate(East, None);
-        w.run(ms(after));
-        w.lift(East);
-        w.until("one leads", secs(2), |w| (0..3).any(|n| w.leads(n)));
-        w.run(TTL);
-        w.check_settled();
-    }
-}
-
-#[test]
-fn an_order_during_a_hand_over_ends_with_a_leader_elsewhere() {
-    for scope in SCOPES {
-        for after in [0, 1, 2, 3, 5, 100] {
-            let mut w = seated(scope, &[West, East, East, West]);
-            w.nodes[0].work = Work::After(ms(2));
-            w.end(0, E, LostReason::SteppedDown);
-            w.run(ms(after));
-            w.evacuate(East, None);
-            w.until("somebody in the west leads", secs(1), |w| {
-                w.leads(3) || w.leads(0)
-            });
-            w.run(TTL);
-            w.check_settled();
-        }
-    }
-}
-
-#[test]
-fn candidate_in_an_evacuated_data_centre_leads_only_without_others() {
-    for scope in SCOPES {
-        let mut w = seated(scope, &[West]);
-        w.evacuate(East, None);
-        w.add_node();
-        w.nodes[1].home = East;
-        w.join(1, E, scope, false);
-        w.run(secs(1));
-        assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
-        w.leave(0, E);
-        w.drop_leadership(0, E);
-        w.until("it leads", ms(100), |w| w.leads(1));
-        w.check_settled();
-    }
-}
-
-#[test]
-fn leader_that_cannot_see_the_order_leads_until_it_can() {
-    for scope in SCOPES {
-        let mut w = World::new(3, 1);
-        w.forbid(0, MARKS, false);
-        for (node, home) in [East, West, East].into_iter().enumerate() {
-            w.nodes[node].home = home;
-            w.join(node, E, scope, false);
-            w.run(ms(20));
-        }
-        w.evacuate(East, None);
-        w.run(TTL * 2);
-        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
-        assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
-        w.forbidden.clear();
-        w.until("it may look again", secs(5), |w| w.leads(1));
-    }
-    let mut w = seated(WatchScope::Auto, &[East, West]);
-    w.relink(0, |l| l.watches_stalled = true);
-    w.evacuate(East, None);
-    w.run(ms(500));
-    assert!(w.leads(0));
-    w.relink(0, |l| l.watches_stalled = false);
-    w.until("it sees the order", secs(2), |w| w.leads(1));
-}
-
-#[test]
-fn order_is_seen_again_after_a_broken_stream_and_a_compaction() {
-    for cancels in [false, true] {
-        let mut w = seated(WatchScope::Auto, &[East, West]);
-        w.relink(0, |l| l.answers_lost = true);
-        w.evacuate(East, None);
-        w.disturb_watches(0, !cancels);
-        w.run(ms(100));
-        w.relink(0, |l| l.answers_lost = false);
-        w.until("it gives way", secs(3), |w| w.leads(1));
-        w.run(TTL);
-        w.check_settled();
-    }
 }
 
 /// Returns how many requests of each kind the nodes sent, and the number of their watches.
@@ -380,29 +272,6 @@ fn locks_stay_with_their_holders() {
     w.disturb_watches(0, true);
     w.run(secs(2));
     assert_eq!(w.leader(b"l/"), Some(0));
-}
-
-#[test]
-fn value_with_another_data_centre_acts_as_an_order() {
-    let mut w = seated(WatchScope::Auto, &[West, West]);
-    w.evacuate(East, None);
-    w.run(ms(50));
-    w.nodes[0].home = East;
-    w.announce(0, E);
-    w.until("it gives way", secs(1), |w| w.leads(1));
-    w.run(secs(1));
-    w.check_settled();
-}
-
-#[test]
-fn closing_session_does_not_read_the_orders_again() {
-    let mut w = seated(WatchScope::Auto, &[East, West]);
-    w.nodes[0].work = Work::Never;
-    w.close(0);
-    w.run(ms(50));
-    w.announce(0, E);
-    w.run(ms(50));
-    assert!(w.nodes[0].core.watches().all(|(_, slot, _)| slot != MARKED));
 }
 
 /// Alternating orders move the lead, but do not keep every node from it.

@@ -89,17 +89,6 @@ fn joins_that_another_store_answers_make_room() {
     });
 }
 
-#[test]
-fn reads_that_another_store_answers_make_room() {
-    let mut w = World::new(1, 1);
-    w.observe(0);
-    w.run(ms(20));
-    observe_everywhere(&mut w);
-    exchanged(&mut w);
-    w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
-    w.until("everything is seen", secs(1), sees_everything);
-}
-
 /// Makes all watches silent, so that the session notices it and checks its leaders' keys.
 fn checked(w: &mut World) {
     let before = w.count(0, checks);
@@ -121,42 +110,4 @@ fn leaders_keys_are_checked_again_after_a_check_that_another_store_answered() {
     w.relink(0, |l| l.watches_stalled = false);
     w.until("it leads again", TTL, |w| leads_everywhere(w, 2));
     checked(&mut w);
-}
-
-#[test]
-fn leaders_keys_are_checked_with_any_limit_of_operations() {
-    const LEADS: usize = 70;
-    for most in (3..=9).chain([16, 31, 32, 33, 63, 64, 128]) {
-        let mut w = World::new(1, 1);
-        w.store.most_operations = most;
-        join_everywhere(&mut w, LEADS);
-        w.until("it leads", secs(1), |w| leads_everywhere(w, LEADS));
-        checked(&mut w);
-        let tokens = |w: &World| {
-            (0..LEADS)
-                .map(|e| w.nodes[0].term_of(&prefix(e)).unwrap().token)
-                .collect::<Vec<_>>()
-        };
-        let (before, key) = (tokens(&w), w.nodes[0].key(&prefix(LEADS - 1)).unwrap());
-        w.delete(&key);
-        w.until("a new term", TTL, |w| {
-            leads_everywhere(w, LEADS) && tokens(w) != before
-        });
-        let kept = tokens(&w)
-            .iter()
-            .zip(&before)
-            .filter(|(now, before)| now == before)
-            .count();
-        assert_eq!(kept, LEADS - 1, "{most}");
-        let refusals = w.nodes[0].noted(|note| {
-            matches!(
-                note,
-                Note::RequestFailed {
-                    what: "check leaders' keys",
-                    ..
-                }
-            )
-        });
-        assert_eq!(refusals > 0, most < 64, "{most}: a refusal is reported");
-    }
 }

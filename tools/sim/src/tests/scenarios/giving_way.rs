@@ -65,25 +65,6 @@ fn caller_that_awaits_a_departing_key_is_notified_of_its_deletion() {
 }
 
 #[test]
-fn leader_whose_work_fails_rejoins_at_the_back_or_leaves() {
-    for leaves in [false, true] {
-        let mut w = World::seated(2);
-        let slot = w.nodes[0].candidate(E).unwrap().0;
-        w.nodes[0].work = Work::After(ms(5));
-        w.end(0, E, LostReason::WorkFailed);
-        assert!(!w.leads(0), "its work has ended");
-        if leaves {
-            w.give(0, |core, now| core.leave(now, slot, EndReason::WorkFailed));
-        }
-        w.until("the next leads", ms(50), |w| w.leads(1));
-        w.run(ms(50));
-        let expected = leaves.then_some(EndReason::WorkFailed);
-        assert_eq!(ended(&w, 0), expected);
-        assert_eq!(w.nodes[0].status(E) == BEHIND, !leaves);
-    }
-}
-
-#[test]
 fn stepping_down_after_the_term_was_lost_changes_nothing() {
     for reason in [
         LostReason::SteppedDown,
@@ -170,27 +151,6 @@ fn a_stalled_term_whose_work_ends_releases_its_key_at_once() {
     w.run(ms(290));
     assert_eq!(w.count(0, deletes), 0);
     w.until("the next leads", ms(50), |w| w.leads(1));
-}
-
-#[test]
-fn paused_candidate_releases_its_key_and_rejoins_only_when_allowed() {
-    let mut w = World::seated(2);
-    w.hold_back(0, E, true);
-    w.run(secs(10));
-    assert!(w.leads(0), "it means the time after the term");
-    w.end(0, E, LostReason::Stalled);
-    w.until("the next leads", ms(50), |w| w.leads(1));
-    w.run(TTL * 3);
-    assert_eq!(w.count(0, joins), 1);
-    // No other event makes the node join either.
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.run(TTL);
-    assert_eq!(w.nodes[0].status(E), Some(Status::Joining));
-    assert_eq!(w.count(0, joins), 1);
-    w.hold_back(0, E, false);
-    w.run(ms(50));
-    assert_eq!(w.nodes[0].status(E), BEHIND);
-    w.check_settled();
 }
 
 #[test]

@@ -105,16 +105,6 @@ fn a_member_whose_key_was_deleted_or_written_over_puts_it_again() {
 }
 
 #[test]
-fn a_member_that_dies_is_gone_when_its_lease_has_expired() {
-    let mut w = joined(2);
-    w.kill(0);
-    w.until("its key is gone", TTL + secs(1), |w| {
-        w.store.queue(G).len() == 1
-    });
-    assert!(has_key(&w, 1));
-}
-
-#[test]
 fn a_session_that_closes_takes_its_members_along() {
     let mut w = joined(2);
     w.close(0);

@@ -5,59 +5,16 @@ use crate::tests::{TTL, key};
 use crate::world::cluster::PERMITS;
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Note, Status};
-use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::action::{Class, Note};
+use eldest_core::reason::EndReason;
 
 const L: &[u8] = b"l/";
-
-/// Lets each node request the lock in turn, once.
-fn asked(nodes: usize, prefix: &[u8]) -> World {
-    let mut w = World::new(nodes, 1);
-    for node in 0..nodes {
-        w.acquire(node, prefix, false);
-        w.run(ms(20));
-    }
-    w
-}
 
 /// Returns how the node's latest candidacy has ended.
 fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
     let (_, candidate) = w.nodes[node].candidates.iter().next_back()?;
     let (reason, error) = candidate.ended.as_ref()?;
     Some((*reason, error.as_ref().map(|t| t.class)))
-}
-
-#[test]
-fn lock_passes_to_the_next_and_no_holder_rejoins_by_itself() {
-    let mut w = asked(3, L);
-    for node in 0..3 {
-        assert_eq!(w.leader(L), Some(node));
-        assert_eq!(w.holders(L), 1);
-        w.release(node, L);
-        w.run(ms(20));
-        assert_eq!(ended(&w, node), Some((EndReason::Resigned, None)));
-    }
-    assert!(w.store.queue(L).is_empty());
-    w.run(secs(20));
-    w.check_settled();
-    assert_eq!(w.elected.len(), 3);
-}
-
-#[test]
-fn a_lock_that_was_lost_is_not_joined_again() {
-    let mut w = asked(2, L);
-    w.nodes[0].work = Work::Never;
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.until("the next holds it", secs(1), |w| w.leader(L) == Some(1));
-    assert_eq!(
-        w.nodes[0].term_of(L).unwrap().reason,
-        Some(LostReason::KeyDeleted)
-    );
-    w.release(0, L);
-    w.run(secs(10));
-    assert_eq!(w.count(0, joins), 1);
-    assert!(w.nodes[0].candidates[&1].ended.is_some());
-    assert_eq!(w.leader(L), Some(1));
 }
 
 #[test]
@@ -95,21 +52,19 @@ fn an_attempt_takes_the_last_seat_with_a_second_transaction() {
     assert_eq!(w.holders(PERMITS), 2);
 }
 
+/// Only a restore brings older keys back that a leader did not see, but a permit's holder has older ones before it.
 #[test]
-fn overtaken_attempt_does_not_wait() {
-    let mut w = World::new(3, 1);
-    w.acquire(0, PERMITS, true);
-    w.run(ms(20));
-    // The node has seen one permit free; before it requests that permit, another node has it.
-    w.next(1, joins, Fate::Slow(ms(100)));
-    w.acquire(1, PERMITS, true);
-    w.run(ms(50));
-    w.acquire(2, PERMITS, true);
-    w.run(ms(20));
-    assert_eq!(w.holders(PERMITS), 2);
-    w.run(ms(200));
-    assert_eq!(ended(&w, 1), Some((EndReason::Taken, None)));
-    assert_eq!(w.store.queue(PERMITS).len(), 2);
+fn holder_that_reads_an_older_holder_before_it_keeps_its_permit() {
+    let mut w = World::new(2, 1);
+    for node in 0..2 {
+        w.acquire(node, PERMITS, false);
+        w.run(ms(20));
+    }
+    let before = w.count(1, reads);
+    w.disturb_watches(1, true);
+    w.until("it reads", secs(1), |w| w.count(1, reads) > before);
+    w.run(secs(1));
+    assert_eq!((w.holders(PERMITS), w.elected.len()), (2, 2));
 }
 
 #[test]
@@ -155,42 +110,6 @@ fn an_attempt_whose_answer_was_lost_is_found_again_or_taken_away() {
     w.run(secs(20));
     w.check_settled();
     assert!(w.store.queue(L).is_empty());
-}
-
-#[test]
-fn as_many_of_the_eldest_hold_as_there_are_seats() {
-    let mut w = asked(4, PERMITS);
-    assert_eq!(w.holders(PERMITS), 2);
-    let standing = |w: &World, node: usize| w.nodes[node].candidates[&1].status;
-    assert_eq!(standing(&w, 2), Some(Status::waiting(2)));
-    assert_eq!(standing(&w, 3), Some(Status::waiting(3)));
-    let asked = w.count(2, |_| true);
-    w.release(1, PERMITS);
-    w.run(ms(20));
-    assert!(matches!(standing(&w, 2), Some(Status::Leading { .. })));
-    assert_eq!(w.count(2, |_| true), asked, "without a request");
-    w.release(0, PERMITS);
-    w.run(ms(20));
-    assert!(matches!(standing(&w, 3), Some(Status::Leading { .. })));
-    w.run(secs(20));
-    w.check_settled();
-}
-
-#[test]
-fn one_session_holds_several_permits_each_under_a_key_of_its_own() {
-    let mut w = World::new(2, 1);
-    for node in [0, 0, 1, 0] {
-        w.acquire(node, PERMITS, false);
-        w.run(ms(20));
-    }
-    assert_eq!(w.nodes[0].held(PERMITS, w.now).count(), 2);
-    assert_eq!(w.store.queue(PERMITS).len(), 4);
-    w.release(0, PERMITS);
-    w.run(ms(20));
-    assert_eq!(w.nodes[0].held(PERMITS, w.now).count(), 1);
-    assert_eq!(w.nodes[1].held(PERMITS, w.now).count(), 1);
-    w.run(secs(20));
-    w.check_settled();
 }
 
 #[test]
@@ -252,76 +171,6 @@ fn key_without_a_lease_before_a_lock_is_reported_and_kept() {
     }
     w.delete(&key("l/0"));
     w.until("it holds", ms(100), |w| w.leader(L) == Some(0));
-}
-
-/// Returns the statuses of the nodes' candidates for the lock, eldest first.
-fn standings(w: &World, nodes: &[usize]) -> Vec<Option<Status>> {
-    let last = |node: &usize| w.nodes[*node].candidates.values().next_back();
-    let status = |node| last(node).and_then(|candidate| candidate.status);
-    nodes.iter().map(status).collect()
-}
-
-fn leads(status: Option<&Status>) -> bool {
-    matches!(status, Some(Status::Leading { .. }))
-}
-
-#[test]
-fn sharers_hold_together_and_one_behind_a_waiter_waits() {
-    let mut w = World::new(5, 1);
-    for (node, shared) in [true, true, false, true, false].into_iter().enumerate() {
-        if shared {
-            w.acquire_shared(node, L, false);
-        } else {
-            w.acquire(node, L, false);
-        }
-        w.run(ms(20));
-    }
-    let all = [0, 1, 2, 3, 4];
-    let holding = |w: &World| {
-        standings(w, &all)
-            .iter()
-            .map(|status| leads(status.as_ref()))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(holding(&w), [true, true, false, false, false]);
-    assert_eq!(
-        standings(&w, &[3]),
-        [Some(Status::waiting(1))],
-        "behind the waiter alone"
-    );
-    for first in [1, 0] {
-        assert!(!leads(standings(&w, &[2])[0].as_ref()), "it waits for both");
-        w.release(first, L);
-        w.run(ms(40));
-    }
-    assert!(leads(standings(&w, &[2])[0].as_ref()));
-    assert_eq!(w.holders(L), 1);
-    w.release(2, L);
-    w.run(ms(40));
-    assert!(leads(standings(&w, &[3])[0].as_ref()));
-    assert_eq!(w.holders(L), 1);
-    w.release(3, L);
-    w.run(ms(40));
-    assert!(leads(standings(&w, &[4])[0].as_ref()));
-    w.run(secs(20));
-    w.check_settled();
-}
-
-#[test]
-fn holders_of_an_uncontended_shared_lock_get_no_messages_of_each_other() {
-    let mut w = World::new(3, 1);
-    for node in 0..3 {
-        w.acquire_shared(node, L, false);
-        w.run(ms(20));
-    }
-    assert_eq!(w.holders(L), 3);
-    let asked: Vec<_> = (0..3).map(|node| w.count(node, |_| true)).collect();
-    w.release(0, L);
-    w.run(ms(40));
-    assert_eq!(w.holders(L), 2);
-    for node in [1, 2] {
-        assert_eq!(w.count(node, |_| true), asked[node], "it asks nothing");
-    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::tests::{GRACE, MARGIN, SLOW, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Note, SessionState, Status};
-use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
@@ -72,37 +71,6 @@ fn cut(w: &mut World, node: usize, cut: bool) {
 }
 
 #[test]
-fn the_deadline_counts_from_the_instant_of_sending() {
-    let mut w = World::new(1, 1);
-    w.next(0, grants, Fate::Slow(ms(290)));
-    w.campaign(0);
-    w.until("it leads", secs(1), |w| w.leads(0));
-    assert_eq!(deadline(&w, 0), trusted_until(sent(&w, 0, grants)));
-    w.the_next(1, 0, renews, Fate::Slow(ms(290)));
-    w.the_next(1, 0, verifies, Fate::Slow(ms(290)));
-    let before = deadline(&w, 0);
-    w.until("renewed", secs(4), |w| deadline(w, 0) > before);
-    assert_eq!(deadline(&w, 0), trusted_until(sent(&w, 0, renews)));
-    assert!(w.nodes[0].local(w.now).since(sent(&w, 0, renews)) > ms(580));
-}
-
-#[test]
-fn an_acknowledgement_alone_extends_nothing() {
-    let mut w = World::seated(1);
-    let before = deadline(&w, 0);
-    w.the_next(usize::MAX, 0, verifies, Fate::RequestLost);
-    w.until("the term is over", TTL, |w| {
-        w.nodes[0].term_of(E).unwrap().reason.is_some()
-    });
-    assert!(w.count(0, renews) >= 2);
-    let term = w.nodes[0].term_of(E).unwrap();
-    assert_eq!(
-        (term.limit(), term.reason),
-        (before, Some(LostReason::LeaseExpiring))
-    );
-}
-
-#[test]
 fn a_lost_acknowledgement_extends_nothing_and_the_next_one_does() {
     let mut w = World::seated(1);
     let before = deadline(&w, 0);
@@ -118,34 +86,6 @@ fn a_lost_acknowledgement_extends_nothing_and_the_next_one_does() {
     );
     w.run(secs(20));
     assert_eq!(w.elected.len(), 1, "one lost renewal costs nothing");
-}
-
-#[test]
-fn a_renewal_verified_by_another_term_is_refused_and_retried_at_once() {
-    let mut w = World::seated(1);
-    let before = deadline(&w, 0);
-    let now = w.now;
-    w.store.change_leader(now);
-    w.relink(0, |l| l.stale = Some(2));
-    w.until("refused", secs(3), |w| w.nodes[0].noted(refused) == 1);
-    assert_eq!(deadline(&w, 0), before);
-    assert_eq!(w.count(0, renews), 2, "retried at once");
-    w.run(secs(1));
-    let tried = w.count(0, renews);
-    assert!((5..15).contains(&tried), "paced after that: {tried}");
-    w.relink(0, |l| l.stale = None);
-    w.until("extended", ms(200), |w| deadline(w, 0) > before);
-    w.run(secs(20));
-    assert_eq!(w.elected.len(), 1);
-}
-
-#[test]
-fn a_deposed_etcd_leader_never_keeps_a_term_alive() {
-    let mut w = World::seated(2);
-    let now = w.now;
-    w.store.change_leader(now);
-    w.relink(0, |l| l.stale = Some(2));
-    w.until("the other leads", TTL + secs(2), |w| w.leads(1));
 }
 
 #[test]
@@ -204,37 +144,6 @@ fn lapse_ends_terms_but_keeps_the_seniority_of_waiting_candidates() {
 }
 
 #[test]
-fn unanswered_renewals_do_not_keep_a_place() {
-    let mut w = World::seated(3);
-    w.relink(1, |l| l.answers_lost = true);
-    w.kill(0);
-    // The node's trust ends, then its renewals, and a TTL later its key: no candidate waits for a node without answers.
-    w.until("the third leads", TTL * 3, |w| w.leads(2));
-    w.relink(1, |l| l.answers_lost = false);
-    w.until("it is back, behind the third", secs(6), |w| {
-        w.store.queue(E).len() == 2
-    });
-    assert!(w.leads(2));
-}
-
-#[test]
-fn leader_whose_trust_lapsed_rejoins_at_the_back_after_healing() {
-    let mut w = World::seated(2);
-    w.relink(0, |l| l.answers_lost = true);
-    w.until("over", TTL, |w| {
-        w.nodes[0].term_of(E).unwrap().reason.is_some()
-    });
-    let term = w.nodes[0].term_of(E).unwrap();
-    assert_eq!(term.reason, Some(LostReason::LeaseExpiring));
-    w.run(ms(200));
-    w.relink(0, |l| l.answers_lost = false);
-    w.run(secs(5));
-    assert!(w.leads(1));
-    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
-    w.check_settled();
-}
-
-#[test]
 fn an_expired_candidate_rejoins_instead_of_winning() {
     // Compare etcd#19597: a campaign blocks for ever, or wins, after its lease has expired.
     let mut w = World::seated(3);
@@ -247,25 +156,6 @@ fn an_expired_candidate_rejoins_instead_of_winning() {
     assert!(w.leads(2));
     assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
     assert_eq!(w.elected.len(), 2);
-    w.check_settled();
-}
-
-#[test]
-fn all_candidates_of_a_lost_lease_rejoin() {
-    let mut w = World::seated(1);
-    w.join(0, b"f/", eldest_core::candidate::WatchScope::Auto, false);
-    w.run(ms(20));
-    w.relink(0, |l| l.watches_stalled = true);
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.until("noticed by the renewal", secs(3), |w| w.leader(E).is_none());
-    assert_eq!(
-        w.nodes[0].term_of(E).unwrap().reason,
-        Some(LostReason::LeaseLost)
-    );
-    w.run(secs(5));
-    assert_eq!((w.leader(E), w.leader(b"f/")), (Some(0), Some(0)));
-    w.relink(0, |l| l.watches_stalled = false);
-    w.run(secs(10));
     w.check_settled();
 }
 
@@ -307,21 +197,6 @@ fn a_renewal_that_came_after_the_watchdog_does_not_revive_the_term() {
 }
 
 #[test]
-fn the_token_fires_a_grace_period_before_the_deadline() {
-    let mut w = World::seated(1);
-    w.nodes[0].work = Work::Never;
-    cut(&mut w, 0, true);
-    let end = deadline(&w, 0);
-    w.until("over", TTL, |w| {
-        w.nodes[0].term_of(E).unwrap().reason.is_some()
-    });
-    assert_eq!(w.nodes[0].local(w.now), end.before(GRACE));
-    assert!(w.leads(0), "valid meanwhile");
-    w.run(GRACE);
-    assert_eq!(w.leader(E), None);
-}
-
-#[test]
 fn lost_grant_expires_and_another_lease_is_requested_at_once() {
     let mut w = World::new(1, 1);
     w.next(0, grants, Fate::AnswerLost);
@@ -332,23 +207,6 @@ fn lost_grant_expires_and_another_lease_is_requested_at_once() {
     assert_eq!(w.store.leases.len(), 1);
     assert_eq!(w.count(0, revokes), 0, "only an answer makes a lease ours");
     w.check_settled();
-}
-
-#[test]
-fn a_clone_that_draws_a_taken_lease_id_ends_nobody_s_lease() {
-    let mut w = World::seated(1);
-    w.add_node();
-    w.relink(1, |l| l.same_ids = true);
-    w.join(1, b"f/", WatchScope::Auto, false);
-    w.run(TTL);
-    assert!(w.leads(0) && w.leader(b"f/").is_none());
-    assert!(w.count(1, grants) > 2);
-    assert_eq!(w.count(1, revokes), 0);
-    w.relink(1, |l| l.same_ids = false);
-    w.until("it has a lease of its own", secs(3), |w| {
-        w.leader(b"f/") == Some(1)
-    });
-    assert!(w.leads(0));
 }
 
 #[test]

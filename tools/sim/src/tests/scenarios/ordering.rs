@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::tests::{E, GRACE, TTL};
+use crate::tests::{E, TTL};
 use crate::world::World;
 use crate::world::home::{Home, MARKS};
-use crate::world::node::Work;
 use eldest_core::action::{Ask, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::step_down_key;
@@ -28,28 +27,6 @@ fn seated(scope: WatchScope, homes: &[Home]) -> World {
 
 fn terms(w: &World, node: usize) -> usize {
     w.elected.iter().filter(|e| e.node == node).count()
-}
-
-#[test]
-fn ordered_leader_steps_down_after_its_work_and_rejoins_at_the_back() {
-    for scope in [
-        WatchScope::Auto,
-        WatchScope::Everyone,
-        WatchScope::Predecessor,
-    ] {
-        let mut w = seated(scope, &[Home::Nowhere; 3]);
-        w.nodes[0].work = Work::After(GRACE / 2);
-        w.order_step_down(E, STANDS);
-        w.run(ms(20));
-        let term = w.nodes[0].term_of(E).unwrap();
-        assert_eq!(term.reason, Some(LostReason::Ordered), "{scope:?}");
-        assert!(w.leads(0), "so that its work may wind up");
-        w.until("the next leads", GRACE / 2, |w| w.leads(1));
-        w.run(TTL * 2);
-        assert_eq!((terms(&w, 0), terms(&w, 1)), (1, 1), "{scope:?}: once");
-        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(2)), "{scope:?}");
-        w.check_settled();
-    }
 }
 
 #[test]

@@ -15,27 +15,9 @@ fn tried(what: fn(&Ask) -> bool) -> usize {
 }
 
 #[test]
-fn failing_grant_is_requested_at_growing_intervals() {
-    let tried = tried(grants);
-    assert!((5..20).contains(&tried), "{tried}");
-}
-
-#[test]
 fn failing_join_is_sent_at_growing_intervals() {
     let tried = tried(joins);
     assert!((5..20).contains(&tried), "{tried}");
-}
-
-/// The pauses are no longer than the request timeout, for the lease is about to expire.
-#[test]
-fn failing_keepalive_stream_is_reopened_at_growing_intervals() {
-    let mut w = World::seated(1);
-    w.the_next(usize::MAX, 0, opens, Fate::Refused(Class::Retry));
-    w.until("the first", secs(3), |w| w.count(0, opens) == 1);
-    // This lasts while the lease is trusted; afterwards it is renewed differently.
-    w.run(secs(2));
-    let tried = w.count(0, opens);
-    assert!((5..15).contains(&tried), "{tried}");
 }
 
 #[test]

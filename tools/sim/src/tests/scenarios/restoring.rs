@@ -43,25 +43,6 @@ fn leads_in_turn(w: &mut World, nodes: usize) {
 }
 
 #[test]
-fn watch_revisions_reveal_a_restore_that_no_answer_would() {
-    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
-        let mut w = standing(2, follow);
-        let backup = w.store.clone();
-        comes_and_goes(&mut w);
-        w.restore(&backup, 0);
-        if follow == WatchScope::Everyone {
-            w.until("both notice", TTL, |w| {
-                w.nodes.iter().all(|node| node.noted(changed) > 0)
-            });
-        }
-        w.until("somebody leads again", TTL * 3, |w| w.leader(E).is_some());
-        w.run(TTL * 2);
-        w.check_settled();
-        leads_in_turn(&mut w, 2);
-    }
-}
-
-#[test]
 fn stream_killed_by_a_restore_is_noticed_at_a_repeated_revision() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
         let mut w = standing(2, follow);
@@ -98,31 +79,6 @@ fn every_reopened_stream_lists_again() {
         w.drop_leadership(0, E);
         w.until("the last one leads", TTL * 2, |w| w.leads(2));
     }
-}
-
-#[test]
-fn candidate_with_a_lease_younger_than_the_backup_joins_a_few_times_only() {
-    let mut w = World::new(2, 1);
-    w.campaign(0);
-    w.run(ms(50));
-    let backup: Store = w.store.clone();
-    w.campaign(1);
-    w.run(ms(50));
-    for _ in 0..5 {
-        comes_and_goes(&mut w);
-    }
-    let before = w.count(1, joins);
-    w.restore(&backup, 0);
-    w.run(TTL);
-    assert!(w.count(1, joins) - before < 10, "joins in a loop");
-    w.drop_leadership(0, E);
-    w.run(TTL * 3);
-    let mut tokens: Vec<_> = w.elected.iter().map(|e| (e.node, e.token)).collect();
-    let elections = tokens.len();
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert_eq!(tokens.len(), elections, "a token is elected once");
-    w.check_settled();
 }
 
 #[test]
@@ -171,30 +127,6 @@ fn restored_key_without_an_owner_is_deleted() {
     w.campaign(1);
     w.until("the only candidate leads", TTL * 2, |w| w.leads(1));
     w.check_settled();
-}
-
-#[test]
-fn leader_behind_a_key_that_a_restore_brings_back_steps_aside() {
-    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
-        let mut w = standing(2, follow);
-        let backup = w.store.clone();
-        // Node 1 sees that the leader's key is deleted and leads. Node 0 does not learn it before the restore.
-        w.relink(0, |l| l.watches_stalled = true);
-        let key = w.nodes[0].own_key(1).unwrap();
-        w.delete(&key);
-        w.until("the next leads", ms(50), |w| {
-            w.nodes[1].valid(E, w.now).is_some()
-        });
-        w.run(ms(5));
-        w.restore(&backup, 1000);
-        // The node never receives the rest: the stream belongs to another store.
-        w.nodes[0].held.clear();
-        w.relink(0, |l| l.watches_stalled = false);
-        assert_eq!(w.holders(E), 2);
-        w.until("one of them leads", TTL * 2, |w| w.holders(E) == 1);
-        w.run(TTL);
-        w.check_settled();
-    }
 }
 
 #[test]
@@ -265,25 +197,4 @@ fn deletions_before_a_restore_do_not_count_afterwards() {
     w.until("adopted from the view", secs(1), |w| w.all_owned(8));
     assert_eq!(w.count(0, takes), before + 1);
     assert_eq!(w.count(0, sweeps), 0, "none had a part in it");
-}
-
-#[test]
-fn observer_reads_again_when_its_watch_begins_in_a_restored_store() {
-    for changes in 0..3 {
-        let mut w = World::new(1, 1);
-        let backup = w.store.clone();
-        w.store.put(&key("e/former"), b"", 0);
-        w.publish();
-        w.relink(0, |l| l.opening = ms(50));
-        w.observe(0);
-        w.run(ms(20));
-        w.restore(&backup, 0);
-        for _ in 0..changes {
-            w.store.put(&key("e/present"), b"", 0);
-            w.publish();
-        }
-        w.run(TTL);
-        let (_, _, shown) = w.nodes[0].observed.last().unwrap();
-        assert_eq!(shown, &w.store.queue(E));
-    }
 }

@@ -33,24 +33,6 @@ fn keys_that_users_bind_to_the_lease_are_not_swept() {
 }
 
 #[test]
-fn uncertain_join_is_swept_after_any_refusal() {
-    for class in [Class::Denied, Class::Invalid, Class::Backoff] {
-        let mut w = World::seated(1);
-        w.run(TTL * 3);
-        let swept = w.count(0, sweeps);
-        w.next(0, joins, Fate::RefusedLater(class));
-        // A caller that does not wait learns of a failure of any class.
-        w.acquire(0, OTHER, true);
-        let ended = |w: &World| w.nodes[0].candidate(OTHER).unwrap().1.ended.is_some();
-        w.until("its candidacy ends", secs(1), ended);
-        assert_eq!((w.count(0, finds), w.store.queue(OTHER).len()), (1, 0));
-        let orphan = orphan(&mut w);
-        w.until("it is gone", TTL, |w| !w.store.contains(&orphan));
-        assert!(w.count(0, sweeps) > swept, "{class:?}");
-    }
-}
-
-#[test]
 fn sweep_that_failed_is_repeated() {
     let mut w = World::seated(1);
     let orphan = orphan(&mut w);
