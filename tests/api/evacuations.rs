@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use eldest::{
-    Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate,
-    LostReason, Session, Status,
+    Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate, Session,
 };
 use eldest_testing::eventually;
 use etcd_client::PutOptions;
@@ -33,30 +32,6 @@ async fn join_election(
     let election = session.election("e")?;
     let candidate = soon("campaign", election.campaign()).await?;
     Ok((session, election, candidate))
-}
-
-#[tokio::test(start_paused = true)]
-async fn evacuated_leader_gives_way_after_its_work_and_rejoins_at_the_back() -> Result {
-    let etcd = in_memory();
-    let (_a, election, mut a) = join_election(&etcd, "a", "dc1").await?;
-    let (_b, _, b) = join_election(&etcd, "b", "dc1").await?;
-    let (ops, _, mut c) = join_election(&etcd, "c", "dc2").await?;
-    let first = elected(&mut a).await?;
-    soon("evacuate", ops.evacuate("dc1")).await?;
-    soon("the loss", first.lost().cancelled()).await;
-    assert_eq!(first.lost_reason(), Some(LostReason::Evacuated));
-    assert!(first.is_valid(), "its work may wind up");
-    queue(&election, &["a", "c", "b"]).await?;
-    drop(first);
-    let second = elected(&mut c).await?;
-    queue(&election, &["c", "b", "a"]).await?;
-    assert!(matches!(b.status(), Status::Waiting { .. }));
-
-    // Lifting the order moves no candidate back.
-    assert!(ops.lift("dc1").await?.is_some());
-    stays(WHILE, "the leader leads", async || second.is_valid()).await?;
-    soon("step down", second.step_down()).await?;
-    queue(&election, &["b", "a", "c"]).await
 }
 
 #[tokio::test(start_paused = true)]

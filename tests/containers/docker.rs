@@ -347,40 +347,6 @@ async fn a_sweep_removes_only_containers_of_dead_owners() -> Result {
     Ok(())
 }
 
-/// Test processes that start at once do this.
-#[tokio::test(flavor = "multi_thread")]
-async fn several_sweeps_at_once_wait_for_one_another() -> Result {
-    let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
-    let owner = Owner::start()?;
-    let labels = owner.labels()?;
-    let names: Vec<String> = (0..3).map(|i| name(&format!("swept{i}"))).collect();
-    for name in &names {
-        // The container is left behind on purpose.
-        std::mem::forget(in_a_network(&docker, name, labels.clone()).await?);
-    }
-    owner.end()?;
-    let sweeps = futures::future::join_all((0..4).map(|_| async {
-        sweep().await?;
-        let mut left = Vec::new();
-        for name in &names {
-            left.extend(
-                docker
-                    .inspect_container(name, None)
-                    .await
-                    .ok()
-                    .map(|_| name),
-            );
-            left.extend(docker.inspect_network(name, None).await.ok().map(|_| name));
-        }
-        Ok::<_, BoxError>(left)
-    }))
-    .await;
-    for left in sweeps {
-        assert_eq!(left?, [""; 0], "gone, no matter which sweep removed it");
-    }
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_network_goes_with_its_test() -> Result {
     let docker = Docker::connect_with_defaults()?.negotiate_version().await?;

@@ -311,14 +311,6 @@ impl Lab {
         .await
     }
 
-    /// Waits until no node considers itself the leader.
-    pub(crate) async fn nobody_leads(&self, deadline: Duration) -> Result {
-        self.until(deadline, "nobody leads", |lab| {
-            Ok(lab.believers()?.is_empty().then_some(()))
-        })
-        .await
-    }
-
     /// Returns the last time at which the node found that term valid.
     pub(crate) fn last_valid(&self, term: &Leads) -> Result<Duration> {
         let history = self.get(term.node).events()?;

@@ -40,34 +40,6 @@ fn healed(world: &World, node: &str, name: &str) {
     world.record(node, What::Healed { name });
 }
 
-#[test]
-fn the_eldest_leads_until_it_dies_and_the_next_follows() {
-    let (mut world, eldest) = settled(&Plan::new(1, 3));
-    world.pass(seconds(60));
-    assert_eq!(world.eldest().as_ref(), Some(&eldest), "nobody took over");
-    world.kill_node(&eldest);
-    let limit = TTL + seconds(1);
-    world.until(limit, "its key is gone", |world| world.candidates() == 2);
-    world.pass(seconds(5));
-    let report = world.judge(|rules| rules);
-    report.assert_ok();
-    report.require(2, 1);
-}
-
-#[test]
-fn a_leader_that_is_cut_off_has_ended_when_the_next_begins() {
-    for seed in 0..3 {
-        let (mut world, eldest) = settled(&stubborn(seed, 3));
-        cut_off(&mut world, &eldest);
-        let limit = TTL + seconds(1);
-        world.until(limit, "its key is gone", |world| world.candidates() == 2);
-        world.pass(seconds(5));
-        let report = world.judge(|rules| rules);
-        report.assert_ok();
-        report.require(2, 1);
-    }
-}
-
 /// This proves that the checker works: a clock that is slower than the configured drift makes two leaders.
 #[test]
 fn a_clock_beyond_its_bound_makes_two_leaders_and_is_seen() {
@@ -128,46 +100,6 @@ fn a_renewal_that_a_replaced_leader_acknowledged_counts_for_nothing() {
         late >= 2,
         "hardly any renewal was acknowledged late by a replaced leader: {late}"
     );
-}
-
-#[test]
-fn node_leads_only_while_etcd_has_a_majority() {
-    let (mut world, _) = settled(&stubborn(5, 4));
-    fault(&world, "", "two members die");
-    world.kill_member(0);
-    world.kill_member(1);
-    world.pass(TTL * 3);
-    let before = world.shared.leading();
-    assert_eq!(before, Vec::<String>::new(), "nobody leads");
-    world.restart_member(0);
-    world.restart_member(1);
-    healed(&world, "", "two members die");
-    world.until(TTL * 2, "somebody leads", |world| {
-        world.shared.leading().len() == 1
-    });
-    world.pass(seconds(20));
-    let report = world.judge(|rules| rules);
-    report.assert_ok();
-    report.require(2, 1);
-}
-
-#[test]
-fn a_leader_that_steps_down_is_followed_at_once() {
-    let plan = Plan {
-        habits: Habits {
-            term: Some(seconds(20)),
-            ..Habits::default()
-        },
-        ..Plan::new(6, 3)
-    };
-    let (mut world, _) = settled(&plan);
-    world.pass(seconds(120));
-    let vacant = world.longest_vacancy();
-    let report = world.judge(|rules| rules);
-    report.assert_ok();
-    assert!(report.counts.elections >= 5, "{report}");
-    // The deletion and its event take a few messages.
-    assert!(vacant < millis(500), "{vacant:?}\n{report}");
 }
 
 #[test]

@@ -80,11 +80,6 @@ impl Shared {
         self.terms().retain(|(of, _)| of != node);
     }
 
-    /// Returns the nodes whose terms were valid at the last sample.
-    pub(crate) fn leading(&self) -> Vec<String> {
-        self.terms().iter().map(|(node, _)| node.clone()).collect()
-    }
-
     fn terms(&self) -> MutexGuard<'_, Vec<(String, Term)>> {
         self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -289,25 +284,6 @@ impl World {
             };
             recorder.record_at(at, "etcd", ELECTION, What::Truth { revision, change });
         }
-    }
-
-    /// The longest time up to now between the end of a term and the next election, by the history.
-    pub(crate) fn longest_vacancy(&self) -> Duration {
-        let history = self.history();
-        let mut ended = None;
-        let mut longest = Duration::ZERO;
-        for event in history.events() {
-            match event.what {
-                What::Released { .. } => ended = Some(event.at),
-                What::Elected { .. } => {
-                    let since: Duration = ended.take().unwrap_or(event.at);
-                    let vacant = event.at.saturating_sub(since);
-                    longest = longest.max(vacant);
-                }
-                _ => {}
-            }
-        }
-        longest
     }
 
     /// Returns the leader according to the store.
