@@ -3,7 +3,6 @@
 use super::*;
 use crate::tests::{TTL, key};
 use crate::world::cluster::PERMITS;
-use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Note};
 use eldest_core::reason::EndReason;
@@ -113,29 +112,6 @@ fn an_attempt_whose_answer_was_lost_is_found_again_or_taken_away() {
 }
 
 #[test]
-fn other_capacity_is_refused_and_named_while_the_semaphore_is_used() {
-    for (theirs, first) in [(b"s/3/" as &[u8], PERMITS), (PERMITS, b"s/3/")] {
-        let mut w = World::new(2, 1);
-        w.acquire(0, first, false);
-        w.run(ms(20));
-        for at_once in [false, true] {
-            w.acquire(1, theirs, at_once);
-            w.run(ms(20));
-            let refused = Some((EndReason::Refused, Some(Class::Mismatch)));
-            assert_eq!(ended(&w, 1), refused);
-        }
-        let failed = |n: &Note| matches!(n, Note::JoinFailed { error, .. } if error.message.contains("of capacity"));
-        assert_eq!(w.nodes[1].noted(failed), 2);
-        assert_eq!(w.holders(first), 1);
-        w.release(0, first);
-        w.run(ms(20));
-        w.acquire(1, theirs, false);
-        w.run(ms(20));
-        assert_eq!(w.holders(theirs), 1);
-    }
-}
-
-#[test]
 fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
     let mut w = World::new(2, 1);
     for _ in 0..3 {
@@ -195,25 +171,4 @@ fn attempt_to_share_takes_two_transactions_and_fails_behind_an_exclusive_one() {
     w.acquire_shared(3, L, true);
     w.run(ms(20));
     assert_eq!(w.holders(L), 3);
-}
-
-#[test]
-fn tasks_of_a_session_share_under_keys_of_their_own() {
-    let mut w = World::new(2, 1);
-    for _ in 0..3 {
-        w.acquire_shared(0, L, false);
-        w.run(ms(20));
-    }
-    assert_eq!((w.holders(L), w.store.queue(L).len()), (3, 3));
-    w.acquire(1, L, false);
-    w.run(ms(20));
-    // Its lease is revoked, which deletes all of its keys at once.
-    w.nodes[0].work = Work::Never;
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.until("the next holds it", secs(1), |w| w.leader(L) == Some(1));
-    for _ in 0..3 {
-        w.release(0, L);
-    }
-    w.run(secs(20));
-    w.check_settled();
 }

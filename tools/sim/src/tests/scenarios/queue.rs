@@ -46,15 +46,6 @@ fn candidate_whose_key_vanishes_now_and_then_joins_again_at_once() {
 }
 
 #[test]
-fn a_promotion_by_the_only_predecessor_needs_no_read() {
-    let mut w = followers(2, WatchScope::Predecessor);
-    let before = w.count(1, reads);
-    w.drop_leadership(0, E);
-    w.until("it leads", ms(50), |w| w.leads(1));
-    assert_eq!(w.count(1, reads), before);
-}
-
-#[test]
 fn a_promotion_after_elders_left_unseen_was_prepared_by_one_read() {
     let mut w = followers(5, WatchScope::Predecessor);
     w.drop_leadership(0, E);
