@@ -16,8 +16,8 @@ const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// The packages whose changes the simulator runs.
 const SIMULATED: [&str; 3] = ["eldest-core", STORE, simulate::PACKAGE];
 
-/// The number of the simulator's stories for `cargo xtask check`.
-const FEW_SEEDS: &str = "1000";
+/// The numbers of the simulator's stories for `cargo xtask check`, without challenges and with them.
+const FEW_SEEDS: [&str; 2] = ["1000", "300"];
 
 /// Packages that users may build alone, and the options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [

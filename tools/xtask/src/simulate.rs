@@ -11,8 +11,8 @@ use crate::{process, setup, together};
 pub(crate) const PACKAGE: &str = "eldest-sim";
 /// The profile: as released, but with the core's assertions.
 pub(crate) const PROFILE: &str = "simulate";
-/// The number of seeds in each run of the tests.
-const SEEDS: &str = "3000";
+/// The number of seeds in each run of the tests, without challenges and with them.
+const SEEDS: [&str; 2] = ["3000", "999"];
 
 /// Runs `cargo xtask simulate`: builds the simulator and passes all arguments on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
@@ -64,10 +64,15 @@ pub(crate) fn short(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Runs so many stories. Returns false if an invariant was broken.
-pub(crate) fn seeds(stage: &mut Stage, built: &Built, number: &str) -> Result<bool> {
-    let mut seeds = Command::new(built.program(PACKAGE)?);
-    stage.step(seeds.args(["--seeds", number]))
+/// Runs so many stories without challenges, and so many with them. Returns false if an invariant was broken.
+pub(crate) fn seeds(stage: &mut Stage, built: &Built, numbers: [&str; 2]) -> Result<bool> {
+    let simulator = built.program(PACKAGE)?;
+    let mut is_green = true;
+    for (number, options) in numbers.into_iter().zip([&[][..], &["--challenges"]]) {
+        let mut seeds = Command::new(&simulator);
+        is_green &= stage.step(seeds.args(options).args(["--seeds", number]))?;
+    }
+    Ok(is_green)
 }
 
 fn build() -> Result<Command> {
