@@ -198,3 +198,31 @@ fn deletions_before_a_restore_do_not_count_afterwards() {
     assert_eq!(w.count(0, takes), before + 1);
     assert_eq!(w.count(0, sweeps), 0, "none had a part in it");
 }
+
+#[test]
+fn observer_shows_a_store_restored_to_the_revision_that_it_had_seen() {
+    let mut w = World::new(2, 1);
+    w.join(0, E, WatchScope::Everyone, true);
+    w.observe(1);
+    w.run(ms(50));
+    let backup = w.store.clone();
+    w.store.put(&key("e/lost"), b"", 0);
+    w.publish();
+    let shows = |w: &World, name: &str| {
+        let last = w.nodes[1].observed.last();
+        last.is_some_and(|seen| seen.2.iter().any(|entry| *entry.key == *name.as_bytes()))
+    };
+    w.until("the observer has seen it", ms(50), |w| shows(w, "e/lost"));
+    let known = w.store.revision();
+    w.nodes[1].dead_watches = Some(w.nodes[1].watch_generation);
+    w.relink(1, |link| link.requests_lost = true);
+    w.restore(&backup, 0);
+    w.store.put(&key("e/new"), b"", 0);
+    w.publish();
+    assert_eq!(w.store.revision(), known, "only the keys differ");
+    w.run(ms(50));
+    w.relink(1, |link| link.requests_lost = false);
+    w.until("the observer shows the restored store", TTL * 2, |w| {
+        shows(w, "e/new") && !shows(w, "e/lost")
+    });
+}
