@@ -56,7 +56,7 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
     *counted = (counted.0 + 1, counted.1 + u64::from(leads));
     w.says(Some(node), || format!("FAULT: {kind:?} for {lasts:?}"));
     let families = [
-        alike,
+        on_nodes,
         on_links,
         requests::on_requests,
         on_watches,
@@ -71,17 +71,47 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
     assert!(happened, "{kind:?} belongs to no family");
 }
 
-/// Makes faults that the tests' schedules share; a node that left comes back. Each family returns true if the fault is
-/// one of its own.
-fn alike(w: &mut World, fault: Fault) -> bool {
+/// Makes faults at a node's link to etcd, its watches and its process, and by its user in one election; a node that left
+/// comes back. Each family returns true if the fault is one of its own.
+fn on_nodes(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, kind, lasts, ..
     } = fault;
-    let done = inflict_alike(w, kind, (node, ELECTIONS[fault.election]), lasts);
+    let election = ELECTIONS[fault.election];
+    match kind {
+        Kind::Cut => for_a_while(w, node, lasts, |l, on| {
+            (l.requests_lost, l.answers_lost) = (on, on);
+        }),
+        Kind::RequestsLost => for_a_while(w, node, lasts, |l, on| l.requests_lost = on),
+        Kind::AnswersLost => for_a_while(w, node, lasts, |l, on| l.answers_lost = on),
+        Kind::RequestsLate => {
+            // The last message arrives before all faults end.
+            let short = lasts / 2;
+            w.relink(node, |l| l.late = Some(short));
+            heal(w, node, short, |l| l.late = None);
+        }
+        Kind::WatchesStalled => for_a_while(w, node, lasts, |l, on| l.watches_stalled = on),
+        Kind::WatchesCanceled => w.disturb_watches(node, false),
+        Kind::StreamBroken => w.disturb_watches(node, true),
+        Kind::Deposed => depose(w, node, lasts),
+        Kind::Pause => w.pause(node, lasts),
+        Kind::Leave => w.leave(node, election),
+        Kind::Resign => w.end(node, election, LostReason::Resigned),
+        Kind::StepDown => w.end(node, election, LostReason::SteppedDown),
+        Kind::Stall => w.end(node, election, LostReason::Stalled),
+        Kind::Unwell => {
+            w.hold_back(node, election, true);
+            w.after(lasts, move |w| w.hold_back(node, election, false));
+        }
+        Kind::ShutDown => w.end(node, election, LostReason::Shutdown),
+        Kind::Drop => w.drop_leadership(node, election),
+        Kind::Close => w.close(node),
+        _ => return false,
+    }
     if comes_back(kind) {
         return_after(w, node, lasts);
     }
-    done
+    true
 }
 
 /// Makes messages arrive twice, or slowly before they are lost.
@@ -363,47 +393,6 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
     }
 }
 
-/// Makes faults that plans and the tests' schedules share: at a node's link to etcd, its watches and its process, and
-/// by its user in one election. Returns false if `kind` is no such fault.
-pub(crate) fn inflict_alike(
-    w: &mut World,
-    kind: Kind,
-    (node, election): (usize, &'static [u8]),
-    lasts: Duration,
-) -> bool {
-    match kind {
-        Kind::Cut => for_a_while(w, node, lasts, |l, on| {
-            (l.requests_lost, l.answers_lost) = (on, on);
-        }),
-        Kind::RequestsLost => for_a_while(w, node, lasts, |l, on| l.requests_lost = on),
-        Kind::AnswersLost => for_a_while(w, node, lasts, |l, on| l.answers_lost = on),
-        Kind::RequestsLate => {
-            // The last message arrives before all faults end.
-            let short = lasts / 2;
-            w.relink(node, |l| l.late = Some(short));
-            heal(w, node, short, |l| l.late = None);
-        }
-        Kind::WatchesStalled => for_a_while(w, node, lasts, |l, on| l.watches_stalled = on),
-        Kind::WatchesCanceled => w.disturb_watches(node, false),
-        Kind::StreamBroken => w.disturb_watches(node, true),
-        Kind::Deposed => depose(w, node, lasts),
-        Kind::Pause => w.pause(node, lasts),
-        Kind::Leave => w.leave(node, election),
-        Kind::Resign => w.end(node, election, LostReason::Resigned),
-        Kind::StepDown => w.end(node, election, LostReason::SteppedDown),
-        Kind::Stall => w.end(node, election, LostReason::Stalled),
-        Kind::Unwell => {
-            w.hold_back(node, election, true);
-            w.after(lasts, move |w| w.hold_back(node, election, false));
-        }
-        Kind::ShutDown => w.end(node, election, LostReason::Shutdown),
-        Kind::Drop => w.drop_leadership(node, election),
-        Kind::Close => w.close(node),
-        _ => return false,
-    }
-    true
-}
-
 /// Returns true if the node is a candidate again after the fault.
 fn comes_back(kind: Kind) -> bool {
     matches!(
@@ -480,7 +469,7 @@ fn lose_quorum(w: &mut World, lasts: Duration, dice: u64) {
     });
 }
 
-pub(crate) fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
+fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
     let lease = w.nodes[node].lease();
     let key = w.nodes[node].key(election);
     let key = key.filter(|key| w.store.contains(key));
