@@ -241,7 +241,7 @@ fn kind_of(class: Class) -> ErrorKind {
         }
         Class::Proxy => ErrorKind::Proxied,
         Class::Certificate => ErrorKind::CertificateRefused,
-        Class::Backoff => ErrorKind::Overloaded,
+        Class::Backoff | Class::Full => ErrorKind::Overloaded,
         Class::Auth => ErrorKind::Unauthenticated,
         Class::Denied => ErrorKind::PermissionDenied,
         Class::Invalid | Class::Outdated => ErrorKind::Rejected,
@@ -347,6 +347,7 @@ mod tests {
         for (class, transient) in [
             (Class::Retry, true),
             (Class::Backoff, true),
+            (Class::Full, true),
             (Class::Certificate, false),
             (Class::Auth, false),
             (Class::Invalid, false),

@@ -105,6 +105,7 @@ fn deleted(ask: &Ask) -> Option<(Arc<[u8]>, i64)> {
         Ask::Delete {
             key,
             create_revision,
+            ..
         } => Some((Arc::clone(key), *create_revision)),
         _ => None,
     }

@@ -38,6 +38,11 @@ impl Driver {
                         drop(reply.send(result.map_err(|t| Error::from_request(&t))));
                     }
                 }
+                Action::Left { term, left } => {
+                    if let Some(reply) = self.partings.remove(&term) {
+                        let _ = reply.send(left);
+                    }
+                }
                 Action::Observed {
                     slot: MARKS,
                     entries,

@@ -274,6 +274,14 @@ async fn send(pool: &Pool, lane: Lane, namespace: &[u8], ask: Ask) -> Result<Ans
             let (header, entry) = pool.read(lane, &key).await?;
             Answer::Read { header, entry }
         }
+        Ask::Delete {
+            key,
+            create_revision,
+            state: Some(state),
+        } => {
+            let txn = state.saved_with(&key, create_revision);
+            Answer::Transacted(pool.transact_beside(&txn).await?)
+        }
         ask @ (Ask::Join { .. } | Ask::Delete { .. }) => {
             let answer = batch::ask_together(pool, &[&ask]).await?.remove(0);
             batch::finish(pool, answer).await

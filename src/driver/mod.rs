@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::etcd::{Lane, Pool};
 use crate::runtime::SharedEnv;
 use crate::state::{Challenged, Deadlines, SessionState, TermState};
-use eldest_core::action::{SlotId, TermId};
+use eldest_core::action::{FinalState, Left, SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::kv::Entry;
 use eldest_core::pause::LONGEST_PAUSE;
@@ -44,6 +44,12 @@ pub(crate) use inbox::{CommandReceiver, Commands, Room, WeakCommands};
 use inbox::{Inbox, Queued, Work};
 pub(crate) use io::several;
 pub(crate) use observing::{Observers, Parts as ObserverParts};
+
+/// The state that a term leaves, and the caller that waits for the outcome.
+pub(crate) struct Parting {
+    pub(crate) state: FinalState,
+    pub(crate) reply: oneshot::Sender<Left>,
+}
 
 /// A request of a handle to the driver.
 pub(crate) enum Command {
@@ -85,6 +91,7 @@ pub(crate) enum Command {
     Joined {
         slot: SlotId,
         term: TermId,
+        state: Option<Parting>,
     },
     Proclaim {
         slot: SlotId,
@@ -152,6 +159,8 @@ pub(crate) struct Driver {
     proclaims: HashMap<u64, (Answer, Option<Arc<TermState>>)>,
     tickets: u64,
     releases: releases::Releases,
+    /// The callers that leave a state.
+    partings: HashMap<TermId, oneshot::Sender<Left>>,
     /// Terms won in this turn. Their callers wake when the turn's requests are in flight, and not between two of its
     /// actions.
     won: Vec<Won>,
@@ -218,6 +227,7 @@ impl Driver {
             proclaims: HashMap::new(),
             tickets: 0,
             releases: releases::Releases::default(),
+            partings: HashMap::new(),
             won: Vec::new(),
             closers: Vec::new(),
             crowded: false,
@@ -286,7 +296,7 @@ impl Driver {
             Command::End { slot, term, reason } => {
                 self.core.end_by_leader(now, slot, term, reason);
             }
-            Command::Joined { slot, term } => self.core.work_joined(now, slot, term),
+            Command::Joined { slot, term, state } => self.joined(slot, term, state),
             Command::Proclaim { slot, value, reply } => {
                 let candidate = self.candidates.get_mut(&slot);
                 let said = match candidate {
@@ -319,6 +329,16 @@ impl Driver {
                 self.core.close(now);
             }
         }
+    }
+
+    /// Gives back the key of a term whose work has ended, with the state that it leaves.
+    fn joined(&mut self, slot: SlotId, term: TermId, parting: Option<Parting>) {
+        let state = parting.map(|Parting { state, reply }| {
+            self.partings.insert(term, reply);
+            state
+        });
+        let now = self.env.now();
+        self.core.work_joined(now, slot, term, state);
     }
 
     /// Takes a new candidate, unless the session has one in that election already.

@@ -2,15 +2,15 @@
 //! it. The same store serves the owners of partitions.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Comparison, Condition, KeyValue, Lane, Op, TxnOutcome};
+use crate::etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
 use crate::session::CHECKPOINTS;
 use crate::state::Term;
+use eldest_core::action::{FinalState, Left};
 
 /// The largest state, in bytes. etcd keeps every checkpoint in its database and in its backups.
 const LARGEST: usize = 64 * 1024;
@@ -172,53 +172,38 @@ impl Store {
         }
     }
 
-    /// Saves the state of a term whose work has ended, in the transaction that deletes the term's key. Repeats it
-    /// after each pause, until the frozen deadline at most. The caller must have cancelled the token.
-    pub(crate) async fn leave(&self, term: &Term, state: State, pause: Duration) -> Result<()> {
-        if term.shared.env.now() >= term.shared.cutoff() {
-            return Err(term.ended("nothing was saved"));
+    /// Returns the state as the removal of the term's key saves it.
+    pub(super) fn leave(&self, state: State) -> FinalState {
+        FinalState {
+            key: self.key.as_bytes().into(),
+            value: state.0.into(),
         }
-        let write = [Op::put(&*self.key, state.0), Op::delete(term.key())];
-        let ambiguous = || {
-            let message = "no answer came before the frozen deadline, so etcd may or may not have saved the state";
-            Error::new(ErrorKind::Ambiguous, message)
-        };
-        // An attempt that is in flight at the frozen deadline may still be applied.
-        let mut is_unanswered = false;
-        let attempts = async {
-            loop {
-                let Err(error) = term.fenced(write.to_vec()).await else {
-                    return Ok(());
-                };
-                match error.kind() {
-                    ErrorKind::FenceLost if is_unanswered => {
-                        return self.was_left(term, ambiguous(), error).await;
-                    }
-                    ErrorKind::Ambiguous => is_unanswered = true,
-                    _ if error.is_transient() => {}
-                    _ => return Err(error),
-                }
-                term.shared.env.sleep(pause).await;
-            }
-        };
-        let done = term.until_cutoff(attempts).await;
-        done.unwrap_or_else(|| Err(ambiguous()))
     }
+}
 
-    /// Decides whether an attempt that got no answer has saved the state, now that the key is gone.
-    async fn was_left(&self, term: &Term, unanswered: Error, gone: Error) -> Result<()> {
-        let read = term.shared.pool.read(Lane::Data, self.key.as_bytes());
-        let Ok((_, found)) = read.await else {
-            return Err(unanswered);
-        };
-        let found = found.and_then(|entry| Checkpoint::decode(&entry.value));
-        match found {
-            Some(found) if found.token == term.fencing_token() && found.is_final => Ok(()),
-            // A successor has replaced the state, so nobody knows whether it was there.
-            Some(found) if found.token > term.fencing_token() => Err(unanswered),
-            _ => Err(gone),
-        }
+/// Returns whether the state that the term left is saved.
+pub(super) fn settle(term: &Term, left: Left) -> Result<()> {
+    let (found, is_open) = match left {
+        Left::Saved => return Ok(()),
+        Left::Refused { is_open: true, .. } => return Err(unanswered()),
+        Left::Refused { error, .. } => return Err(Error::from_request(&error)),
+        Left::KeyGone { found, is_open } => (found, is_open),
+    };
+    let found = found.and_then(|entry| Checkpoint::decode(&entry.value));
+    let token = term.fencing_token();
+    match found {
+        Some(found) if found.token == token && found.is_final => Ok(()),
+        // A successor has replaced the state, so nobody knows whether it was there.
+        Some(found) if found.token > token && is_open => Err(unanswered()),
+        _ => Err(Term::keys_gone(&[term])),
     }
+}
+
+/// Returns the error of a caller that learns no outcome: an attempt in flight may still be applied.
+pub(super) fn unanswered() -> Error {
+    let message =
+        "no answer came before the frozen deadline, so etcd may or may not have saved the state";
+    Error::new(ErrorKind::Ambiguous, message)
 }
 
 fn modified(outcome: &TxnOutcome) -> i64 {

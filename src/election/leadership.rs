@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::checkpoint::{self, Checkpoint, State, Store};
-use crate::driver::Command;
+use crate::driver::{Command, Parting};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Watched;
 use crate::session::{Handle, SessionShared};
 use crate::state::{Announcement, Term};
-use eldest_core::action::{SlotId, TermId};
+use eldest_core::action::{FinalState, SlotId, TermId};
 use eldest_core::reason::LostReason;
 
 /// The right to act as leader for one term. It dereferences to its [`Term`], which has the checks and the fencing.
@@ -302,8 +302,8 @@ impl Leadership {
     ///
     /// The transaction that deletes the key saves the state, so the next leader's
     /// [`last_checkpoint`](Leadership::last_checkpoint) returns it, and says that it is
-    /// [final](Checkpoint::is_final). If etcd does not answer, the transaction is repeated until the frozen deadline;
-    /// then the key is released without it.
+    /// [final](Checkpoint::is_final). If etcd does not answer, the session repeats the transaction until etcd confirms
+    /// it; the call waits until the frozen deadline at most. If etcd refuses the state, the key goes without it.
     ///
     /// Work that is asked to stop may call it too: from the moment the token is cancelled until the frozen deadline,
     /// the key stays for the work. So a node that shuts down hands its state over:
@@ -343,16 +343,20 @@ impl Leadership {
     /// # Errors
     ///
     /// `InvalidInput`: the state is too large, or the election is at an [exact prefix](crate::Session::election_at);
-    /// nothing has happened. All other errors come after the leader has resigned, and the first one is returned. `FenceLost`, `LeadershipLost`: the key was gone, or the frozen deadline had passed, so no state was
-    /// saved. `Ambiguous`: no answer came, so etcd may or may not have saved it. Others: etcd refused it, or as
-    /// [`Leadership::resign`].
+    /// nothing has happened. All other errors come after the leader has resigned, and the first one is returned.
+    /// `FenceLost`, `LeadershipLost`: the key was gone or given back, or the frozen deadline had passed, so no state was
+    /// saved. `Ambiguous`: no answer came, so etcd may or may not have saved it, or may still save it together with the
+    /// deletion of the key. Others: etcd refused it, or as [`Leadership::resign`].
     ///
     /// # Cancellation safety
     ///
     /// If the call is dropped midway, etcd may or may not have the state; resigning continues in the background.
     pub async fn resign_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
-        let state = self.claim.state(state.as_ref(), true)?;
-        let left = self.claim.leave(LostReason::Resigned, state).await;
+        let (store, state) = self.claim.state(state.as_ref(), true)?;
+        let left = self
+            .claim
+            .leave(LostReason::Resigned, store.leave(state))
+            .await;
         left.and(self.resign().await)
     }
 
@@ -421,8 +425,11 @@ impl Leadership {
     /// If the call is dropped midway, etcd may or may not have the state; stepping down continues in the background
     /// once the `Leadership` is dropped.
     pub async fn step_down_with(&self, state: impl AsRef<[u8]>) -> Result<()> {
-        let state = self.claim.state(state.as_ref(), true)?;
-        let left = self.claim.leave(LostReason::SteppedDown, state).await;
+        let (store, state) = self.claim.state(state.as_ref(), true)?;
+        let left = self
+            .claim
+            .leave(LostReason::SteppedDown, store.leave(state))
+            .await;
         left.and(self.step_down().await)
     }
 
@@ -446,8 +453,8 @@ impl Leadership {
     ///
     /// If the call is dropped midway, etcd may or may not have the checkpoint; the next one replaces it in any case.
     pub async fn checkpoint(&self, state: impl AsRef<[u8]>) -> Result<()> {
-        let state = self.claim.state(state.as_ref(), false)?;
-        self.claim.store()?.save(&self.claim.term, state).await
+        let (store, state) = self.claim.state(state.as_ref(), false)?;
+        store.save(&self.claim.term, state).await
     }
 
     /// Reads the last checkpoint of this election, which this leader or an earlier one saved. `None`: nobody has saved
@@ -531,22 +538,26 @@ impl Claim {
         let _ = self.store.set(Box::new(Store::new(key)));
     }
 
-    /// Encodes a state of this term's work. Refuses a state that cannot be saved.
-    fn state(&self, value: &[u8], is_final: bool) -> Result<State> {
-        self.store()?;
+    /// Encodes a state of this term's work, and returns it with the store for it. Refuses a state that cannot be saved.
+    fn state(&self, value: &[u8], is_final: bool) -> Result<(&Store, State)> {
+        let store = self.store()?;
         let by = &self.handle.shared.settings.identity;
-        State::new(&self.term, by, value, is_final)
+        Ok((store, State::new(&self.term, by, value, is_final)?))
     }
 
-    /// Ends the term, awaits its tasks, and saves their state in the transaction that deletes the key.
-    async fn leave(&self, reason: LostReason, state: State) -> Result<()> {
-        self.end(reason)?;
-        self.term.lost().cancelled().await;
-        self.join_tasks().await;
-        // Another node may lead from the moment the transaction is sent, so no view of the term may act any more.
-        self.term.shared.give_back();
-        let pause = self.handle.shared.settings.request_timeout / 4;
-        self.store()?.leave(&self.term, state, pause).await
+    /// Ends the term, awaits its tasks, and gives its key back with their state.
+    async fn leave(&self, reason: LostReason, state: FinalState) -> Result<()> {
+        self.end_work(reason).await?;
+        let (reply, left) = oneshot::channel();
+        // Work that was dropped at the frozen deadline is missing in the state.
+        let in_time = self.term.shared.env.now() < self.term.shared.cutoff();
+        if !in_time || !self.release(Some(Parting { state, reply }))? {
+            return Err(self.term.ended("nothing was saved"));
+        }
+        match self.term.until_cutoff(left).await {
+            Some(Ok(left)) => checkpoint::settle(&self.term, left),
+            _ => Err(checkpoint::unanswered()),
+        }
     }
 
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
@@ -596,24 +607,37 @@ impl Claim {
 
     /// Ends the term, awaits its tasks and reports that they have ended.
     async fn give_back(&self, reason: LostReason) -> Result<()> {
+        self.end_work(reason).await?;
+        self.joined()
+    }
+
+    /// Ends the term and awaits its tasks. Without tasks it waits for nothing, so the driver receives this message and
+    /// the next one at once: first the token, then the key.
+    async fn end_work(&self, reason: LostReason) -> Result<()> {
         let tasks = self.close();
         self.end(reason)?;
         if let Some(tasks) = tasks {
             self.term.lost().cancelled().await;
             tasks.join(&self.term).await;
         }
-        // There is no task to wait for, so the driver receives both messages at once: first the token, then the key.
-        self.joined()
+        Ok(())
     }
 
     /// Reports that the work has ended: the key may go, so no view of the term may act any more.
     pub(crate) fn joined(&self) -> Result<()> {
+        self.release(None).map(drop)
+    }
+
+    /// Reports, as [`Claim::joined`] does, that the key may go, together with a state. Returns `false` if the key was
+    /// released before, without the state.
+    fn release(&self, state: Option<Parting>) -> Result<bool> {
         self.term.shared.give_back();
         if self.sent.joined.swap(true, Ordering::AcqRel) {
-            return Ok(());
+            return Ok(false);
         }
         let (slot, term) = (self.slot, self.id);
-        self.handle.send(Command::Joined { slot, term })
+        let joined = Command::Joined { slot, term, state };
+        self.handle.send(joined).map(|()| true)
     }
 
     /// Waits for the term's tasks, and drops them at the frozen deadline. The caller must have cancelled the token.
@@ -654,7 +678,11 @@ impl Drop for Claim {
                 term.lost().cancelled().await;
                 tasks.join(&term).await;
                 term.shared.give_back();
-                drop(handle.send(Command::Joined { slot, term: id }));
+                drop(handle.send(Command::Joined {
+                    slot,
+                    term: id,
+                    state: None,
+                }));
             }
             .boxed(),
         );

@@ -98,7 +98,7 @@ fn classify(code: Code, message: &str) -> Class {
         ("has been compacted", Class::Compacted),
         ("future revision", Class::Retry),
         ("too many requests", Class::Backoff),
-        ("database space exceeded", Class::Backoff),
+        ("database space exceeded", Class::Full),
         // Users or roles have changed since the token was made.
         ("auth store is old", Class::Stale),
         // The token has expired, or its user's password has changed.
@@ -242,14 +242,12 @@ mod tests {
     fn an_overloaded_or_full_etcd_is_given_time() {
         for (code, message) in [
             (Code::ResourceExhausted, "etcdserver: too many requests"),
-            (
-                Code::ResourceExhausted,
-                "etcdserver: mvcc: database space exceeded",
-            ),
             (Code::Unknown, "etcdserver: too many requests"),
         ] {
             assert_eq!(class(code, message), Class::Backoff, "{code:?} {message}");
         }
+        let full = "etcdserver: mvcc: database space exceeded";
+        assert_eq!(class(Code::ResourceExhausted, full), Class::Full);
     }
 
     #[test]

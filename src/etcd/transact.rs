@@ -1,5 +1,7 @@
 //! Sends the transactions that the core describes as plain data.
 
+use std::time::Duration;
+
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, TxnOp, TxnOpResponse,
 };
@@ -15,14 +17,29 @@ impl Pool {
     /// Sends a transaction once, or again if etcd refused the token and applied nothing. It travels as renewals do,
     /// because a leader that allows challenges depends on it: a burst of watch events must not delay it.
     pub(crate) async fn transact(&self, txn: &Txn) -> Result<Transacted, RequestError> {
+        self.transact_on(Lane::Lease, self.challenge_timeout, txn)
+            .await
+    }
+
+    /// Sends a transaction as [`Pool::transact`] does, beside the renewals: it may be large.
+    pub(crate) async fn transact_beside(&self, txn: &Txn) -> Result<Transacted, RequestError> {
+        self.transact_on(Lane::Data, self.request_timeout(), txn)
+            .await
+    }
+
+    async fn transact_on(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        txn: &Txn,
+    ) -> Result<Transacted, RequestError> {
         let each = |ops: &[Op]| -> Vec<TxnOp> { ops.iter().map(operation).collect() };
         let when: Vec<_> = txn.when.iter().map(condition).collect();
         let txn = &etcd_client::Txn::new()
             .when(when)
             .and_then(each(&txn.then))
             .or_else(each(&txn.otherwise));
-        let limit = self.challenge_timeout;
-        let transact = self.call_within(limit, Lane::Lease, |client| async move {
+        let transact = self.call_within(limit, lane, |client| async move {
             let answer = kv(&client).txn(txn.clone()).await?;
             let header = header(answer.header())?;
             let read = |response| match response {

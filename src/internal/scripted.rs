@@ -13,6 +13,7 @@ pub use crate::runtime::{Clock, Scripted};
 use crate::session::Handle;
 use crate::state::{Deadlines, LeaseDeadline, LocalStatusWriter, TermState};
 use crate::{Election, Leadership, Session, Status, Term};
+use eldest_core::action::Left;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
 
@@ -133,6 +134,10 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
     while let Some(command) = asked.next().await {
         match command {
             Command::End { reason, .. } => ending.end(reason),
+            Command::Joined {
+                state: Some(parting),
+                ..
+            } => drop(parting.reply.send(Left::Saved)),
             // Callers send these after the end of the work.
             Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
                 let _ = reply.send(());

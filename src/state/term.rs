@@ -467,40 +467,32 @@ impl Term {
         if let Some(ended) = terms.iter().find(|term| !term.is_valid()) {
             return Err(ended.ended("nothing was sent"));
         }
-        Self::fenced_by(terms, operations).await
-    }
-
-    /// Applies `operations` on condition that this term's key still exists, even if the term is no longer valid.
-    pub(crate) async fn fenced(&self, operations: Vec<Op>) -> Result<TxnOutcome> {
-        Self::fenced_by(&[self], operations).await
-    }
-
-    async fn fenced_by(terms: &[&Self], operations: Vec<Op>) -> Result<TxnOutcome> {
         let Some(first) = terms.first() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no term fences this"));
         };
         let fences = terms.iter().map(|term| term.fence()).collect();
         match first.shared.pool.fenced_txn(fences, operations).await {
             Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => {
-                let keys = terms.iter().map(|term| {
-                    let key = String::from_utf8_lossy(&term.shared.key);
-                    format!(
-                        "{key} is no longer the key with create revision {}",
-                        term.shared.token
-                    )
-                });
-                let keys: Vec<String> = keys.collect();
-                Err(Error::new(
-                    ErrorKind::FenceLost,
-                    format!("nothing was applied: {}", keys.join(", or ")),
-                ))
-            }
+            Ok(None) => Err(Self::keys_gone(terms)),
             Err(failure) if failure.ambiguous => {
                 Err(Error::of_request(ErrorKind::Ambiguous, "", &failure))
             }
             Err(failure) => Err(Error::from_request(&failure)),
         }
+    }
+
+    /// Returns the error of a write that etcd did not apply, because one of these terms' keys is gone.
+    pub(crate) fn keys_gone(terms: &[&Self]) -> Error {
+        let keys = terms.iter().map(|term| {
+            let key = String::from_utf8_lossy(&term.shared.key);
+            format!(
+                "{key} is no longer the key with create revision {}",
+                term.shared.token
+            )
+        });
+        let keys: Vec<String> = keys.collect();
+        let message = format!("nothing was applied: {}", keys.join(", or "));
+        Error::new(ErrorKind::FenceLost, message)
     }
 }
 

@@ -344,3 +344,27 @@ async fn session_that_may_not_read_its_anchor_lets_others_lead() -> Result {
     last.close().await?;
     guarded.nothing_is_left().await
 }
+
+#[tokio::test]
+async fn state_that_its_leader_may_not_write_keeps_no_key() -> Result {
+    let mut guarded = Guarded::start(&[]).await?;
+    let (_me, _elder, leadership) = guarded.leading("me").await?;
+    let (_other, mut younger) = guarded.waiting("other").await?;
+    let candidates = Permission::read_write("ns/jobs/").with_prefix();
+    guarded
+        .root
+        .role_grant_permission("writer", candidates)
+        .await?;
+    let below = RoleRevokePermissionOptions::new().with_prefix();
+    guarded
+        .root
+        .role_revoke_permission("writer", "ns/", Some(below))
+        .await?;
+
+    let refused = timeout(LONG, leadership.step_down_with("7")).await?;
+    let refused = refused.expect_err("it may not write the state");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+    let next = timeout(LONG, younger.elected()).await??;
+    assert!(next.last_checkpoint().await?.is_none());
+    Ok(())
+}

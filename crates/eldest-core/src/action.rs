@@ -7,7 +7,7 @@ use crate::kv::{Entry, Header, Reach};
 use crate::queue::{Own, Queue};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
-use crate::txn::{Transacted, Txn};
+use crate::txn::{Op, Transacted, Txn, When};
 
 pub use crate::error::{Class, RequestError};
 pub use crate::ids::{RequestId, SlotId, TermId, WatchId};
@@ -65,12 +65,15 @@ pub enum Ask {
         /// The key.
         key: Arc<[u8]>,
     },
-    /// Deletes the key if it still has that create revision.
+    /// Deletes the key if it still has that create revision. [`Answer::Transacted`] answers a deletion with a state, by
+    /// the transaction of [`FinalState::saved_with`], and [`Answer::Deleted`] any other.
     Delete {
         /// The full key.
         key: Arc<[u8]>,
         /// The create revision that the key must have.
         create_revision: i64,
+        /// The state that the same transaction saves.
+        state: Option<FinalState>,
     },
     /// Deletes several keys at once, each on the same condition.
     Release {
@@ -138,6 +141,53 @@ pub struct Admission {
     pub nothing_else_in: Option<Arc<[u8]>>,
     /// No candidate of an election may exist below the prefix ([`is_elected`](crate::kv::is_elected)).
     pub only_locks: bool,
+}
+
+/// The state that a term leaves to its successors. The core never looks into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinalState {
+    /// The key that holds the election's state, without a lease.
+    pub key: Arc<[u8]>,
+    /// The state, with everything that names its term.
+    pub value: Arc<[u8]>,
+}
+
+impl FinalState {
+    /// Returns the transaction that deletes the key of the state's term and saves the state. If the key is gone, the
+    /// transaction reads the saved state instead.
+    pub fn saved_with(&self, key: &Arc<[u8]>, create_revision: i64) -> Txn {
+        let put = Op::Put {
+            key: Arc::clone(&self.key),
+            value: Arc::clone(&self.value),
+            lease: 0,
+        };
+        Txn {
+            when: vec![When::Created(Arc::clone(key), create_revision)],
+            then: vec![put, Op::Delete(Arc::clone(key))],
+            otherwise: vec![Op::Read(Arc::clone(&self.key))],
+        }
+    }
+}
+
+/// The outcome for a state that a term left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// The transaction that deleted the term's key has saved the state.
+    Saved,
+    /// The term's key was gone before an answer showed that the state is saved.
+    KeyGone {
+        /// The state that was saved at that moment, if the core asked for it.
+        found: Option<Entry>,
+        /// True if an earlier attempt had no answer, so it may have saved the state.
+        is_open: bool,
+    },
+    /// etcd refused the state, and the key goes without it.
+    Refused {
+        /// The refusal.
+        error: RequestError,
+        /// True if an earlier attempt had no answer, so it may have saved the state.
+        is_open: bool,
+    },
 }
 
 /// The answer to an [`Ask`].
@@ -316,6 +366,13 @@ pub enum Action {
         ticket: u64,
         /// `Ok(true)` if the value was put.
         result: Result<bool, RequestError>,
+    },
+    /// Reports, once, the outcome for the state that a term left.
+    Left {
+        /// The number of the term.
+        term: TermId,
+        /// The outcome.
+        left: Left,
     },
     /// Reports an observer's new state: all keys of its reach at a revision.
     Observed {

@@ -17,8 +17,10 @@ pub enum Class {
     Certificate,
     /// The version of etcd does not suit the session: use another endpoint.
     Outdated,
-    /// Try again later: etcd is overloaded or out of space.
+    /// Try again later: etcd is overloaded.
     Backoff,
+    /// Try again later: etcd is out of space. It still deletes, but puts nothing.
+    Full,
     /// The lease does not exist (any more).
     LeaseGone,
     /// etcd does not accept the token (any more); a new connection authenticates again.

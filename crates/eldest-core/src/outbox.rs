@@ -149,6 +149,7 @@ impl Outbox {
             Ask::Delete {
                 key,
                 create_revision,
+                ..
             } => {
                 one = [(Arc::clone(key), *create_revision)];
                 &one[..]

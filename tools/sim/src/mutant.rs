@@ -22,10 +22,11 @@ pub(crate) enum Mutant {
     GuardRevokesAnothers,
     GuardProvesOnce,
     StaleReads,
+    ActsWhileItLeaves,
 }
 
 impl Mutant {
-    pub(crate) const ALL: [Mutant; 19] = [
+    pub(crate) const ALL: [Mutant; 20] = [
         Mutant::ReceiveInstant,
         Mutant::Proxied,
         Mutant::NoVerification,
@@ -45,6 +46,7 @@ impl Mutant {
         Mutant::GuardRevokesAnothers,
         Mutant::GuardProvesOnce,
         Mutant::StaleReads,
+        Mutant::ActsWhileItLeaves,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -68,6 +70,7 @@ impl Mutant {
             Mutant::GuardRevokesAnothers => "guard-revokes-anothers",
             Mutant::GuardProvesOnce => "guard-proves-once",
             Mutant::StaleReads => "stale-reads",
+            Mutant::ActsWhileItLeaves => "acts-while-it-leaves",
         }
     }
 
@@ -121,6 +124,7 @@ impl Mutant {
             Mutant::GuardProvesOnce => {
                 "a guard revokes the lease that a dead process has proven once, even if another leads under it by then"
             }
+            Mutant::ActsWhileItLeaves => "a term stays valid while its state is on the way to etcd",
             Mutant::StaleReads => {
                 "a clean read is not linearizable: it shows the state that the one before should have shown"
             }

@@ -198,6 +198,11 @@ pub(crate) struct Plan {
     pub(crate) by_reads: bool,
     /// True if each node is also a member of a group.
     pub(crate) grouped: bool,
+    /// One of so many terms leaves a state; zero if none does.
+    pub(crate) leaves: u8,
+    /// The node that may not save states.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) saves_none: Option<usize>,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -235,6 +240,8 @@ impl Default for Plan {
             tight: false,
             by_reads: false,
             grouped: false,
+            leaves: 0,
+            saves_none: None,
             faults: Vec::new(),
         }
     }
@@ -273,7 +280,17 @@ impl Plan {
             plan.members[node].rate_ppm = if rng.u8(..4) == 0 { ppm } else { -ppm };
         }
         plan.draw_later(&mut rng, nodes);
+        plan.draw_states(nodes);
         plan
+    }
+
+    /// Draws which terms leave a state, from numbers of its own, so that every other choice stays as it is.
+    fn draw_states(&mut self, nodes: usize) {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x3c6e_f372_fe94_f82b);
+        if rng.u8(..4) == 0 {
+            self.leaves = [1, 2][rng.usize(..2)];
+            self.saves_none = (rng.u8(..3) == 0).then(|| rng.usize(..nodes));
+        }
     }
 
     /// Draws the later additions, the newest last, so that the stories of known seeds keep everything else.

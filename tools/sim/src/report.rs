@@ -71,7 +71,7 @@ fn count_lines(sum: &Sum) -> [String; 8] {
             tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
             happened.queued,
             happened.stopped,
             happened.together,
@@ -81,7 +81,10 @@ fn count_lines(sum: &Sum) -> [String; 8] {
             happened.shown,
             happened.looks_failed,
             happened.pages,
-            happened.shared
+            happened.shared,
+            happened.saved,
+            happened.not_saved,
+            happened.perhaps_saved
         ),
         format!("terms ended: {}", ended.join(", ")),
         format!(
@@ -132,6 +135,8 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("observers refused", sum.happened.looks_failed),
         ("reads in pages", sum.happened.pages),
         ("locks shared", sum.happened.shared),
+        ("states saved", sum.happened.saved),
+        ("states not saved", sum.happened.not_saved),
         ("guarded writes", sum.written),
         ("stale writes refused", sum.fenced),
         ("overlaps after a key was deleted early", sum.early.0),
@@ -169,7 +174,7 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}, without a margin: {}, sessions seem alive by their reads: {}, all are members of a group: {}",
+        "{} nodes, beside elections: {:?}, messages take {} {:?}, watches begin up to {} changes late, queues are long with more than {} others, up to {} partitions in one transaction, turns of drivers take up to {:?}, requests share transactions: {}, keys of leases are read in pages: {}, some share the lock: {}, a clean read lets a session lead for {:?}, without a margin: {}, sessions seem alive by their reads: {}, all are members of a group: {}, one of {} terms leaves a state, which this node may not save: {:?}",
         plan.members.len(),
         plan.beside,
         if plan.drawn { "up to" } else { "exactly" },
@@ -184,7 +189,9 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
         plan.lead,
         plan.tight,
         plan.by_reads,
-        plan.grouped
+        plan.grouped,
+        plan.leaves,
+        plan.saves_none
     );
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);

@@ -89,6 +89,8 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
     world.pages = plan.pages;
     world.readers = plan.readers;
     world.by_reads = plan.by_reads;
+    world.leaving.every = plan.leaves;
+    world.leaving.denied = plan.saves_none;
     world.working = true;
     world.trace = traced.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| carry_out(plan, &mut world)));

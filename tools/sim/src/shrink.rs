@@ -122,6 +122,8 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     attempt(&|plan| plan.tight = false);
     attempt(&|plan| plan.by_reads = false);
     attempt(&|plan| plan.grouped = false);
+    attempt(&|plan| plan.leaves = 0);
+    attempt(&|plan| plan.saves_none = None);
     attempt(&|plan| plan.beside = Beside::Nothing);
     attempt(&|plan| plan.long_queue = LONG_QUEUE);
     attempt(&|plan| plan.batch = BATCH);

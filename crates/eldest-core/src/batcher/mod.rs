@@ -41,7 +41,8 @@ impl Kind {
                 let admission = &join.admission;
                 admission.nothing_else_in.is_none().then_some(Kind::Join)
             }
-            Ask::Delete { .. } => Some(Kind::Delete),
+            // etcd may refuse a state for its size, for want of space or of permission, and other keys with it.
+            Ask::Delete { state, .. } => state.is_none().then_some(Kind::Delete),
             _ => None,
         }
     }
@@ -240,7 +241,7 @@ fn is_refused(failure: &RequestError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::Admission;
+    use crate::action::{Admission, FinalState};
 
     fn join(election: &str, lease: i64, bytes: usize) -> Ask {
         Ask::Join(Join {
@@ -256,6 +257,7 @@ mod tests {
         Ask::Delete {
             key: format!("e/{number}").into_bytes().into(),
             create_revision: 7,
+            state: None,
         }
     }
 
@@ -332,6 +334,18 @@ mod tests {
             join.admission.nothing_else_in = Some(Arc::from(&b"s/"[..]));
         }
         assert_eq!(batches.keep((1, permit.clone())), Some((1, permit)));
+        assert!(sizes(&mut batches).is_empty());
+    }
+
+    #[test]
+    fn deletion_that_saves_a_state_shares_no_transaction() {
+        let mut batches = batches();
+        let mut leaves = delete(1);
+        if let Ask::Delete { state, .. } = &mut leaves {
+            let (key, value) = (Arc::default(), Arc::default());
+            *state = Some(FinalState { key, value });
+        }
+        assert_eq!(batches.keep((1, leaves.clone())), Some((1, leaves)));
         assert!(sizes(&mut batches).is_empty());
     }
 

@@ -308,7 +308,7 @@ impl Seat<'_> {
             Class::Denied | Class::Invalid | Class::Mismatch | Class::Miscount | Class::Elected => {
                 true
             }
-            Class::Auth | Class::Backoff => !waits,
+            Class::Auth | Class::Backoff | Class::Full => !waits,
             Class::Retry
             | Class::Stale
             | Class::Compacted

@@ -6,6 +6,7 @@ use super::joining::left;
 use super::phase::{Afterwards, End, Phase};
 use super::seat::Seat;
 use crate::action::CandidateAction;
+use crate::cleanup::Parting;
 use crate::evacuation::APART;
 use crate::ids::TermId;
 use crate::kv::Entry;
@@ -253,8 +254,9 @@ impl Seat<'_> {
         self.end_term(reason, end);
     }
 
-    /// Releases the key of a term whose work has ended, or whose leadership was dropped.
-    pub(crate) fn work_joined(&mut self, term: TermId) {
+    /// Releases the key of a term whose work has ended, or whose leadership was dropped. The removal takes the state
+    /// that the term leaves.
+    pub(crate) fn work_joined(&mut self, term: TermId, parting: &mut Option<Parting>) {
         if matches!(self.me.phase, Phase::Leading { term: t, .. } if t == term) {
             self.end_by_leader(term, LostReason::Resigned);
         }
@@ -281,7 +283,12 @@ impl Seat<'_> {
             Some(reason) => self.me.enter(Phase::Leaving { reason }),
         }
         match own {
-            Some(own) => self.give_up(&own),
+            Some(own) => {
+                if let Some(parting) = parting.take() {
+                    self.removals.carry(&own.key, parting, self.now);
+                }
+                self.give_up(&own);
+            }
             None if reason.is_none() => self.queue_join(),
             None => {
                 // The key was released before the work ended, and may not be gone yet.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::deleted::{Deleted, Shown};
 use super::names::is_one_of_many;
+use super::parting::Parting;
 use crate::action::{Answer, Ask, Class, Note, RequestError};
 use crate::ids::{RequestId, SlotId};
 use crate::outbox::Outbox;
@@ -27,6 +28,8 @@ struct Removal {
     /// still arrive.
     held_by: Option<SlotId>,
     waiting: Vec<SlotId>,
+    /// The state that goes with the key. A box, because few of thousands of removals have one.
+    parting: Option<Box<Parting>>,
 }
 
 impl Removal {
@@ -38,6 +41,7 @@ impl Removal {
             not_before: now,
             held_by: None,
             waiting: Vec::new(),
+            parting: None,
         }
     }
 }
@@ -121,6 +125,16 @@ impl Removals {
     /// succeeds, its key must go, even if another candidate would find it. [`Removals::add`] for that slot must follow.
     pub(crate) fn hold(&mut self, key: Arc<[u8]>, slot: SlotId, now: Time) {
         self.insert(key, None, now).held_by = Some(slot);
+    }
+
+    /// Makes the removal of that key save the state of its term. [`Removals::add`] must follow.
+    pub(crate) fn carry(&mut self, key: &Arc<[u8]>, parting: Parting, now: Time) {
+        debug_assert!(
+            !self.contains(key),
+            "a term has its key until it is given back"
+        );
+        let removal = self.insert(Arc::clone(key), None, now);
+        removal.parting = Some(Box::new(parting));
     }
 
     /// Makes the candidate wait until the key is gone. Returns whether the key must go at all.
@@ -215,6 +229,7 @@ impl Removals {
             Some(create_revision) => Ask::Delete {
                 key,
                 create_revision,
+                state: removal.parting.as_ref().map(|parting| parting.state()),
             },
             None => Ask::Find { key },
         };
@@ -301,8 +316,20 @@ impl Removals {
                 let stray = entry.filter(|_| is_stray);
                 self.found(key, stray.map(|e| e.create_revision), now, out)
             }
+            Answer::Transacted(done) => {
+                if let Some(parting) = removal.parting.take() {
+                    out.act(parting.answered(&done));
+                }
+                Some(self.done(key))
+            }
             Answer::Failed(error) => {
-                self.failed(key, error.class, now, out);
+                if let Some(refused) = Parting::failed(&mut removal.parting, &error) {
+                    // The key alone may go at once.
+                    out.act(refused);
+                    self.start(key, now, out);
+                } else {
+                    self.failed(key, error.class, now, out);
+                }
                 out.note_failure("delete", key, error);
                 None
             }
@@ -348,6 +375,9 @@ impl Removals {
             && removal.request == Some(request)
         {
             removal.request = None;
+            if let Some(parting) = &mut removal.parting {
+                parting.leave_open();
+            }
             self.failed(key, class, now, out);
         }
     }
@@ -418,66 +448,4 @@ impl Removals {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::outbox::BATCH;
-
-    const KEYS: u64 = 10_000;
-
-    fn at(micros: u64) -> Time {
-        Time::ZERO.after(Duration::from_micros(micros))
-    }
-
-    /// Makes removals that have failed twice, so that each has a retry time of its own.
-    fn failed() -> (Removals, Outbox) {
-        let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
-        let mut out = Outbox::new(BATCH);
-        for number in 0..KEYS {
-            let key = format!("e{number}/1").into_bytes().into();
-            let now = at(number);
-            removals.add(now, &key, Some(1), None, &mut out);
-            for _ in 0..2 {
-                let request = removals.keys[&key].request.expect("asked for");
-                removals.again(&key, request, Class::Retry, now, &mut out);
-                removals.start(&key, now, &mut out);
-            }
-        }
-        (removals, out)
-    }
-
-    #[test]
-    fn a_tick_visits_only_the_keys_that_are_due() {
-        let (mut removals, _) = failed();
-        let begun = at(0).after(Duration::from_millis(20));
-        // The first retry of each key has no pause.
-        while removals.next_due(at(KEYS)).is_some() {}
-        for number in 0..KEYS {
-            let now = begun.after(Duration::from_micros(number));
-            assert!(removals.next_due(now).is_some(), "{number}");
-            assert_eq!(removals.next_due(now), None, "{number}");
-        }
-    }
-
-    #[test]
-    fn each_key_is_deleted_again_when_its_pause_is_over() {
-        let (mut removals, mut out) = failed();
-        let end = at(KEYS).after(Duration::from_millis(20));
-        while out.due(end).is_some() {}
-        removals.start_due(end, &mut out);
-        assert!(removals.keys.values().all(|r| r.request.is_some()));
-    }
-
-    #[test]
-    fn a_removal_that_was_held_begins_when_the_lease_is_lost() {
-        let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
-        let mut out = Outbox::new(BATCH);
-        let key: Arc<[u8]> = (*b"e/1").into();
-        removals.hold(Arc::clone(&key), 1, at(0));
-        removals.add(at(0), &key, Some(7), Some(2), &mut out);
-        assert_eq!(removals.keys[&key].request, None, "held");
-        assert_eq!(removals.lease_lost(at(1), &mut out), [2]);
-        assert!(removals.keys[&key].request.is_some());
-    }
-}
+mod tests;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Core, Slot};
-use crate::action::{CandidateAction, Note, RequestError, SlotId, TermId, WatchId};
+use crate::action::{CandidateAction, FinalState, Note, RequestError, SlotId, TermId, WatchId};
 use crate::candidate::{Candidacy, CandidateConfig, End, Phase};
+use crate::cleanup::Parting;
 use crate::kv::{Change, Header, Reach};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
@@ -99,14 +100,25 @@ impl Core {
         }
     }
 
-    /// Records that the term's work has ended, or the leadership was dropped: its key may go now.
-    pub fn work_joined(&mut self, now: Time, slot: SlotId, term: TermId) {
+    /// Records that the term's work has ended, or the leadership was dropped: its key may go now. The transaction that
+    /// deletes the key saves `state`, and an [`Action::Left`](crate::action::Action::Left) reports the outcome.
+    pub fn work_joined(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        term: TermId,
+        state: Option<FinalState>,
+    ) {
         self.expire(now);
+        let mut parting = state.map(|state| Parting::new(term, state));
         if let Some(mut seat) = self.hall(now).seat(slot) {
-            seat.work_joined(term);
+            seat.work_joined(term, &mut parting);
             if self.hall(now).finish(slot) {
                 self.close_if_done(now);
             }
+        }
+        if let Some(parting) = parting {
+            self.rooms.out.act(parting.came_late());
         }
     }
 

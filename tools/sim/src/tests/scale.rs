@@ -97,7 +97,7 @@ impl Pair {
         self.serve();
         let begun = Instant::now();
         for (slot, term) in &before {
-            self.core.work_joined(self.now, *slot, *term);
+            self.core.work_joined(self.now, *slot, *term, None);
         }
         self.serve();
         let took = begun.elapsed();

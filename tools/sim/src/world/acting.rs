@@ -107,6 +107,10 @@ impl World {
                 self.observer_failed(node, slot);
                 self.note_action(node, action);
             }
+            Action::Left { term, ref left } => {
+                self.says_action(node, &action);
+                self.left(node, term, left);
+            }
             Action::Proclaimed { ticket, ref result } => {
                 self.says_action(node, &action);
                 self.proclaimed(node, ticket, result);
@@ -198,7 +202,7 @@ impl World {
         if let Some(former) = n.candidates[&slot].former_term {
             n.core
                 .end_by_leader(now, slot, former, LostReason::Resigned);
-            n.core.work_joined(now, slot, former);
+            n.core.work_joined(now, slot, former, None);
         }
     }
 

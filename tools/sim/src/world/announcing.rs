@@ -130,8 +130,14 @@ impl World {
 
     /// Carries out a request that reaches etcd.
     pub(super) fn perform(&mut self, node: usize, ask: &Ask, lease: Option<i64>) -> Answer {
-        if matches!(ask, Ask::Transact(_)) {
-            return self.transact(node, ask);
+        match ask {
+            Ask::Transact(_) => return self.transact(node, ask),
+            Ask::Delete {
+                key,
+                state: Some(state),
+                ..
+            } => return self.save(key, state, ask),
+            _ => {}
         }
         let Ask::Proclaim { own, value, .. } = ask else {
             return self.store.perform(self.now, ask, lease);

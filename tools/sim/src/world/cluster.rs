@@ -16,6 +16,8 @@ use eldest_core::reason::{EndReason, LostReason};
 
 /// The elections of the nodes.
 pub(crate) const ELECTIONS: [&[u8]; 2] = [b"e/", b"f/"];
+/// The prefix of the keys of the states that terms leave.
+pub(super) const STATES: &[u8] = b"~state/";
 /// The prefix of the group.
 pub(crate) const GROUP: &[u8] = b"g/";
 /// The prefix of a semaphore with two permits, and of its surroundings.
@@ -326,7 +328,7 @@ impl World {
         let left = self.store.entries().filter(|e| e.lease == 0);
         // Only operators can delete keys that a restore brought back without a lease.
         let left = left.filter(|e| self.restored || *e.value == *b"again" || !known(e));
-        let left = left.filter(|e| !e.key.starts_with(MARKS));
+        let left = left.filter(|e| !e.key.starts_with(MARKS) && !e.key.starts_with(STATES));
         let copies = self.store.entries().filter(|e| self.is_copy_of_anchor(e));
         for key in left.chain(copies).map(|e| e.key).collect::<Vec<_>>() {
             self.store.delete(&key);

@@ -68,6 +68,10 @@ pub(crate) struct Happened {
     pub(crate) pages: u64,
     /// Tasks that came to share a lock.
     pub(crate) shared: u64,
+    /// States that terms left, and that callers know to be saved, not saved, or perhaps saved.
+    pub(crate) saved: u64,
+    pub(crate) not_saved: u64,
+    pub(crate) perhaps_saved: u64,
     pub(crate) challenged: Challenged,
 }
 
@@ -83,6 +87,9 @@ impl std::ops::AddAssign for Happened {
         self.looks_failed += other.looks_failed;
         self.pages += other.pages;
         self.shared += other.shared;
+        self.saved += other.saved;
+        self.not_saved += other.not_saved;
+        self.perhaps_saved += other.perhaps_saved;
         self.challenged += other.challenged;
     }
 }
@@ -373,12 +380,15 @@ impl World {
 
     /// Records that the work of a term has ended, or that its leadership was dropped.
     pub(crate) fn joined(&mut self, node: usize, slot: SlotId, term: TermId) {
-        if let Some(prize) = self.nodes[node].ended(term) {
+        let state = self.state_of(node, term);
+        if !self.stays_valid(node, term, state.is_some())
+            && let Some(prize) = self.nodes[node].ended(term)
+        {
             self.says(Some(node), || format!("the work of term {term} has ended"));
             self.close_term(prize);
         }
         self.command(node, move |w| {
-            w.give(node, |m, now| m.work_joined(now, slot, term));
+            w.give(node, |m, now| m.work_joined(now, slot, term, state));
         });
     }
 

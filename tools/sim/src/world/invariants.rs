@@ -191,6 +191,7 @@ impl World {
             Ask::Delete {
                 key,
                 create_revision,
+                ..
             } => *key == term.key && *create_revision == term.token,
             Ask::Release { keys } => keys
                 .iter()
@@ -226,6 +227,7 @@ impl World {
             Ask::Delete {
                 key,
                 create_revision,
+                ..
             } => &[(Arc::clone(key), *create_revision)],
             Ask::Release { keys } => keys,
             _ => return false,
@@ -258,7 +260,8 @@ impl World {
         let anchors = self.nodes.iter().filter(|n| !n.closed());
         owned.extend(anchors.filter_map(|n| self.anchor(n)));
         let marks = self.marks();
-        if self.store.entries().count() != owned.len() + marks.len() {
+        let states = self.states();
+        if self.store.entries().count() != owned.len() + marks.len() + states.len() {
             let keys = self.store.entries();
             let keys: Vec<_> = keys
                 .map(|e| String::from_utf8_lossy(&e.key).into_owned())
@@ -275,6 +278,7 @@ impl World {
         self.all_give_way()?;
         self.all_own_their_share()?;
         self.all_is_announced()?;
+        self.all_states_stand(&states)?;
         self.all_is_shown()
     }
 

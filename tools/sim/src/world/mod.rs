@@ -14,6 +14,7 @@ pub(crate) mod driver;
 mod evacuating;
 pub(crate) mod home;
 mod invariants;
+pub(crate) mod leaving;
 mod listening;
 mod message;
 mod mutated;
@@ -39,6 +40,7 @@ use agenda::Agenda;
 use counter::{Counter, Effect};
 use doubts::Anchors;
 use driver::Happened;
+use leaving::Leaving;
 use message::Message;
 use node::Node;
 use observers::Past;
@@ -290,6 +292,7 @@ pub(crate) struct World {
     /// True if sessions give signs of life while they read from etcd, not while their link to it works.
     pub(crate) by_reads: bool,
     pub(crate) anchors: Anchors,
+    pub(crate) leaving: Leaving,
     /// How many keys a session may have; each is checked in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
@@ -349,6 +352,7 @@ impl World {
             has_group: false,
             by_reads: false,
             anchors: Anchors::default(),
+            leaving: Leaving::default(),
             turns: 2,
             mutant: None,
             broken: None,

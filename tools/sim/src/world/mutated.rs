@@ -118,7 +118,7 @@ impl World {
             }
             (
                 Mutant::AdoptsDeleted,
-                Ask::Delete { .. } | Ask::Release { .. },
+                Ask::Delete { state: None, .. } | Ask::Release { .. },
                 Answer::Failed(error),
             ) if error.ambiguous => Answer::Deleted { header },
             (Mutant::ForgetsElders, ask, answer) => without_elders(&ask, answer),
@@ -202,8 +202,20 @@ impl World {
     /// Reports the end of a term's work while the work continues.
     pub(crate) fn report_work_early(&mut self, node: usize, slot: SlotId, term: TermId) {
         if self.mutant == Some(Mutant::ReleasesEarly) {
-            self.give(node, |m, now| m.work_joined(now, slot, term));
+            self.give(node, |m, now| m.work_joined(now, slot, term, None));
         }
+    }
+
+    /// Ends the work of a term that leaves a state, while the term stays valid. Returns false if nothing is broken.
+    pub(crate) fn stays_valid(&mut self, node: usize, term: TermId, leaves: bool) -> bool {
+        if !leaves || self.mutant != Some(Mutant::ActsWhileItLeaves) {
+            return false;
+        }
+        let mut terms = self.nodes[node].terms.iter_mut();
+        if let Some(term) = terms.find(|t| t.id == term) {
+            term.joined = true;
+        }
+        true
     }
 
     /// Handles a renewal that reaches the proxy. The proxy may repeat the answer to the one before.
@@ -253,7 +265,9 @@ impl World {
             return false;
         }
         match ask {
-            Ask::Delete { key, .. } => self.store.delete(key),
+            Ask::Delete {
+                key, state: None, ..
+            } => self.store.delete(key),
             Ask::Release { keys } => keys.iter().for_each(|(key, _)| self.store.delete(key)),
             _ => return false,
         }

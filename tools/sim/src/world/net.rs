@@ -174,6 +174,7 @@ impl World {
         match ask {
             Ask::Grant { .. } => false,
             Ask::Open { .. } | Ask::Renew => link.renewals_denied,
+            _ if self.may_not_save(node, ask) => true,
             _ => link.not_permitted || (link.sessions_denied && self.is_about_sessions(ask)),
         }
     }

@@ -229,6 +229,8 @@ pub(crate) struct Node {
     /// The observers, and the states that they were shown.
     pub(crate) looks: BTreeMap<SlotId, Look>,
     pub(crate) announced: Announced,
+    /// The terms whose state waits for its outcome, with their tokens.
+    pub(crate) leaves: BTreeMap<TermId, (Key, i64)>,
     pub(crate) memory: Memory,
 }
 
@@ -309,6 +311,7 @@ impl Node {
             lasting_look: None,
             looks: BTreeMap::new(),
             announced: Announced::default(),
+            leaves: BTreeMap::new(),
             memory: Memory::default(),
         }
     }

@@ -141,7 +141,7 @@ impl Node {
                 let stood_once = has_joined && !candidate.failed_new;
                 assert!(candidate.ended.is_none(), "a candidacy ends once");
                 if let Some(error) = error.as_ref().filter(|_| reason == EndReason::Refused) {
-                    let passes = matches!(error.class, Class::Auth | Class::Backoff);
+                    let passes = matches!(error.class, Class::Auth | Class::Backoff | Class::Full);
                     assert!(
                         error.class != Class::Stale
                             && !(passes && stood_once && !candidate.at_once),

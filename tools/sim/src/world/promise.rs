@@ -29,6 +29,8 @@ pub(crate) enum Invariant {
     Held,
     /// An announced value is never older than the one confirmed to its caller, and never another session's.
     Announced,
+    /// The state that a term leaves is saved when its key is deleted, or never, and its caller learns which.
+    States,
     /// Observers are shown states that existed, in their order, and no older than their stated time.
     Shown,
     /// At rest, observers are shown the present state, and know it.
@@ -67,6 +69,7 @@ impl fmt::Display for Invariant {
             Invariant::Release => "release after work",
             Invariant::Held => "what was asked to go is not ours",
             Invariant::Announced => "what is announced stands",
+            Invariant::States => "states are left by the terms that end",
             Invariant::Shown => "observers are shown what was",
             Invariant::Present => "observers are shown what is",
             Invariant::Evacuated => "others lead for an evacuated data centre",

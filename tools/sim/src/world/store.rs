@@ -67,7 +67,7 @@ pub(crate) fn failed(class: Class, ambiguous: bool) -> Answer {
 fn refused(refusal: Refusal) -> Answer {
     let class = match refusal {
         Refusal::LeaseNotFound => Class::LeaseGone,
-        Refusal::NoSpace => Class::Backoff,
+        Refusal::NoSpace => Class::Full,
         Refusal::LeaseExists => {
             let in_use = RequestError::new(Class::Retry, refusal.to_string(), "");
             return Answer::Failed(in_use.unsent());

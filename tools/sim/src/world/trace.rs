@@ -53,7 +53,12 @@ pub(super) fn ask(ask: &Ask) -> String {
         Ask::Delete {
             key,
             create_revision,
-        } => format!("delete {}@{create_revision}", text(key)),
+            state,
+        } => {
+            let with = state.as_ref().map(|state| text(&state.value));
+            let with = with.map_or(String::new(), |state| format!(" and save {state}"));
+            format!("delete {}@{create_revision}{with}", text(key))
+        }
         Ask::Release { keys } => format!("release {} keys", keys.len()),
         Ask::Take { keys, .. } => format!("take {} keys", keys.len()),
         Ask::Proclaim { own, value, .. } => {
@@ -223,6 +228,7 @@ impl World {
                 format!("is shown at {revision}: {entries}")
             }
             Action::ObserveFailed { error, .. } => format!("may not look: {:?}", error.class),
+            Action::Left { term, left } => format!("the state of term {term}: {left:?}"),
             Action::Proclaimed { result, .. } => format!("a value is announced: {result:?}"),
             _ => return,
         };

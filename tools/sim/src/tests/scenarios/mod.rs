@@ -10,6 +10,7 @@ mod groups;
 mod holding;
 mod joining;
 mod lease;
+mod leaving;
 mod meddling;
 mod ordering;
 mod pacing;

@@ -101,7 +101,11 @@ impl Store {
             Ask::Delete {
                 key,
                 create_revision,
-            } => delete_unchanged(key, *create_revision),
+                state,
+            } => match state {
+                Some(state) => plain(&state.saved_with(key, *create_revision)),
+                None => delete_unchanged(key, *create_revision),
+            },
             Ask::Release { keys } => match &keys[..] {
                 [(key, create_revision)] => delete_unchanged(key, *create_revision),
                 keys => Txn {
@@ -143,11 +147,7 @@ impl Store {
                 success: vec![Op::put(&own.key, value, own.lease)],
                 failure: vec![Op::read(one(&own.key))],
             },
-            Ask::Transact(txn) => Txn {
-                compare: txn.when.iter().map(condition).collect(),
-                success: txn.then.iter().map(operation).collect(),
-                failure: txn.otherwise.iter().map(operation).collect(),
-            },
+            Ask::Transact(txn) => plain(txn),
             _ => Txn::default(),
         }
     }
@@ -224,11 +224,13 @@ impl Store {
                 held: held.then_some(header.revision),
                 entry: found.flatten().next(),
             },
-            Ask::Transact(_) => Answer::Transacted(Transacted {
-                header,
-                held,
-                found: found.collect(),
-            }),
+            Ask::Transact(_) | Ask::Delete { state: Some(_), .. } => {
+                Answer::Transacted(Transacted {
+                    header,
+                    held,
+                    found: found.collect(),
+                })
+            }
             _ => Answer::Deleted { header },
         }
     }
@@ -262,6 +264,15 @@ fn around(prefix: &Key, all: &Key) -> [Keys; 2] {
         Keys::Until(Arc::clone(all), Arc::clone(prefix)),
         Keys::Until(after(prefix), after(all)),
     ]
+}
+
+/// Returns a transaction that the core describes as plain data.
+fn plain(txn: &txn::Txn) -> Txn {
+    Txn {
+        compare: txn.when.iter().map(condition).collect(),
+        success: txn.then.iter().map(operation).collect(),
+        failure: txn.otherwise.iter().map(operation).collect(),
+    }
 }
 
 fn condition(when: &When) -> Compare {
