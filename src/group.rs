@@ -126,7 +126,7 @@ impl Group {
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let opening = Opening {
             announcement: self.announcement.as_ref(),
-            unready: false,
+            ..Opening::default()
         };
         let candidate =
             Candidate::join(&self.handle, name, prefix, None, None, opening, |_| config).await?;

@@ -149,6 +149,15 @@ pub async fn serve(election: &Election, held: &Held) -> Result<()> {
     election.serve(held).await
 }
 
+/// Announces whether the session's waiting candidate is warm, as [`Election::set_warm`] does.
+///
+/// # Errors
+///
+/// As [`Election::set_warm`]; `Unavailable` also if etcd has not answered within four request timeouts.
+pub async fn set_warm(election: &Election, is_warm: bool) -> Result<()> {
+    election.set_warm_soon(is_warm).await
+}
+
 /// Reports that the session of that lease is silent, or that it is heard again. A session that allows challenges then
 /// challenges it, or deletes its challenge. A wrong report costs small writes, and ends no term of a session that
 /// answers.

@@ -287,6 +287,8 @@ mod pages {
     mod schedules {}
     #[doc = include_str!("../docs/serving.md")]
     mod serving {}
+    #[doc = include_str!("../docs/warm.md")]
+    mod warm {}
     #[doc = include_str!("../docs/start.md")]
     mod start {}
     #[doc = include_str!("../docs/state.md")]

@@ -133,6 +133,10 @@ fn describe_places() {
         "1 while this node leads the election and serves, else 0."
     );
     describe_gauge!(
+        "eldest_warm",
+        "1 while this node waits in the election and is warm, else 0."
+    );
+    describe_gauge!(
         "eldest_rank",
         "This node's place in the election's queue: 1 is the eldest, 0 is no place."
     );
@@ -171,6 +175,12 @@ mod recorders {
             .set(value(leads));
         gauge!("eldest_serving", "identity" => identity.to_owned(), "election" => election.to_owned())
             .set(value(serves));
+    }
+
+    pub(crate) fn warm(identity: &str, election: &str, is_warm: bool) {
+        let value = if is_warm { 1.0 } else { 0.0 };
+        gauge!("eldest_warm", "identity" => identity.to_owned(), "election" => election.to_owned())
+            .set(value);
     }
 
     /// Reports a candidate's place, and if it leads and serves. `rank`: 1 for a leader, 0 for a node without a place in
@@ -325,6 +335,7 @@ mod recorders {
     use super::{Duration, LostReason};
 
     pub(crate) fn leading(_: &str, _: &str, _: bool, _: bool) {}
+    pub(crate) fn warm(_: &str, _: &str, _: bool) {}
     pub(crate) fn standing(_: &str, _: &str, _: (bool, bool), _: usize) {}
     pub(crate) fn elected(_: &str, _: &str, _: Duration) {}
     pub(crate) fn term_ended(_: &str, _: &str, _: LostReason) {}

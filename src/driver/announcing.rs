@@ -1,5 +1,5 @@
-//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, when its term
-//! began, and that its leader serves.
+//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, that the candidate
+//! is warm, when its term began, and that its leader serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,18 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::state::{TermState, in_queue_since, leading, not_serving, serving};
+use crate::state::{TermState, in_queue_since, leading, not_serving, serving, warm};
 
 /// The state of one candidate's announcements.
 #[derive(Default)]
 pub(super) struct Announcing {
-    /// The caller's announcement with the time of the present key, without the beginning of a term and without the term
-    /// in which the leader serves.
+    /// The caller's announcement with the time of the present key, without the beginning of a term, without the term in
+    /// which the leader serves, and of a candidate that is not warm.
     value: Arc<[u8]>,
     /// True if a leader serves only once it says so.
     unready: bool,
+    /// True if the waiting candidate is warm; `None` if it does not announce that.
+    warmth: Option<bool>,
     /// The candidate had a key before.
     had_key: bool,
     /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
@@ -62,9 +64,26 @@ impl Announcing {
         self.value = Arc::clone(value);
     }
 
-    /// Makes the terms of this candidate wait until their leader says that it serves.
-    pub(super) fn begin_unready(&mut self) {
-        self.unready = true;
+    /// Makes the terms of this candidate wait until their leader says that it serves (`unready`), and makes the candidate
+    /// announce whether it is warm (`prepares`).
+    pub(super) fn says(&mut self, unready: bool, prepares: bool) {
+        self.unready = unready;
+        self.warmth = prepares.then_some(false);
+    }
+
+    /// Returns true if the waiting candidate is warm; `None` if it does not announce that.
+    pub(super) fn warmth(&self) -> Option<bool> {
+        self.warmth
+    }
+
+    /// The waiting candidate is warm, or no longer. Returns what its key must announce; `None` if the candidate leads, or
+    /// announces no warmth.
+    pub(super) fn warm(&mut self, is_warm: bool) -> Option<Said> {
+        if self.beginning.as_ref().is_some_and(Beginning::stands) {
+            return None;
+        }
+        *self.warmth.as_mut()? = is_warm;
+        Some(self.present())
     }
 
     pub(super) fn registered(&mut self) {
@@ -82,19 +101,25 @@ impl Announcing {
         });
     }
 
-    /// Returns what the next key announces, if it replaces another one.
+    /// Returns what the next key announces, if it replaces another one. The next key is at the end of the queue, so its
+    /// candidate is not warm.
     pub(super) fn rejoin(&mut self, now: Duration) -> Option<Arc<[u8]>> {
         if !self.had_key {
             return None;
         }
+        self.warmth = self.warmth.and(Some(false));
         self.value = in_queue_since(&self.value, now)?;
         self.rejoined = Some(now);
         Some(Arc::clone(&self.value))
     }
 
     /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot say whether
-    /// the leader serves.
+    /// the candidate is warm, or whether the leader serves.
     pub(super) fn replace(&mut self, value: Arc<[u8]>) -> Result<Said> {
+        let value = match self.warmth {
+            Some(_) => warm(&value, false)?,
+            None => value,
+        };
         let value = if self.unready {
             not_serving(&value)?
         } else {
@@ -109,10 +134,14 @@ impl Announcing {
 
     /// Returns what the key must announce.
     pub(super) fn present(&self) -> Said {
-        let leads = self.beginning.as_ref().and_then(|beginning| {
-            (!beginning.term.is_lost()).then(|| beginning.added_to(&self.value, self.unready))
-        });
-        leads.unwrap_or_else(|| Said::of(&self.value))
+        match self.beginning.as_ref().filter(|term| term.stands()) {
+            Some(beginning) => beginning.added_to(&self.value, self.unready),
+            None if self.warmth == Some(true) => match warm(&self.value, true) {
+                Ok(value) => Said::of(&value),
+                Err(_) => Said::of(&self.value),
+            },
+            None => Said::of(&self.value),
+        }
     }
 
     /// Returns the term with that fencing token; `None` if it is over.
@@ -147,6 +176,10 @@ impl Announcing {
 }
 
 impl Beginning {
+    fn stands(&self) -> bool {
+        !self.term.is_lost()
+    }
+
     /// Returns the announcement with this beginning, and with the term in which the leader serves. What the announcement
     /// has no room for is omitted.
     fn added_to(&self, value: &Arc<[u8]>, unready: bool) -> Said {

@@ -124,9 +124,23 @@ impl CandidateState {
         (Box::new(candidate), channels)
     }
 
-    /// Makes the candidate's terms wait until their leader says that it serves.
-    pub(crate) fn begin_unready(&mut self) {
-        self.announcing.begin_unready();
+    /// Makes the candidate's terms wait until their leader says that it serves (`unready`), and makes the candidate announce
+    /// whether it is warm (`prepares`).
+    pub(crate) fn says(&mut self, unready: bool, prepares: bool) {
+        self.announcing.says(unready, prepares);
+    }
+
+    /// The waiting candidate is warm, or no longer. Returns what its key must announce; `None` if it does not wait, or
+    /// announces no warmth.
+    pub(super) fn warm(&mut self, identity: &str, is_warm: bool) -> Option<Said> {
+        let before = self.announcing.warmth();
+        let said = self.announcing.warm(is_warm)?;
+        if before != Some(is_warm) {
+            let election = &*self.election;
+            log_event!(self, target: "eldest::election", identity, election, is_warm, "warmth changed");
+            metrics::warm(identity, election, is_warm);
+        }
+        Some(said)
     }
 
     /// The leader serves in the term with that fencing token. Returns what its key must announce, unless the term is
@@ -342,6 +356,10 @@ impl CandidateState {
             let term = self.term.as_ref().filter(|_| leads);
             let serves = term.is_some_and(|(_, term)| term.serves());
             metrics::standing(identity, &self.election, (leads, serves), rank);
+            if let Some(is_warm) = self.announcing.warmth() {
+                let waits = matches!(status, Status::Waiting { .. });
+                metrics::warm(identity, &self.election, is_warm && waits);
+            }
         }
     }
 

@@ -223,6 +223,20 @@ impl Driver {
         self.core.proclaim(now, slot, said.value, self.tickets);
     }
 
+    /// Replaces what a candidate announces; `None`: nothing is announced.
+    pub(super) fn answer_with(
+        &mut self,
+        slot: SlotId,
+        said: crate::error::Result<Option<Said>>,
+        reply: Answer,
+    ) {
+        match said {
+            Ok(Some(said)) => self.proclaim(slot, said, reply),
+            Ok(None) => drop(reply.send(Ok(false))),
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
     fn elected(&mut self, slot: SlotId, term: TermId, key: Arc<[u8]>, token: i64) {
         let Some(deadline) = self.deadlines.term() else {
             return;

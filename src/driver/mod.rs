@@ -104,6 +104,13 @@ pub(crate) enum Command {
         token: i64,
         reply: oneshot::Sender<Result<bool>>,
     },
+    /// Announces that the waiting candidate is warm, or no longer. Answered with `false` if it does not wait, or announces no
+    /// warmth.
+    Warm {
+        slot: SlotId,
+        warm: bool,
+        reply: oneshot::Sender<Result<bool>>,
+    },
     /// Reports that the session of that lease is suspected to be silent, or no longer. It grants nothing.
     Suspect {
         lease: i64,
@@ -298,22 +305,21 @@ impl Driver {
             }
             Command::Joined { slot, term, state } => self.joined(slot, term, state),
             Command::Proclaim { slot, value, reply } => {
-                let candidate = self.candidates.get_mut(&slot);
-                let said = match candidate {
-                    Some(candidate) => candidate.announcing.replace(value),
-                    None => Ok(Said::of(&value)),
+                let said = match self.candidates.get_mut(&slot) {
+                    Some(candidate) => candidate.announcing.replace(value).map(Some),
+                    None => Ok(Some(Said::of(&value))),
                 };
-                match said {
-                    Ok(said) => self.proclaim(slot, said, reply),
-                    Err(error) => drop(reply.send(Err(error))),
-                }
+                self.answer_with(slot, said, reply);
             }
             Command::Serve { slot, token, reply } => {
                 let candidate = self.candidates.get(&slot);
-                match candidate.and_then(|candidate| candidate.serve(&self.identity, token)) {
-                    Some(said) => self.proclaim(slot, said, reply),
-                    None => drop(reply.send(Ok(false))),
-                }
+                let said = candidate.and_then(|candidate| candidate.serve(&self.identity, token));
+                self.answer_with(slot, Ok(said), reply);
+            }
+            Command::Warm { slot, warm, reply } => {
+                let candidate = self.candidates.get_mut(&slot);
+                let said = candidate.and_then(|candidate| candidate.warm(&self.identity, warm));
+                self.answer_with(slot, Ok(said), reply);
             }
             Command::Suspect { lease, is_silent } => {
                 let challenges = self.core.challenges(now);

@@ -13,7 +13,7 @@ use super::work_monitor::WorkMonitor;
 use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
-use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving};
+use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, warm};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
@@ -75,6 +75,22 @@ pub(crate) struct Opening<'a> {
     pub(crate) announcement: Option<&'a Announcement>,
     /// True if the candidate serves only once it says so.
     pub(crate) unready: bool,
+    /// True if the candidate announces whether it is warm.
+    pub(crate) prepares: bool,
+}
+
+impl Opening<'_> {
+    /// Returns the announcement with the fields that say later that the candidate is warm, and that its leader serves.
+    /// Refuses one that has no room for them.
+    fn with_fields(self, mut value: Arc<[u8]>) -> Result<Arc<[u8]>> {
+        if self.prepares {
+            value = warm(&value, false)?;
+        }
+        if self.unready {
+            value = not_serving(&value)?;
+        }
+        Ok(value)
+    }
 }
 
 /// Makes the leaderships that a candidate wins, and passes them to it.
@@ -110,10 +126,7 @@ impl Candidate {
             .announcement
             .unwrap_or(&handle.shared.settings.announcement);
         let since = handle.shared.env.unix_time();
-        let mut value = handle.encode(announcement, since)?;
-        if opening.unready {
-            value = not_serving(&value)?;
-        }
+        let mut value = opening.with_fields(handle.encode(announcement, since)?)?;
         handle.guarded(&prefix).await?;
         let room = handle.shared.room.campaign().await;
         let slot = handle.new_slot();
@@ -135,9 +148,7 @@ impl Candidate {
             turn,
             local.map(|local| LocalStatusWriter::new(local, slot)),
         );
-        if opening.unready {
-            candidate.begin_unready();
-        }
+        candidate.says(opening.unready, opening.prepares);
         handle.send(Command::Campaign {
             slot,
             value,

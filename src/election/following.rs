@@ -1,4 +1,7 @@
-//! Runs a node's work as a follower, tracks the leader for it, and ends that work before the node's own term begins.
+//! Runs a node's work as a follower and its preparation for a term, tracks the leader for both, and ends both before the
+//! node's own term begins.
+
+mod preparing;
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -15,12 +18,14 @@ use super::Election;
 use crate::error::{BoxError, Error, Result};
 use crate::runtime::until;
 use crate::state::{Member, Roster, SessionState, Term};
+use preparing::Preparation;
 
 /// The input of a follower's work: the current leader, how to reach it, and when to stop.
 ///
 /// See [`Runner::follow`](crate::Runner::follow).
 #[derive(Debug)]
 pub struct Following {
+    election: Election,
     leader: watch::Receiver<Option<Member>>,
     next: watch::Receiver<bool>,
     stop: CancellationToken,
@@ -64,21 +69,8 @@ impl Following {
         *self.next.borrow()
     }
 
-    /// Waits until this node is [next in line](Following::is_next_in_line), for work that prepares for a term: it opens
-    /// files or fills a cache, so that the leader's work begins faster. Preparing gives no right to act as leader.
-    ///
-    /// ```
-    /// # use eldest::{BoxError, Following};
-    /// # async fn fill_the_cache() {}
-    /// async fn follow(following: Following) -> Result<(), BoxError> {
-    ///     let prepare = async {
-    ///         following.next_in_line().await;
-    ///         fill_the_cache().await;
-    ///     };
-    ///     following.stopped().run_until_cancelled(prepare).await;
-    ///     Ok(())
-    /// }
-    /// ```
+    /// Waits until this node is [next in line](Following::is_next_in_line). [`Runner::prepare`](crate::Runner::prepare)
+    /// does so for work that prepares for a term.
     ///
     /// # Cancellation safety
     ///
@@ -87,6 +79,38 @@ impl Following {
         let mut next = self.next.clone();
         if next.wait_for(|is_next| *is_next).await.is_err() {
             // The sender is gone: the work is about to end.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Announces that this node is warm, or no longer, as [`Election::set_warm`] does: for follower's work that prepares
+    /// without [`Runner::prepare`](crate::Runner::prepare).
+    ///
+    /// # Errors
+    ///
+    /// As [`Election::set_warm`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Election::set_warm`].
+    pub async fn set_warm(&self, is_warm: bool) -> Result<()> {
+        self.election.set_warm(is_warm).await
+    }
+
+    /// Returns the same input for work that ends by that token.
+    pub(super) fn until(&self, stop: CancellationToken) -> Self {
+        Self {
+            election: self.election.clone(),
+            leader: self.leader.clone(),
+            next: self.next.clone(),
+            stop,
+        }
+    }
+
+    /// Waits until this node is not next in line.
+    pub(super) async fn superseded(&self) {
+        let mut next = self.next.clone();
+        if next.wait_for(|is_next| !*is_next).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -100,10 +124,12 @@ impl Following {
     }
 }
 
-/// A node's work as a follower, called once between two terms.
+/// A node's work as a follower, called once between two terms, or its preparation for a term.
 pub(crate) type Follow<'a> = Box<dyn FnMut(Following) -> Running<'a> + Send + 'a>;
 /// One call of the follower's work.
-type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
+pub(super) type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
+/// One call of the follower's work, whose panic is returned.
+pub(super) type Caught<'a> = CatchUnwind<AssertUnwindSafe<Running<'a>>>;
 
 /// The way in which a follower's work failed before it was asked to stop.
 pub(crate) enum Fault {
@@ -111,11 +137,13 @@ pub(crate) enum Fault {
     Panicked(Box<dyn Any + Send>),
 }
 
-/// A follower's work between two terms, and the observer that informs it of the leader.
-pub(crate) struct Follower<'a> {
+/// A follower's work between two terms, its preparation for the next one, and the observer that informs both of the
+/// leader.
+pub(crate) struct Follower<'f, 'a> {
     election: Election,
     /// `None`: there is no work, or it has returned.
-    work: Option<CatchUnwind<AssertUnwindSafe<Running<'a>>>>,
+    work: Option<Caught<'a>>,
+    preparation: Option<Preparation<'f, 'a>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
     next: watch::Sender<bool>,
@@ -123,24 +151,31 @@ pub(crate) struct Follower<'a> {
     last: Option<Term>,
 }
 
-impl<'a> Follower<'a> {
-    /// Starts the work, if there is any.
+impl<'f, 'a> Follower<'f, 'a> {
+    /// Starts the work, if there is any. The preparation begins when the node is next in line.
     pub(crate) fn start(
         election: Election,
         last: Option<Term>,
-        work: impl FnOnce(Following) -> Option<Running<'a>>,
+        work: Option<&mut Follow<'a>>,
+        prepare: Option<&'f mut Follow<'a>>,
     ) -> Self {
         let (leader, seen) = watch::channel(None);
         let (next, is_next) = watch::channel(false);
         let stop = CancellationToken::new();
         let following = Following {
+            election: election.clone(),
             leader: seen,
             next: is_next,
             stop: stop.clone(),
         };
+        let preparation = prepare.map(|work| {
+            let following = following.until(stop.clone());
+            Preparation::new(election.clone(), following, work)
+        });
         Self {
             election,
-            work: work(following).map(|work| AssertUnwindSafe(work).catch_unwind()),
+            work: work.map(|work| AssertUnwindSafe(work(following)).catch_unwind()),
+            preparation,
             stop,
             leader,
             next,
@@ -148,52 +183,95 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Runs the work; completes only when the work has failed. May be dropped and called again.
+    /// Runs the work and the preparation; completes only when one of them has failed.
     pub(crate) async fn fails(&mut self) -> Fault {
         let Self {
             election,
             work,
+            preparation,
             leader,
             next,
             last,
             ..
         } = self;
-        if let Some(running) = work {
-            let updating = pin!(update(election, last.as_ref(), leader, next));
-            let result = tokio::select! {
-                biased;
-                never = updating => match never {},
-                result = running => result,
+        if work.is_none() && preparation.is_none() {
+            return std::future::pending().await;
+        }
+        let prepares = preparation.is_some();
+        let following = async {
+            let ended = match work {
+                Some(running) => Some(running.await),
+                None => None,
             };
             *work = None;
-            match result {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Fault::Failed(Error::work(error)),
-                Err(panic) => return Fault::Panicked(panic),
+            match ended.and_then(fault) {
+                None if prepares => std::future::pending().await,
+                fault => fault,
             }
+        };
+        let preparing = async {
+            match preparation {
+                Some(preparation) => preparation.fails().await,
+                None => std::future::pending().await,
+            }
+        };
+        let updating = pin!(update(election, last.as_ref(), leader, next));
+        let fault = tokio::select! {
+            biased;
+            never = updating => match never {},
+            fault = following => fault,
+            fault = preparing => Some(fault),
+        };
+        match fault {
+            Some(fault) => fault,
+            None => std::future::pending().await,
         }
-        std::future::pending().await
     }
 
-    /// Cancels the work's token and waits for the work; after a grace period the work is dropped. Returns its panic, if
-    /// it panicked.
+    /// Cancels the token of the work and of the preparation, and waits for both; after a grace period they are dropped.
+    /// Returns a panic, if one of them panicked.
     pub(crate) async fn end(self, grace: Duration) -> Option<Box<dyn Any + Send>> {
         self.stop.cancel();
-        let election = self.election.name();
-        let env = &*self.election.handle.shared.env;
-        let end = env.now().after(grace);
-        match until(env, end, self.work?).await {
-            Some(Ok(Ok(()))) => {}
-            Some(Ok(Err(error))) => {
-                tracing::warn!(target: "eldest::election", election, %error, "follower's work failed after it was asked to stop");
-            }
-            Some(Err(panic)) => return Some(panic),
-            None => {
-                tracing::warn!(target: "eldest::election", election, "follower's work dropped after the grace period");
-            }
-        }
-        None
+        let preparing = self.preparation.and_then(Preparation::running);
+        let (one, other) = tokio::join!(
+            wind_up(&self.election, self.work, grace),
+            wind_up(&self.election, preparing, grace)
+        );
+        one.or(other)
     }
+}
+
+/// Returns the fault of work that has ended before it was asked to stop.
+pub(super) fn fault(ended: Ended) -> Option<Fault> {
+    match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(Fault::Failed(Error::work(error))),
+        Err(panic) => Some(Fault::Panicked(panic)),
+    }
+}
+
+/// The result of one call of work.
+pub(super) type Ended = std::thread::Result<Result<(), BoxError>>;
+
+/// Waits for work that was asked to stop; after a grace period the work is dropped. Returns its panic, if it panicked.
+pub(super) async fn wind_up(
+    election: &Election,
+    work: Option<impl Future<Output = Ended>>,
+    grace: Duration,
+) -> Option<Box<dyn Any + Send>> {
+    let env = &*election.handle.shared.env;
+    let election = election.name();
+    match until(env, env.now().after(grace), work?).await {
+        Some(Ok(Ok(()))) => {}
+        Some(Ok(Err(error))) => {
+            tracing::warn!(target: "eldest::election", election, %error, "follower's work failed after it was asked to stop");
+        }
+        Some(Err(panic)) => return Some(panic),
+        None => {
+            tracing::warn!(target: "eldest::election", election, "follower's work dropped after the grace period");
+        }
+    }
+    None
 }
 
 /// Keeps `leader` and `next` up to date while it is polled.

@@ -365,7 +365,9 @@ impl Leadership {
     ///
     /// As with [`Leadership::resign`], the caller states that the work has ended: validity ends at once, and tasks of
     /// [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
-    /// leads, and this node waits behind all other candidates; if there are none, it leads again.
+    /// leads, and this node waits behind all other candidates; if there are none, it leads again. The call does not wait
+    /// for a [warm](crate::Election::warm_within) successor, because the work has ended: [`Election::step_down`] does,
+    /// while the work goes on.
     ///
     /// Await [`Candidate::elected`](crate::Candidate::elected) for its next turn. Work of
     /// [`Election::run`](crate::Election::run) returns instead, and is called again at its next turn. A candidate that
@@ -712,25 +714,34 @@ pub(crate) async fn proclaim(
     }
 }
 
+/// Sends a command that announces something, and waits for etcd. Repeats it while etcd is out of reach.
+pub(super) async fn announced(
+    handle: &Handle,
+    command: impl Fn(oneshot::Sender<Result<bool>>) -> Command,
+) -> Result<bool> {
+    loop {
+        let (reply, done) = oneshot::channel();
+        handle.call(command(reply)).await?;
+        match done.await {
+            Ok(Err(error)) if error.is_transient() => {
+                let pause = handle.shared.settings.request_timeout;
+                handle.shared.env.sleep(pause).await;
+            }
+            Ok(answer) => return answer,
+            Err(_) => return Err(Error::closed()),
+        }
+    }
+}
+
 /// Announces that the leader serves in that term, and waits for etcd. Repeats the request while etcd is out of reach.
 pub(crate) async fn announce_serving(handle: &Handle, slot: SlotId, term: &Term) -> Result<()> {
     let lost = term.lost();
     let announced = lost.run_until_cancelled(async {
-        while !term.shared.has_announced_serving() {
-            let (reply, done) = oneshot::channel();
-            let token = term.fencing_token();
-            let serve = Command::Serve { slot, token, reply };
-            handle.call(serve).await?;
-            match done.await {
-                Ok(Err(error)) if error.is_transient() => {
-                    let pause = handle.shared.settings.request_timeout;
-                    handle.shared.env.sleep(pause).await;
-                }
-                Ok(answer) => return answer,
-                Err(_) => return Err(Error::closed()),
-            }
+        if term.shared.has_announced_serving() {
+            return Ok(term.is_valid());
         }
-        Ok(term.is_valid())
+        let token = term.fencing_token();
+        announced(handle, |reply| Command::Serve { slot, token, reply }).await
     });
     match announced.await {
         Some(Ok(true)) if !lost.is_cancelled() => Ok(()),

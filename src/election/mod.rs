@@ -12,6 +12,7 @@ mod run;
 mod run_handle;
 mod runner;
 mod shutdown;
+mod warmth;
 mod work;
 mod work_monitor;
 
@@ -71,6 +72,9 @@ pub struct Election {
     announcement: Option<Announcement>,
     /// The limit within which a leader must serve; `None`: it serves as soon as it leads.
     serving_within: Option<Duration>,
+    /// How long a leader that is asked to hand over waits for a warm successor; `None`: it does not wait, and candidates
+    /// announce no warmth.
+    warm_within: Option<Duration>,
     pub(crate) local: Arc<LocalStatus>,
 }
 
@@ -171,6 +175,7 @@ impl Election {
             watch_scope: WatchScope::default(),
             announcement: None,
             serving_within: None,
+            warm_within: None,
         }
     }
 
@@ -258,8 +263,13 @@ impl Election {
 
     /// Refuses a limit that cannot be kept.
     fn validate(&self) -> Result<()> {
-        self.serving_within
-            .map_or(Ok(()), |limit| validate_limit("serving_within", limit))
+        for (name, limit) in [
+            ("serving_within", self.serving_within),
+            ("warm_within", self.warm_within),
+        ] {
+            limit.map_or(Ok(()), |limit| validate_limit(name, limit))?;
+        }
+        Ok(())
     }
 
     /// Joins the election as a candidate, and returns once its key is in etcd and its place in the queue is known: its
@@ -272,7 +282,8 @@ impl Election {
     ///
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
     /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large, or cannot say
-    /// whether the leader [serves](Election::serving_within), or the limit for that is out of bounds.
+    /// whether the leader [serves](Election::serving_within) or the candidate is [warm](Election::warm_within), or a limit
+    /// for these is out of bounds.
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once
     /// a key of this session was in etcd, the call waits through `Unauthenticated` and `Overloaded`, and logs a
     /// warning. `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its
@@ -287,12 +298,13 @@ impl Election {
 
     pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
         self.validate()?;
-        let watch_scope = self.watch_scope;
+        let (watch_scope, warm_within) = (self.watch_scope, self.warm_within.unwrap_or_default());
         // Built only when it is needed: thousands of waiting campaigns would each keep it in memory.
         let config = move |_| CandidateConfig {
             watch_scope,
             persistent,
             gives_way: true,
+            warm_within,
             ..CandidateConfig::default()
         };
         let name = Arc::clone(&self.name);
@@ -301,6 +313,7 @@ impl Election {
         let opening = Opening {
             announcement: self.announcement.as_ref(),
             unready: self.serving_within.is_some(),
+            prepares: self.warm_within.is_some(),
         };
         let mut candidate =
             Candidate::join(&self.handle, name, prefix, None, local, opening, config).await?;
@@ -394,7 +407,7 @@ impl Election {
     /// confirmed that the term's key is gone, and at once if the session does not lead.
     ///
     /// The work ends as after [`Election::resign`]. Then the next eldest leads, and this node waits behind all other
-    /// candidates.
+    /// candidates. With [`Election::warm_within`], the leader first leads on until its successor is warm.
     ///
     /// # Errors
     ///
@@ -402,7 +415,8 @@ impl Election {
     ///
     /// # Cancellation safety
     ///
-    /// Cancel safe: stepping down continues in the background.
+    /// Cancel safe: stepping down continues in the background. A call that is dropped while it waits for a warm successor
+    /// has no effect.
     pub async fn step_down(&self) -> Result<()> {
         match self.local.get().held {
             Some(held) if held.term.is_valid() => self.step_down_from(&held).await,
@@ -411,6 +425,7 @@ impl Election {
     }
 
     pub(crate) async fn step_down_from(&self, held: &Held) -> Result<()> {
+        self.await_warm_successor(&held.term).await;
         self.end(held, LostReason::SteppedDown).await?;
         let (slot, term) = held.id;
         let patience = self.patience();
@@ -419,7 +434,12 @@ impl Election {
 
     /// Announces, from outside its work, that the leader serves in that term. The session continues after an error.
     pub(crate) async fn serve(&self, held: &Held) -> Result<()> {
-        let announced = announce_serving(&self.handle, held.id.0, &held.term);
+        self.announced_soon(announce_serving(&self.handle, held.id.0, &held.term))
+            .await
+    }
+
+    /// Waits for an announcement for as long as a few requests take.
+    async fn announced_soon(&self, announced: impl Future<Output = Result<()>>) -> Result<()> {
         let patience = self.handle.patience();
         let announced = timeout(&*self.handle.shared.env, patience, announced).await;
         announced.unwrap_or_else(|| {

@@ -90,7 +90,8 @@ impl Election {
     /// finish, then its key goes and the next eldest leads. The node joins again, at the end of the queue.
     ///
     /// **No leader stops without a successor**: a leader obeys only while another candidate may lead instead. It obeys
-    /// at most once in 5 s, and so does a node that began to lead soon after an order. If the order is not obeyed in
+    /// at most once in 5 s, and so does a node that began to lead soon after an order. With
+    /// [`warm_within`](Election::warm_within), it first leads on until its successor is warm. If the order is not obeyed in
     /// time, it is withdrawn; a leader that is ending its work by then still steps down.
     ///
     /// The order is a key below `<namespace>/~evacuated/` with a lease of its own. Programs of other libraries, older
@@ -155,9 +156,15 @@ impl Election {
         let after = self.roster().await?;
         if has_candidate(&after, &leader) {
             let within = order.within;
+            let key = (leader.key(), leader.create_revision());
+            let why = if after.has_cold_successor(key) {
+                "its successor is not warm, and its work may not have ended yet"
+            } else {
+                "it may be a program of another library, an older version, a session that may not read orders, or its work may \
+                 not have ended yet"
+            };
             return Err(not_obeyed(format!(
-                "{leader} did not step down within {within:?}, and the order was withdrawn: it may be a program of another \
-                 library, an older version, a session that may not read orders, or its work may not have ended yet"
+                "{leader} did not step down within {within:?}, and the order was withdrawn: {why}"
             )));
         }
         Ok((leader, after))

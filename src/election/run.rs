@@ -85,6 +85,7 @@ struct Node {
 pub(crate) struct Run<'a, W> {
     pub(crate) election: Election,
     pub(crate) follow: Option<Follow<'a>>,
+    pub(crate) prepare: Option<Follow<'a>>,
     pub(crate) rules: Rules<'a>,
     pub(crate) work: W,
 }
@@ -130,15 +131,15 @@ impl<W> Run<'_, W> {
     {
         let grace = self.election.handle.shared.settings.grace;
         let env = Arc::clone(&self.election.handle.shared.env);
-        let (begun, follows) = (env.now(), self.follow.is_some());
+        let (begun, follows) = (env.now(), self.follow.is_some() || self.prepare.is_some());
         let check = self
             .rules
             .check
             .as_mut()
             .filter(|_| unsure(node.last.as_ref()));
-        let mut follower = Follower::start(self.election.clone(), node.last.take(), |following| {
-            self.follow.as_mut().map(|work| work(following))
-        });
+        let (follow, prepare) = (self.follow.as_mut(), self.prepare.as_mut());
+        let mut follower =
+            Follower::start(self.election.clone(), node.last.take(), follow, prepare);
         let turn = tokio::select! {
             biased;
             () = shutdown.cancelled() => Turn::Shutdown,
@@ -179,9 +180,10 @@ impl<W> Run<'_, W> {
             self.rules.aborts(),
             follows,
         );
-        let end = match follower.end(grace).await {
-            Some(panic) => End::Panicked(panic),
-            None => self.term(leadership, &monitor, shutdown).await,
+        let end = if let Some(panic) = follower.end(grace).await {
+            End::Panicked(panic)
+        } else {
+            self.term(leadership, &monitor, shutdown).await
         };
         self.end(end, candidate, &monitor).await
     }
@@ -317,7 +319,7 @@ fn has_left(candidate: Option<&Candidate>) -> bool {
 async fn wind_up(
     candidate: Option<Candidate>,
     reason: EndReason,
-    follower: Follower<'_>,
+    follower: Follower<'_, '_>,
     grace: Duration,
 ) -> Result<()> {
     // Both at once: the node might be elected in between, with no work to run.

@@ -66,6 +66,7 @@ use crate::error::{BoxError, Result};
 pub struct Runner<'a> {
     election: Election,
     follow: Option<Follow<'a>>,
+    prepare: Option<Follow<'a>>,
     rules: Rules<'a>,
 }
 
@@ -213,6 +214,7 @@ impl Election {
         Runner {
             election: self.clone(),
             follow: None,
+            prepare: None,
             rules: Rules::default(),
         }
     }
@@ -233,16 +235,61 @@ impl<'a> Runner<'a> {
     /// If the work returns `Ok` before it was asked to stop, it is not called again until the node has led once more.
     /// An error before it was asked to stop ends [`Runner::run`], after the node's key is gone, unless
     /// [`Runner::on_error`] says to join again; a later error is logged. A panic ends [`Runner::run`] as well.
-    pub fn follow<W, F, E>(mut self, mut work: W) -> Self
+    pub fn follow<W, F, E>(mut self, work: W) -> Self
     where
         W: FnMut(Following) -> F + Send + 'a,
         F: Future<Output = Result<(), E>> + Send + 'a,
         E: Into<BoxError>,
     {
-        self.follow = Some(Box::new(move |following| {
-            let work = work(following);
-            async { work.await.map_err(Into::into) }.boxed()
-        }));
+        self.follow = Some(boxed(work));
+        self
+    }
+
+    /// Sets work that prepares this node for its term. It runs while the node is the [next in
+    /// line](Following::is_next_in_line), beside the [follower's work](Runner::follow), and ends before the leader's work
+    /// begins.
+    ///
+    /// When the work returns `Ok`, the node is warm. In an election with [`Election::warm_within`], it announces that, and
+    /// ordered hand-overs wait for it. Without that option, the work only gives the node a start. Preparing gives no right to
+    /// act as leader.
+    ///
+    /// When the node is no longer next in line, because it lost its key or its data centre is evacuated, or when the node
+    /// is elected or shuts down, [`Following::stopped`] is cancelled and the work is awaited for a [grace
+    /// period](crate::SessionOptions::grace); then it is dropped. The node is not warm from then on, and the work is called
+    /// again when the node is next in line again. A node that is elected without having waited leads unprepared.
+    ///
+    /// An error or a panic of the work has the same effect as one of the [follower's work](Runner::follow).
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{BoxError, CancellationToken, Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let shutdown = CancellationToken::new();
+    /// # let stop = shutdown.clone();
+    /// # async fn fill_the_cache() {}
+    /// use std::time::Duration;
+    ///
+    /// let election = session.election("billing/scheduler")?.warm_within(Duration::from_secs(60));
+    /// election
+    ///     .runner()
+    ///     .prepare(async |_| Ok::<_, BoxError>(fill_the_cache().await))
+    ///     .run(shutdown, async |leadership| {
+    /// #       stop.cancel();
+    ///         Ok::<_, BoxError>(leadership.lost().cancelled().await)
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prepare<W, F, E>(mut self, work: W) -> Self
+    where
+        W: FnMut(Following) -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
+        E: Into<BoxError>,
+    {
+        self.prepare = Some(boxed(work));
         self
     }
 
@@ -327,6 +374,7 @@ impl<'a> Runner<'a> {
         let run = Run {
             election: self.election,
             follow: self.follow,
+            prepare: self.prepare,
             rules: self.rules,
             work,
         };
@@ -368,6 +416,18 @@ impl<'a> Runner<'a> {
     pub(crate) fn stall_limit(&self) -> Option<Duration> {
         self.rules.stall_timeout
     }
+}
+
+fn boxed<'a, W, F, E>(mut work: W) -> Follow<'a>
+where
+    W: FnMut(Following) -> F + Send + 'a,
+    F: Future<Output = Result<(), E>> + Send + 'a,
+    E: Into<BoxError>,
+{
+    Box::new(move |following| {
+        let work = work(following);
+        async { work.await.map_err(Into::into) }.boxed()
+    })
 }
 
 impl fmt::Debug for Runner<'_> {

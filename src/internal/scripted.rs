@@ -142,7 +142,9 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
             Command::AwaitEnd { reply, .. } | Command::AwaitRelease { reply, .. } => {
                 let _ = reply.send(());
             }
-            Command::Proclaim { reply, .. } | Command::Serve { reply, .. } => {
+            Command::Proclaim { reply, .. }
+            | Command::Serve { reply, .. }
+            | Command::Warm { reply, .. } => {
                 drop(reply.send(Ok(!ending.shared.is_lost())));
             }
             _ => {}

@@ -17,7 +17,7 @@ use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
-    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, set_aside, share,
+    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, set_aside, share,
 };
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
@@ -560,6 +560,7 @@ impl Settings {
         Homes {
             marks: self.marks().into(),
             home,
+            is_cold,
             set_aside,
             share,
         }

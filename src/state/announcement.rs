@@ -311,11 +311,16 @@ pub(super) const LEADS: &str = "leads";
 /// Returns the announcement of a leader whose term began at `since`, counted from 1970. `None`: the value is not a JSON
 /// object of ours and stays unchanged, or it would be too large.
 pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[u8]>> {
-    let mut object = object(value)?;
-    unix_ms(object.get("since_unix_ms"))?;
     let since = u64::try_from(since.as_millis()).ok()?;
     let leads = serde_json::json!({ "token": token, "since_unix_ms": since });
-    object.insert(LEADS.into(), leads);
+    with(value, LEADS, leads)
+}
+
+/// Returns the announcement with that field. `None`: the value is not a JSON object of ours, or it would be too large.
+fn with(value: &[u8], field: &str, content: Value) -> Option<Arc<[u8]>> {
+    let mut object = object(value)?;
+    unix_ms(object.get("since_unix_ms"))?;
+    object.insert(field.into(), content);
     let value = Value::Object(object).to_string().into_bytes();
     (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
 }
@@ -339,11 +344,7 @@ pub(super) fn serves_in(value: &[u8], token: i64) -> bool {
 /// Returns the announcement of a leader that serves in the term with that fencing token. `None`: the value is not a JSON
 /// object of ours, or it would be too large.
 pub(crate) fn serving(value: &[u8], token: i64) -> Option<Arc<[u8]>> {
-    let mut object = object(value)?;
-    unix_ms(object.get("since_unix_ms"))?;
-    object.insert(SERVES.into(), token.into());
-    let value = Value::Object(object).to_string().into_bytes();
-    (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
+    with(value, SERVES, token.into())
 }
 
 /// Returns the announcement of a candidate that does not serve yet. Refuses a value in which it could not say later that
@@ -352,27 +353,57 @@ pub(crate) fn not_serving(value: &[u8]) -> Result<Arc<[u8]>> {
     if let (Some(value), Some(_)) = (serving(value, 0), serving(value, i64::MAX)) {
         return Ok(value);
     }
-    let message = match object(value).and_then(|object| unix_ms(object.get("since_unix_ms"))) {
-        Some(_) => format!(
-            "the announcement has {} bytes; at most {} are allowed in an election with `serving_within`, because its \
-             leader also announces that it serves",
-            value.len(),
-            MAX_ANNOUNCEMENT - format!(",{SERVES:?}:{}", i64::MAX).len()
-        ),
-        None => "the announcement is a plain string or bytes, which cannot say whether the leader serves: announce an \
-                 `Announcement::new`, or set no `serving_within`"
-            .to_owned(),
-    };
-    Err(Error::new(ErrorKind::InvalidInput, message))
+    let longest = format!(",{SERVES:?}:{}", i64::MAX).len();
+    Err(no_room(value, longest, "serving_within"))
 }
 
-/// Returns `true` if two values differ at most in the beginning of a term and in the term in which the leader serves,
-/// which a leader announces once in each term.
+/// Returns the error for an announcement that has no room for the field that the option needs, in that many bytes.
+fn no_room(value: &[u8], longest: usize, option: &str) -> Error {
+    let message = match object(value).and_then(|object| unix_ms(object.get("since_unix_ms"))) {
+        Some(_) => format!(
+            "the announcement has {} bytes; at most {} are allowed in an election with `{option}`, which adds a field to it",
+            value.len(),
+            MAX_ANNOUNCEMENT - longest
+        ),
+        None => format!(
+            "the announcement is a plain string or bytes, and `{option}` adds a field to it: announce an \
+             `Announcement::new`, or do not set `{option}`"
+        ),
+    };
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+/// The field that says whether a waiting candidate is warm. A candidate of an election with `warm_within` has the field
+/// from the beginning.
+const WARM: &str = "warm";
+
+/// Returns the announcement of a candidate that is warm, or not. Refuses a value without room for the field.
+pub(crate) fn warm(value: &[u8], is_warm: bool) -> Result<Arc<[u8]>> {
+    let longest = format!(",{WARM:?}:false").len();
+    with(value, WARM, is_warm.into()).ok_or_else(|| no_room(value, longest, "warm_within"))
+}
+
+/// Returns true if a waiting candidate with this announcement is warm; `None` if it does not say.
+pub(super) fn warmth(value: &[u8]) -> Option<bool> {
+    if !mentions(value, WARM) {
+        return None;
+    }
+    object(value)?.get(WARM)?.as_bool()
+}
+
+/// Returns true if a candidate with this announcement prepares for its terms and is not warm.
+pub(crate) fn is_cold(value: &[u8]) -> bool {
+    warmth(value) == Some(false)
+}
+
+/// Returns `true` if two values differ at most in the beginning of a term, in the term in which the leader serves, and in
+/// whether the candidate is warm: sessions announce these by themselves.
 pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     let without = |value| {
         let mut object = object(value)?;
         object.remove(LEADS);
         object.remove(SERVES);
+        object.remove(WARM);
         Some(object)
     };
     one == other || without(one).is_some_and(|one| Some(one) == without(other))
@@ -381,11 +412,8 @@ pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
 /// Returns the announcement of a candidate whose present key was put at `since`, counted from 1970. `None`: the value
 /// is not a JSON object of ours and stays unchanged.
 pub(crate) fn in_queue_since(value: &[u8], since: Duration) -> Option<Arc<[u8]>> {
-    let mut object = object(value)?;
-    unix_ms(object.get("since_unix_ms"))?;
     let since = u64::try_from(since.as_millis()).ok()?;
-    object.insert("since_unix_ms".into(), since.into());
-    Some(Value::Object(object).to_string().into_bytes().into())
+    with(value, "since_unix_ms", since.into())
 }
 
 fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
@@ -624,6 +652,34 @@ mod tests {
         let error = not_serving(&of(most + 1 - frame)).unwrap_err();
         let text = format!("has {} bytes; at most {most} are", most + 1);
         assert!(error.to_string().contains(&text), "{error}");
+    }
+
+    #[test]
+    fn candidate_says_whether_it_is_warm_in_one_field() {
+        let value = written(&Announcement::new("a").with_metadata("k", "v"));
+        assert_eq!((warmth(&value), is_cold(&value)), (None, false));
+        for is_warm in [true, false] {
+            let said = warm(&value, is_warm).unwrap();
+            assert_eq!((warmth(&said), is_cold(&said)), (Some(is_warm), !is_warm));
+            assert!(say_the_same(&value, &said));
+            assert_eq!(written(&Announcement::decode(&said)), value);
+        }
+        for foreign in [
+            &b"warm"[..],
+            br#"{"warm":"false"}"#,
+            br#"{"identity":"warm"}"#,
+        ] {
+            assert_eq!(warmth(foreign), None, "{foreign:?}");
+        }
+        let of = |bytes| written(&Announcement::new("a").with_metadata("k", "x".repeat(bytes)));
+        let most = MAX_ANNOUNCEMENT - br#","warm":false"#.len();
+        let frame = of(0).len();
+        assert!(warm(&of(most - frame), false).is_ok());
+        let error = warm(&of(most + 1 - frame), false).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("at most {most}")),
+            "{error}"
+        );
     }
 
     #[test]

@@ -17,8 +17,8 @@ mod term;
 pub(crate) use anchor::{announce, announced, check_room, keep_anchor};
 pub use announcement::Announcement;
 pub(crate) use announcement::{
-    MAX_IDENTITY, home, in_queue_since, leading, not_serving, say_the_same, serving, set_aside,
-    share,
+    MAX_IDENTITY, home, in_queue_since, is_cold, leading, not_serving, say_the_same, serving,
+    set_aside, share, warm,
 };
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};

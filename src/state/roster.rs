@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::announcement::{Announcement, serves_in};
+use super::announcement::{Announcement, is_cold, serves_in, warmth};
 use super::as_of::AsOf;
 use eldest_core::kv::Entry;
 use eldest_core::queue::{Queue, is_shared};
@@ -132,6 +132,15 @@ impl Roster {
             in_queue.collect()
         };
         self.inner.members.get_or_init(members)
+    }
+
+    /// Returns true if that candidate is the eldest, and the candidate behind it prepares for its terms and is not warm.
+    pub(crate) fn has_cold_successor(&self, (key, create_revision): (&[u8], i64)) -> bool {
+        let mut eldest = self.inner.entries.iter();
+        let leads = eldest.next();
+        let leads = leads
+            .is_some_and(|first| (&*first.key, first.create_revision) == (key, create_revision));
+        leads && eldest.next().is_some_and(|next| is_cold(&next.value))
     }
 
     /// Returns the first key of the queue if that key has no lease. Such a key belongs to no live candidate and never
@@ -278,6 +287,16 @@ impl Member {
         self.leads() && serves_in(self.value(), self.create_revision())
     }
 
+    /// Returns `Some(true)` if this member waits and is prepared for its term, and `Some(false)` if it is not yet.
+    /// `None`: it leads, or its election has no [limit](crate::Election::warm_within) for a warm successor, as for
+    /// candidates of other libraries and of earlier versions.
+    ///
+    /// It shows what etcd had accepted by the moment of [`Roster::as_of`], and says nothing of the order: age alone decides
+    /// who leads next.
+    pub fn warmth(&self) -> Option<bool> {
+        warmth(self.value()).filter(|_| self.rank > 1)
+    }
+
     fn leads(&self) -> bool {
         self.rank == 1 && self.entry.lease != 0
     }
@@ -383,6 +402,32 @@ mod tests {
         assert_eq!(of(r#","serves":0"#, 1), [false, false], "not yet");
         assert_eq!(of(r#","serves":2"#, 1), [false, false], "of an earlier key");
         assert_eq!(of("", 0), [false, false], "it blocks");
+    }
+
+    #[test]
+    fn only_the_candidate_behind_the_leader_is_awaited_until_it_is_warm() {
+        let said = |warm| format!(r#"{{"identity":"a","warm":{warm}}}"#);
+        let of = |second: &str| {
+            let first = entry("e/1", &said(false), 3, 1);
+            let third = entry("e/3", &said(false), 5, 3);
+            Roster::new(7, [first, entry("e/2", second, 4, 2), third])
+        };
+        let cold = of(&said(false));
+        let each = cold.members().iter().map(Member::warmth);
+        let each: Vec<_> = each.collect();
+        assert_eq!(each, [None, Some(false), Some(false)]);
+        for (second, is_awaited) in [(&*said(false), true), (&*said(true), false), ("b", false)] {
+            let roster = of(second);
+            assert_eq!(
+                roster.has_cold_successor((b"e/1", 3)),
+                is_awaited,
+                "{second}"
+            );
+        }
+        assert!(!cold.has_cold_successor((b"e/1", 2)), "of another term");
+        assert!(!cold.has_cold_successor((b"e/2", 4)), "it does not lead");
+        let alone = Roster::new(7, [entry("e/1", "a", 3, 1)]);
+        assert!(!alone.has_cold_successor((b"e/1", 3)));
     }
 
     #[test]

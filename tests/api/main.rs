@@ -43,3 +43,4 @@ mod stepping_down;
 mod suspends;
 mod term_tasks;
 mod transactions;
+mod warmth;

@@ -15,7 +15,7 @@ use eldest_http::Node;
 use tokio::sync::Mutex;
 
 use crate::answering::{self, Places};
-use crate::contain::{self, Ending, Gone, Keeper, Limit, STOPPED, Spec, Stop};
+use crate::contain::{self, Ending, Exit, Gone, Keeper, Limit, STOPPED, Spec, Stop};
 use crate::exit;
 use crate::global::Global;
 use crate::health::{self, Check};
@@ -45,6 +45,8 @@ use crate::waiting;
   eldest run billing/scheduler --health-url http://127.0.0.1:8080/healthz -- ./scheduler
   # Send requests to the leader only once its program has filled its cache
   eldest run billing/scheduler --serving-within 2m --serving-url http://127.0.0.1:8080/ready -- ./scheduler
+  # Fill a cache while this node is the next in line, and let a planned hand-over wait for that
+  eldest run billing/scheduler --warm-within 5m --prepare ./fill-cache -- ./scheduler
   # Take a floating address back, however the program ends, before another node takes it
   eldest run billing/address --after ./address-down -- ./address-up
   # Share 16 partitions with other nodes, and run a consumer for each of its own
@@ -71,6 +73,22 @@ pub(crate) struct Args {
     /// The command to run with /bin/sh while this node does not lead; it ends before CMD begins
     #[arg(long, value_name = "COMMAND", help_heading = "Program")]
     follow_cmd: Option<String>,
+
+    /// The command to run with /bin/sh while this node is the next in line; once it has succeeded, the node is warm. It ends
+    /// before CMD begins
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        requires = "warm_within",
+        help_heading = "Program"
+    )]
+    prepare: Option<String>,
+
+    /// When this node leads and is ordered to hand over, lead on until the next node is warm, for that long at most
+    #[arg(
+        long, value_name = "DURATION", value_parser = serving::limit, requires = "prepare", help_heading = "Program"
+    )]
+    warm_within: Option<Duration>,
 
     #[command(flatten)]
     health: health::Args,
@@ -120,6 +138,9 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     let mut election = session.election(name)?;
     if let Some(readiness) = &readiness {
         election = election.serving_within(readiness.limit);
+    }
+    if let Some(limit) = args.warm_within {
+        election = election.warm_within(limit);
     }
     let mut server = listening.map(|listening| {
         tracing::info!(address = listening.place(), "listening for requests");
@@ -225,13 +246,20 @@ async fn run_candidacy(
     let (check, readiness) = conditions;
     let work =
         async |leadership: Leadership| lead(&leadership, supervisor, readiness, &outcome).await;
-    let spec = args.follow_cmd.as_ref().map(|command| {
+    let spec = |command: &String| {
         let shell = ["/bin/sh", "-c", command].map(OsString::from);
         supervisor.spec_for(shell.to_vec())
-    });
+    };
+    let (follows, prepares) = (
+        args.follow_cmd.as_ref().map(spec),
+        args.prepare.as_ref().map(spec),
+    );
     let mut runner = election.runner();
-    if let Some(spec) = &spec {
+    if let Some(spec) = &follows {
         runner = runner.follow(|following| follow(following, supervisor, spec));
+    }
+    if let Some(spec) = &prepares {
+        runner = runner.prepare(|following| prepare(following, supervisor, spec));
     }
     if let Some(check) = check {
         let ask = || check.clone().ask(Arc::clone(&supervisor.child_registry));
@@ -298,6 +326,32 @@ async fn follow(
     supervisor: &Arc<Supervisor>,
     spec: &Arc<Spec>,
 ) -> Result<(), BoxError> {
+    if let Some(exit) = run_until_stopped(&following, supervisor, spec).await? {
+        tracing::warn!(%exit, "the follower's program has ended; it starts again after the next term");
+    }
+    Ok(())
+}
+
+/// Prepares the node for its term. If the command fails, the node stays in its place and is not warm.
+async fn prepare(
+    following: Following,
+    supervisor: &Arc<Supervisor>,
+    spec: &Arc<Spec>,
+) -> Result<(), BoxError> {
+    let exit = run_until_stopped(&following, supervisor, spec).await?;
+    if let Some(exit) = exit.filter(|exit| exit.code() != 0) {
+        tracing::warn!(%exit, "the command of --prepare failed: this node is not warm");
+        following.stopped().cancelled().await;
+    }
+    Ok(())
+}
+
+/// Runs a program until it ends, or until the follower's work must end. Returns how it ended by itself.
+async fn run_until_stopped(
+    following: &Following,
+    supervisor: &Arc<Supervisor>,
+    spec: &Arc<Spec>,
+) -> Result<Option<Exit>, BoxError> {
     let keeper = Keeper::start(spec, &supervisor.child_registry).await?;
     let (stop, commands) = supervisor.commands();
     // A task of its own runs until no process of the program is left, even if this future is dropped.
@@ -319,18 +373,15 @@ async fn follow(
             exit,
             by_itself: true,
             ..
-        }) => {
-            tracing::warn!(%exit, "the follower's program has ended; it starts again after the next term");
-            Ok(())
-        }
-        Ending::Gone(_) => Ok(()),
+        }) => Ok(Some(exit)),
+        Ending::Gone(_) => Ok(None),
         Ending::NotStarted(error) => Err(error.into()),
         Ending::Left(pids) => {
             tracing::error!(
                 ?pids,
                 "processes of the follower's program could not be killed"
             );
-            Ok(())
+            Ok(None)
         }
     }
 }

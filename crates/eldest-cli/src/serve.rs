@@ -156,6 +156,14 @@ pub(crate) struct Args {
     )]
     serving_within: Option<Duration>,
 
+    /// Announce that this node is warm once the program sends POST /v1/elections/{name}/warm while the node waits; a leader
+    /// that is ordered to hand over leads on until the next node is warm, for that long at most
+    #[arg(
+        long, value_name = "DURATION", value_parser = crate::serving::limit, conflicts_with = "observe",
+        requires = "elections", help_heading = "Health"
+    )]
+    warm_within: Option<Duration>,
+
     /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with
     /// --challenges, a tenth of that time]
     #[arg(
@@ -302,11 +310,14 @@ impl Args {
 
     fn elections(&self, session: &Session) -> Result<Vec<Election>> {
         let named = self.elections.iter().map(|name| {
-            let election = session.election(name)?;
-            Ok(match self.serving_within {
-                Some(limit) => election.serving_within(limit),
-                None => election,
-            })
+            let mut election = session.election(name)?;
+            if let Some(limit) = self.serving_within {
+                election = election.serving_within(limit);
+            }
+            if let Some(limit) = self.warm_within {
+                election = election.warm_within(limit);
+            }
+            Ok(election)
         });
         named.collect()
     }

@@ -19,7 +19,7 @@ use crate::view::{self, Leases};
     long_about = "Order the leader of an election to step down, so that the next candidate leads.\n\n\
     The leader ends its term: its work has the grace period to finish, then its key goes and the next eldest leads. The node \
     joins again, at the end of the queue. A leader obeys only while there is another candidate that may lead instead, and at \
-    most once in 5 seconds. If it has not obeyed within --wait, the order is withdrawn, and the exit code is 5.\n\n\
+    most once in 5 seconds. With --warm-within, it first leads on until the next node is warm. If it has not obeyed within --wait, the order is withdrawn, and the exit code is 5.\n\n\
     Programs of other libraries, older versions and nodes that may not read ~evacuated/ do not obey: `eldest evict` takes \
     their keys away without asking.",
     after_help = "Examples:

@@ -83,7 +83,8 @@ pub(crate) fn age(since_unix_ms: u64) -> Duration {
     now.unwrap_or_default().saturating_sub(since)
 }
 
-fn row(candidate: &Candidate) -> Vec<String> {
+/// Returns the candidate's row; `says_warmth`: with its warmth.
+fn row(candidate: &Candidate, says_warmth: bool) -> Vec<String> {
     let member = &candidate.member;
     let text = |text: &Option<String>| text.as_deref().map_or(NOTHING.to_owned(), one_line);
     let mark = if candidate.has_turn { "*" } else { "" };
@@ -103,6 +104,16 @@ fn row(candidate: &Candidate) -> Vec<String> {
         left,
         member.fencing_token.to_string(),
     ];
+    if says_warmth {
+        row.push(
+            match member.warm {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => NOTHING,
+            }
+            .to_owned(),
+        );
+    }
     if let Some(partitions) = &candidate.partitions {
         let capacity = match candidate.partition_capacity {
             Some(capacity) if capacity != 1 => format!(" (capacity {capacity})"),
@@ -226,10 +237,15 @@ pub(crate) fn roster(queue: &Queue) -> String {
         "LEASE LEFT",
         "TOKEN",
     ];
+    let says_warmth = queue.roster.iter().any(|one| one.member.warm.is_some());
+    if says_warmth {
+        header.push("WARM");
+    }
     if queue.partition_count.is_some() {
         header.push("PARTITIONS");
     }
-    table(&header, queue.roster.iter().map(row))
+    let rows = queue.roster.iter().map(|one| row(one, says_warmth));
+    table(&header, rows)
 }
 
 /// Formats columns, two blanks apart; numbers are aligned to the right.
@@ -316,6 +332,7 @@ pub(crate) mod samples {
                 since_unix_ms: None,
                 leads_since_unix_ms: None,
                 serving: true,
+                warm: None,
             },
             has_turn: rank == 1,
             lease_left_ms: None,
@@ -375,10 +392,25 @@ mod tests {
                 partition_capacity: Some(capacity),
                 ..samples::election("e", &["a"]).roster.remove(0)
             };
-            row(&member).pop()
+            row(&member, false).pop()
         };
         assert_eq!(of(1).as_deref(), Some("3: 0-1,4"));
         assert_eq!(of(2).as_deref(), Some("3: 0-1,4 (capacity 2)"));
+    }
+
+    #[test]
+    fn warmth_has_a_column_if_a_candidate_announces_it() {
+        let mut queue = samples::election("e", &["a", "b"]);
+        assert!(!roster(&queue).contains("WARM"));
+        for (warm, shown) in [(true, "yes"), (false, "no")] {
+            queue.roster[1].member.warm = Some(warm);
+            let text = roster(&queue);
+            let ends: Vec<_> = text
+                .lines()
+                .map(|line| line.split(' ').next_back())
+                .collect();
+            assert_eq!(ends, [Some("WARM"), Some("-"), Some(shown)], "{text}");
+        }
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Homes {
     pub marks: Arc<[u8]>,
     /// Returns the data centre that an announcement names.
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
+    /// Returns true if an announcement says that its candidate prepares for its terms and is not warm yet.
+    pub is_cold: fn(&[u8]) -> bool,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
     /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose
@@ -65,8 +67,8 @@ pub struct Homes {
 pub(crate) enum Way {
     /// The candidate keeps its place.
     Keep,
-    /// The candidate must go to the end.
-    Give,
+    /// The candidate must go to the end. `cold`: it leads, and its successor is not warm yet.
+    Give { cold: bool },
     /// The candidates behind it must be known first.
     Look,
 }

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 
 use super::App;
 use super::answer::json as answer;
-use super::contract::{Elections, Heartbeat, Serving, SteppedDown, millis};
+use super::contract::{Elections, Heartbeat, Serving, SteppedDown, Warm, millis};
 use super::events;
 use super::health::Fitness;
 use super::names::{self, Part};
@@ -53,11 +53,14 @@ pub(super) async fn one(
             let asked = Asked::of(request.uri());
             serving(app.node.find(Some(&name))?, asked).await
         }
+        (Part::Warm, &Method::POST) => warm(app.node.find(Some(&name))?, true).await,
+        (Part::Warm, &Method::DELETE) => warm(app.node.find(Some(&name))?, false).await,
         _ => Ok(not_allowed(&request, part.allow()).into_response()),
     }
 }
 
-/// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, and joins at the end of the queue. The token
+/// Answers `POST /v1/elections/{name}/step_down`: ends this node's term, once its successor is warm if the election has a
+/// limit for that, and joins at the end of the queue. A caller that closes the connection before that withdraws. The token
 /// of its work is cancelled, the work is awaited, and dropped after a grace period; only then is its key deleted.
 async fn step_down(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
     let held = held(shown, &asked)?;
@@ -90,6 +93,20 @@ async fn serving(shown: &Shown, asked: Asked) -> Result<Response, Problem> {
         announced,
     };
     Ok(answer(status, &body))
+}
+
+/// Answers `/v1/elections/{name}/warm`: the program is prepared for the node's term, or no longer.
+async fn warm(shown: &Shown, is_warm: bool) -> Result<Response, Problem> {
+    on_behalf(shown)?;
+    let said = internal::set_warm(&shown.election, is_warm).await;
+    said.map_err(|error| match error.kind() {
+        ErrorKind::Ended => Problem::new(StatusCode::CONFLICT, "not_waiting", error.to_string()),
+        ErrorKind::InvalidInput => {
+            Problem::new(StatusCode::CONFLICT, "no_warm_within", error.to_string())
+        }
+        _ => Problem::of(&error, "no_warm_within"),
+    })?;
+    Ok(answer(StatusCode::OK, &Warm { warm: is_warm }))
 }
 
 /// Returns the term in which this node leads, if it is the one that the caller names.

@@ -80,6 +80,9 @@ pub struct Member {
     pub leads_since_unix_ms: Option<u64>,
     /// True if it leads and serves: it said so in its present term, or its election has no limit for that.
     pub serving: bool,
+    /// True if the candidate waits and is prepared for its term; false if it is not yet. null: it leads, or does not announce
+    /// that.
+    pub warm: Option<bool>,
 }
 
 impl From<&eldest::Member> for Member {
@@ -100,6 +103,7 @@ impl From<&eldest::Member> for Member {
             since_unix_ms: member.since().and_then(unix_ms),
             leads_since_unix_ms: member.leads_since().and_then(unix_ms),
             serving: member.is_serving(),
+            warm: member.warmth(),
         }
     }
 }
@@ -353,6 +357,14 @@ pub struct Serving {
     pub fencing_token: i64,
     /// True if etcd has the announcement, so that other nodes see it. Otherwise the node continues to announce it.
     pub announced: bool,
+}
+
+/// The announced warmth of a waiting candidate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Warm {
+    /// True if the candidate is prepared for its term.
+    pub warm: bool,
 }
 
 /// A heartbeat that a node has taken note of.

@@ -25,6 +25,7 @@
 //! | `GET /metrics` | the text of [`Node::metrics`] |
 //! | `POST /v1/elections/{name}/step_down` | the node's term ends, and the node joins at the end of the queue; `?fencing_token=` names the term |
 //! | `POST /v1/elections/{name}/heartbeat` | reports that the program beside the node works ([`Health::stall_timeout`]) |
+//! | `POST`, `DELETE /v1/elections/{name}/warm` | reports that the program beside the waiting node is prepared for its term, or no longer ([`eldest::Election::warm_within`]) |
 //! | `POST /v1/elections/{name}/serving` | reports that the program beside the node is ready ([`eldest::Election::serving_within`]); `?fencing_token=` names the term |
 //! | `POST /v1/program` | over a Unix socket: binds the elections to the life of a program ([`Node::lead_on_behalf`]) |
 //! | `GET /v1/evacuations` | the data centres that are evacuated, if [`Node::evacuations`] allows it |

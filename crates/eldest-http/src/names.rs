@@ -25,6 +25,8 @@ pub(super) enum Part {
     Heartbeat,
     /// `{name}/serving`.
     Serving,
+    /// `{name}/warm`.
+    Warm,
 }
 
 impl Part {
@@ -33,6 +35,7 @@ impl Part {
         match self {
             Part::State | Part::Events => "GET,HEAD,OPTIONS",
             Part::StepDown | Part::Heartbeat | Part::Serving => "POST,OPTIONS",
+            Part::Warm => "POST,DELETE,OPTIONS",
         }
     }
 }
@@ -45,6 +48,7 @@ pub(super) fn election(path: &str) -> Result<(String, Part), Problem> {
         Some((name, "step_down")) => (name, Part::StepDown),
         Some((name, "heartbeat")) => (name, Part::Heartbeat),
         Some((name, "serving")) => (name, Part::Serving),
+        Some((name, "warm")) => (name, Part::Warm),
         _ => (rest, Part::State),
     };
     Ok((decoded(name)?, part))

@@ -258,7 +258,7 @@ fn elections(paths: &mut Paths) {
     .text("text/event-stream", EVENTS)
     .refuses("503", "Too many callers follow events.")
     .at(paths, get, "/v1/events");
-    let summary = "Ends this node's term; the node joins at the end of the queue";
+    let summary = "Ends this node's term, once its successor is warm if the election waits for that; the node joins at the end of the queue";
     Op::changing("stepDown", "elections", summary)
         .takes(election())
         .takes(token("Ends only the term with this token."))
@@ -272,6 +272,7 @@ fn elections(paths: &mut Paths) {
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/step_down");
     heartbeat(paths);
     serving(paths);
+    warm(paths);
 }
 
 fn token(meaning: &str) -> Parameter {
@@ -292,6 +293,34 @@ fn serving(paths: &mut Paths) {
             "The node does not lead on behalf of a program, or leads under another token.",
         )
         .at(paths, HttpMethod::Post, "/v1/elections/{name}/serving");
+}
+
+fn warm(paths: &mut Paths) {
+    let says = [
+        (
+            "warm",
+            HttpMethod::Post,
+            "Tells the node that its program is prepared for the node's term",
+        ),
+        (
+            "cool",
+            HttpMethod::Delete,
+            "Tells the node that its program is no longer prepared",
+        ),
+    ];
+    for (id, method, summary) in says {
+        Op::changing(id, "elections", summary)
+            .takes(election())
+            .answers::<contract::Warm>("200", "All nodes see it.")
+            .refuses("404", "No such election.")
+            .refuses(
+                "409",
+                "The node does not wait on behalf of a program, or its election has no limit for a warm successor.",
+            )
+            .refuses("502", "etcd refused the announcement.")
+            .refuses("503", "etcd did not answer; try again.")
+            .at(paths, method, "/v1/elections/{name}/warm");
+    }
 }
 
 fn heartbeat(paths: &mut Paths) {

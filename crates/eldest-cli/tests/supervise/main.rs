@@ -26,4 +26,5 @@ mod partitions;
 mod processes;
 mod serving;
 mod stage;
+mod warm;
 mod worker;

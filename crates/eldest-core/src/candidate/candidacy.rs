@@ -71,6 +71,8 @@ pub struct Candidacy {
     pub(super) short_stays: u32,
     /// The candidate does not give way before this time.
     pub(super) stays_until: Time,
+    /// The time until which a leader that must give way waits for its successor to be warm; `None`: it need not give way.
+    pub(super) waits_until: Option<Time>,
     pub(super) error: Option<RequestError>,
     /// The candidate's view of the queue.
     pub(crate) view: View,
@@ -108,6 +110,7 @@ impl Candidacy {
             stood_at: Time::ZERO,
             short_stays: 0,
             stays_until: Time::ZERO,
+            waits_until: None,
             error: None,
             phase: Phase::Joining {
                 request: None,

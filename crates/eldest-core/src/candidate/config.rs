@@ -1,6 +1,7 @@
 //! Defines a candidate's configuration: what it watches, what it retries, and its permits or partitions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::partitions::PartitionSet;
 
@@ -61,6 +62,8 @@ pub struct CandidateConfig {
     /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. Members of
     /// partitions need no such setting: they always give up their partitions then.
     pub gives_way: bool,
+    /// How long a leader that must give way leads on while its successor is not warm.
+    pub warm_within: Duration,
 }
 
 /// A candidate's request for one of several permits.

@@ -6,6 +6,7 @@ use crate::evacuation::{APART, Way};
 use crate::kv::Entry;
 use crate::queue::{Place, View};
 use crate::reason::LostReason;
+use crate::time::Time;
 use crate::timers::Timer;
 
 impl Seat<'_> {
@@ -25,7 +26,11 @@ impl Seat<'_> {
             self.me.announcements().owe();
             self.announce();
         }
-        self.is_in_the_way()
+        let is_in_the_way = self.is_in_the_way();
+        if !is_in_the_way {
+            self.me.waits_until = None;
+        }
+        is_in_the_way
     }
 
     /// Returns true if the candidate may have to give way.
@@ -38,9 +43,12 @@ impl Seat<'_> {
     /// Gives up the candidate's place, or its term, if others must lead before it and the lead has not just moved. A
     /// candidate that must read the queue first has no place until it has read it, so it does not begin to lead.
     pub(super) fn give_way(&mut self) {
+        if !self.me.leads() || !self.is_in_the_way() {
+            return;
+        }
         let way = self.way();
-        if way == Way::Give {
-            let until = self.me.stays_until;
+        if let Way::Give { cold } = way {
+            let until = self.stays_until(cold);
             if self.now < until {
                 self.out.set_timer(until, Timer::Slot(self.slot));
                 return;
@@ -53,7 +61,7 @@ impl Seat<'_> {
                 // The candidate must know the candidates behind it.
                 self.follow_everyone();
             }
-            Way::Give if self.me.is_leading() => {
+            Way::Give { .. } if self.me.is_leading() => {
                 // The key goes when the work has ended, as after every term.
                 let reason = match self.evacuation.since(self.me.value()) {
                     Some(_) => LostReason::Evacuated,
@@ -61,7 +69,20 @@ impl Seat<'_> {
                 };
                 self.end_term(reason, End::Brief);
             }
-            Way::Give => self.step_back(),
+            Way::Give { .. } => self.step_back(),
+        }
+    }
+
+    /// Returns when the candidate gives way. A leader whose successor is not warm has a limited time, which counts from
+    /// when it first had to give way.
+    fn stays_until(&mut self, cold: bool) -> Time {
+        let me = &mut *self.me;
+        let limit = self.now.after(me.config.warm_within);
+        let until = *me.waits_until.get_or_insert(limit);
+        if cold {
+            me.stays_until.max(until)
+        } else {
+            me.stays_until
         }
     }
 
@@ -73,13 +94,7 @@ impl Seat<'_> {
         let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &me.phase else {
             return Way::Keep;
         };
-        if !me.leads() || !me.config.gives_way {
-            return Way::Keep;
-        }
         let (since, is_ordered) = (marks.since(&me.value), marks.is_ordered(own));
-        if since.is_none() && !is_ordered {
-            return Way::Keep;
-        }
         // An order also moves the lead from one evacuated data centre to another.
         let anybody = since.is_some() && is_ordered;
         let outside = |entry: &Entry| marks.is_outsider(entry) || (anybody && entry.lease != 0);
@@ -90,7 +105,9 @@ impl Seat<'_> {
                     .as_mut()
                     .and_then(|queue| queue.find(|entry| !own.is(entry) && outside(entry)));
                 match outsider {
-                    Some(eldest) if eldest.create_revision > own.create_revision => Way::Give,
+                    Some(eldest) if eldest.create_revision > own.create_revision => Way::Give {
+                        cold: me.is_leading() && (marks.homes().is_cold)(&eldest.value),
+                    },
                     _ => Way::Keep,
                 }
             }
@@ -98,7 +115,9 @@ impl Seat<'_> {
             View::Predecessor(_) => match (me.place(own), &me.phase) {
                 (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
                 // The candidate loses no term, because it does not lead. It moves once for each mark.
-                (Place::Behind(_), _) if since > Some(own.create_revision) => Way::Give,
+                (Place::Behind(_), _) if since > Some(own.create_revision) => {
+                    Way::Give { cold: false }
+                }
                 _ => Way::Keep,
             },
         }

@@ -47,6 +47,7 @@ impl Seat<'_> {
         self.check_lead(&own);
         let (slot, term) = (self.slot, self.out.next_id());
         let (key, token) = (Arc::clone(&own.key), own.create_revision);
+        self.me.waits_until = None;
         // The lead may just have moved because of a mark: it must not move for the next one at once.
         if self.evacuation.changed_lately(self.now) {
             self.me.stay_until(self.now.after(APART));

@@ -38,11 +38,13 @@ const CODES: &[&str] = &[
     "no_such_partitions",
     "no_such_path",
     "no_token_configured",
+    "no_warm_within",
     "not_evacuated",
     "not_json",
     "not_leading",
     "not_observed_yet",
     "not_on_behalf",
+    "not_waiting",
     "overloaded",
     "program_is_fixed",
     "token_needed",
@@ -79,6 +81,7 @@ pub(super) fn schemas() -> Schemas {
     with::<contract::SteppedDown>(&mut all);
     with::<contract::Heartbeat>(&mut all);
     with::<contract::Serving>(&mut all);
+    with::<contract::Warm>(&mut all);
     with::<contract::BindProgram>(&mut all);
     with::<contract::BoundProgram>(&mut all);
     with::<contract::EvacuationList>(&mut all);

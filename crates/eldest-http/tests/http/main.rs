@@ -27,3 +27,4 @@ mod tls;
 #[cfg(target_os = "linux")]
 mod unix;
 mod upgrades;
+mod warm;

@@ -29,7 +29,7 @@ const FIRST_TICKET: u64 = 1 << 32;
 /// session's candidates in an election follow one another, and a late join of one may put the key of the next. The
 /// node's place does not matter.
 fn parts(value: &[u8]) -> Option<(&str, (SlotId, u64))> {
-    let value = plain(value).rsplit(|byte| *byte == b'|').next()?;
+    let value = plain(value).rsplit(|byte| b"|~".contains(byte)).next()?;
     let (candidate, number) = std::str::from_utf8(value).ok()?.rsplit_once('.')?;
     let (session, slot) = candidate.rsplit_once('.')?;
     Some((session, (slot.parse().ok()?, number.parse().ok()?)))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use super::cluster::ELECTIONS;
-use super::home::{Home, MARKS, home, share, share_tag};
+use super::home::{COLD, Home, MARKS, home, share, share_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
@@ -170,11 +170,12 @@ impl World {
         Some(key[..=end].into())
     }
 
-    /// Returns the value that a node announces, with its data centre and its share.
+    /// Returns the value that a node announces, with its data centre, its share, and if it is cold.
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
         let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
-        Arc::from(format!("{tag}{share}{value}").into_bytes())
+        let cold = if node.is_cold { COLD } else { "" };
+        Arc::from(format!("{tag}{share}{cold}{value}").into_bytes())
     }
 }
 

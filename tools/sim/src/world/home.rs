@@ -49,6 +49,13 @@ pub(super) fn home(value: &[u8]) -> Option<Vec<u8>> {
     Some(value[..end].to_vec())
 }
 
+/// The sign of a candidate that prepares for its terms and is not warm.
+pub(super) const COLD: &str = "~";
+
+fn is_cold(value: &[u8]) -> bool {
+    value.contains(&COLD.as_bytes()[0])
+}
+
 fn set_aside(value: &[u8]) -> Key {
     [&[ASIDE], value].concat().into()
 }
@@ -90,6 +97,7 @@ pub(super) fn homes() -> Homes {
     Homes {
         marks: MARKS.into(),
         home,
+        is_cold,
         set_aside,
         share,
     }

@@ -157,6 +157,10 @@ pub(crate) struct Node {
     pub(crate) work: Work,
     /// The data centre that it announces.
     pub(crate) home: Home,
+    /// True if it announces that it prepares for its terms and is not warm.
+    pub(crate) is_cold: bool,
+    /// How long its leaders wait for a warm successor.
+    pub(crate) warm_within: Duration,
     /// The capacity that it announces.
     pub(crate) capacity: u32,
     /// True if the node announces that data centres are to own equal shares.
@@ -265,6 +269,8 @@ impl Node {
             link: Link::default(),
             work: Work::After(Duration::ZERO),
             home: Home::Nowhere,
+            is_cold: false,
+            warm_within: Duration::ZERO,
             capacity: 1,
             spread: false,
             follow: WatchScope::Auto,

@@ -18,6 +18,7 @@ mod queue;
 mod restoring;
 mod revoking;
 mod sweeping;
+mod warming;
 mod watching;
 
 use super::asks::*;

@@ -1,0 +1,95 @@
+//! Tests `eldest run` whose next node prepares while the present leader leads.
+
+use crate::diary::{Diary, output, text};
+use crate::stage::{ELECTION, Result, Stage, TTL, eldest};
+
+const FOR_EVER: &str = "exec sleep 1000";
+
+#[tokio::test]
+async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let script = |name: &str| format!("echo lead-{name} >> DIARY; {FOR_EVER}");
+    let ready = stage.folder().join("ready");
+    let prepare = format!(
+        "echo prepare >> DIARY; while ! test -e {}; do sleep 0.02; done; echo warm >> DIARY",
+        ready.display()
+    );
+    let prepare = diary.shell(&prepare)[2].clone();
+    let options = |command| ["--warm-within", "1h", "--prepare", command];
+    let mut leader = stage.script("a", &options("true"), &script("a"))?;
+    diary.says("lead-a").await?;
+    let mut next = stage.script("b", &options(&prepare), &script("b"))?;
+    diary.says("prepare").await?;
+
+    let mut order = stage.eldest(TTL);
+    order.args(["step-down", ELECTION, "--wait", "1s"]);
+    let refused = output(order).await?;
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(said.contains("its successor is not warm"), "{said}");
+    assert!(!diary.text().contains("lead-b"), "{}", diary.text());
+    std::fs::write(&ready, "")?;
+    diary.says("warm").await?;
+    let mut order = stage.eldest(TTL);
+    order.args(["step-down", ELECTION]);
+    let obeyed = output(order).await?;
+    assert!(obeyed.status.success(), "{}", text(&obeyed.stderr));
+    diary.says("lead-b").await?;
+    assert_eq!(diary.lines(), ["lead-a", "prepare", "warm", "lead-b"]);
+    next.stop().await?;
+    leader.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
+    let stage = Stage::new().await?;
+    let diary = Diary::of(&stage);
+    let mut leader = stage.script("a", &[], FOR_EVER)?;
+    stage.has_candidate("a").await?;
+    let prepare = diary.shell("echo prepare >> DIARY; exit 3")[2].clone();
+    let options = ["--warm-within", "1h", "--prepare", &prepare];
+    let mut next = stage.script("b", &options, "echo lead-b >> DIARY; exec sleep 1000")?;
+    diary.says("prepare").await?;
+    leader.stop().await?;
+    diary.says("lead-b").await?;
+    assert_eq!(diary.lines(), ["prepare", "lead-b"]);
+    assert!(
+        next.log().contains("this node is not warm"),
+        "{}",
+        next.log()
+    );
+    next.stop().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn limit_and_command_of_a_preparation_are_given_together() -> Result {
+    for (options, says) in [
+        (&["x", "--prepare", "true"][..], "--warm-within"),
+        (&["x", "--warm-within", "1m"], "--prepare"),
+        (
+            &[
+                "--partitions",
+                "p",
+                "--count",
+                "4",
+                "--warm-within",
+                "1m",
+                "--prepare",
+                "true",
+            ],
+            "cannot be used with",
+        ),
+    ] {
+        let mut command = eldest();
+        command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
+        command.args(options).args(["--", "true"]);
+        let output = output(command).await?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains(says), "{options:?}: {said}");
+    }
+    Ok(())
+}

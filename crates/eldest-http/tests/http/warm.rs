@@ -1,0 +1,80 @@
+//! Tests that a program beside a waiting node reports that it is prepared, and that a hand-over over HTTP waits for it.
+
+use std::time::Duration;
+
+use eldest_http::Node;
+use eldest_testing::{MemoryEtcd, eventually};
+
+use crate::caller::{ask, get, post};
+use crate::stage::{Result, SOON, Server, Standing, options};
+
+const E: &str = "/v1/elections/team%2Fe";
+const WARM: &str = "/v1/elections/team%2Fe/warm";
+/// A limit that no test reaches.
+const LONG: Duration = Duration::from_secs(60 * 60);
+
+async fn beside(etcd: &MemoryEtcd, identity: &str) -> Result<Standing> {
+    let session = etcd.session(options(identity)).await?;
+    let election = session.election("team/e")?.warm_within(LONG);
+    Standing::as_candidate(session, election).await
+}
+
+/// Waits until a node shows the warmth of these candidates.
+async fn shows(of: &Standing, wanted: serde_json::Value) -> Result {
+    Ok(eventually(SOON, format!("{wanted}"), async || {
+        let state = get(of.server.at, E).await.ok()?.json();
+        let roster = state["roster"].as_array()?.iter();
+        let warmths: Vec<_> = roster.map(|member| member["warm"].clone()).collect();
+        (wanted == serde_json::Value::from(warmths)).then_some(())
+    })
+    .await?)
+}
+
+#[tokio::test]
+async fn step_down_over_http_waits_until_the_next_program_is_prepared() -> Result {
+    let etcd = MemoryEtcd::start();
+    let (a, b) = (beside(&etcd, "a").await?, beside(&etcd, "b").await?);
+    shows(&a, serde_json::json!([null, false])).await?;
+    let refused = post(a.server.at, WARM).await?;
+    assert_eq!((refused.status, &*refused.problem()), (409, "not_waiting"));
+    for (method, is_warm) in [("POST", true), ("DELETE", false)] {
+        let said = ask(b.server.at, method, WARM, "").await?;
+        let wanted = serde_json::json!({ "warm": is_warm });
+        assert_eq!((said.status, said.json()), (200, wanted));
+        shows(&a, serde_json::json!([null, is_warm])).await?;
+    }
+    let term = a.election.term().ok_or("a term")?;
+    let at = a.server.at;
+    let stepping_down = tokio::spawn(async move { post(at, &format!("{E}/step_down")).await });
+    eventually(SOON, "the leader waits", async || {
+        let answer = get(at, "/leader").await.ok()?;
+        (answer.status == 200 && !stepping_down.is_finished()).then_some(())
+    })
+    .await?;
+    assert_eq!(post(b.server.at, WARM).await?.status, 200);
+    let answer = tokio::time::timeout(SOON, stepping_down).await???;
+    assert_eq!(
+        (answer.status, &answer.json()["released"]),
+        (200, &true.into())
+    );
+    assert!(term.lost_reason().is_some());
+    shows(&b, serde_json::json!([null, false])).await?;
+    for node in [a, b] {
+        node.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn warmth_is_refused_where_no_program_may_report_it() -> Result {
+    let etcd = MemoryEtcd::start();
+    let plain = Standing::start(&etcd, "a").await?;
+    let answer = post(plain.server.at, WARM).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "no_warm_within"));
+    assert_eq!(get(plain.server.at, WARM).await?.status, 405);
+    let server = Server::plain(Node::new().observes(&plain.election)).await?;
+    let answer = post(server.at, WARM).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "not_on_behalf"));
+    server.stop().await?;
+    plain.stop().await
+}

@@ -1,0 +1,85 @@
+//! Runs the work that prepares a node for its term while the node is next in line, and announces that the node is warm.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use super::{Caught, Fault, Follow, Following, fault, wind_up};
+use crate::election::Election;
+
+/// The preparation of a node for its next term.
+pub(super) struct Preparation<'f, 'a> {
+    election: Election,
+    /// The input of the work, which lasts until the follower's work must end.
+    following: Following,
+    work: &'f mut Follow<'a>,
+    /// The running work, and the token that stops it.
+    running: Option<(CancellationToken, Caught<'a>)>,
+}
+
+impl<'f, 'a> Preparation<'f, 'a> {
+    pub(super) fn new(election: Election, following: Following, work: &'f mut Follow<'a>) -> Self {
+        Self {
+            election,
+            following,
+            work,
+            running: None,
+        }
+    }
+
+    /// Returns the running work, whose token the caller has cancelled.
+    pub(super) fn running(self) -> Option<Caught<'a>> {
+        self.running.map(|(_, work)| work)
+    }
+
+    /// Prepares the node whenever it is next in line; completes only when the work has failed.
+    pub(super) async fn fails(&mut self) -> Fault {
+        loop {
+            self.following.next_in_line().await;
+            let stop = self.following.stopped();
+            let work = (self.work)(self.following.until(stop.clone()));
+            let work = AssertUnwindSafe(work).catch_unwind();
+            let (stop, work) = self.running.insert((stop, work));
+            let ended = tokio::select! {
+                biased;
+                ended = &mut *work => Some(ended),
+                () = self.following.superseded() => None,
+            };
+            let fault = if let Some(ended) = ended {
+                fault(ended)
+            } else {
+                stop.cancel();
+                let grace = self.election.handle.shared.settings.grace;
+                let panic = wind_up(&self.election, Some(work), grace).await;
+                panic.map(Fault::Panicked)
+            };
+            self.running = None;
+            match fault {
+                Some(fault) => return fault,
+                None => stay_warm(&self.election, &self.following).await,
+            }
+        }
+    }
+}
+
+/// Announces that the node is warm until it is no longer next in line.
+async fn stay_warm(election: &Election, following: &Following) {
+    let announced = async {
+        announce(election, true).await;
+        std::future::pending::<Infallible>().await
+    };
+    tokio::select! {
+        biased;
+        () = following.superseded() => announce(election, false).await,
+        never = announced => match never {},
+    }
+}
+
+/// Announces the warmth in an election that needs it. If etcd refuses that, a hand-over waits for its whole limit.
+async fn announce(election: &Election, is_warm: bool) {
+    if election.warm_within.is_some() {
+        drop(election.set_warm(is_warm).await);
+    }
+}
