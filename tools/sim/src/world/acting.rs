@@ -107,18 +107,13 @@ impl World {
                 self.observer_failed(node, slot);
                 self.note_action(node, action);
             }
-            Action::Left { term, ref left } => {
-                self.says_action(node, &action);
-                self.left(node, term, left);
-            }
-            Action::Proclaimed { ticket, ref result } => {
-                self.says_action(node, &action);
-                self.proclaimed(node, ticket, result);
-                self.note_action(node, action);
-            }
             other => {
                 self.says_action(node, &other);
-                self.check_lead(node, &other);
+                match &other {
+                    Action::Left { term, left } => self.left(node, *term, left),
+                    Action::Proclaimed { ticket, result } => self.proclaimed(node, *ticket, result),
+                    _ => self.check_lead(node, &other),
+                }
                 self.note_action(node, other);
             }
         }

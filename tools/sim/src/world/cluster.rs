@@ -47,7 +47,7 @@ impl World {
             watch_scope: follow,
             persistent,
             gives_way: true,
-            warm_within: self.nodes[node].warm_within,
+            warm_within: self.nodes[node].warmth.within,
             ..CandidateConfig::default()
         };
         self.join_as(node, prefix, config)

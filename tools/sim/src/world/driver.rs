@@ -207,7 +207,7 @@ impl World {
         let n = &mut self.nodes[node];
         // etcd reports no progress of a stream while one of its watches is behind.
         let is_news = matches!(message, Message::Events { .. } | Message::Progress { .. });
-        let lost = number < n.lost_below && is_news;
+        let lost = number < n.messages.lost_below && is_news;
         let dead = n.dead_watches == Some(generation);
         if generation != n.watch_generation || lost || dead {
             return None;

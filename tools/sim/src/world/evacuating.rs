@@ -174,7 +174,7 @@ impl World {
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
         let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
-        let cold = if node.is_cold { COLD } else { "" };
+        let cold = if node.warmth.is_cold { COLD } else { "" };
         Arc::from(format!("{tag}{share}{cold}{value}").into_bytes())
     }
 }

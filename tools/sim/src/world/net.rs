@@ -317,8 +317,8 @@ impl World {
 
     fn message_at(&mut self, at: Time, node: usize, generation: u64, message: Message) {
         let n = &mut self.nodes[node];
-        n.messages += 1;
-        let number = n.messages;
+        n.messages.sent += 1;
+        let number = n.messages.sent;
         self.schedule(
             at,
             node,
@@ -369,7 +369,7 @@ impl World {
     /// cancels the watches.
     pub(crate) fn compact(&mut self, node: usize) {
         let n = &mut self.nodes[node];
-        n.lost_below = n.messages + 1;
+        n.messages.lost_below = n.messages.sent + 1;
         self.disturb_watches(node, false);
     }
 

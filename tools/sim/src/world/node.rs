@@ -157,10 +157,7 @@ pub(crate) struct Node {
     pub(crate) work: Work,
     /// The data centre that it announces.
     pub(crate) home: Home,
-    /// True if it announces that it prepares for its terms and is not warm.
-    pub(crate) is_cold: bool,
-    /// How long its leaders wait for a warm successor.
-    pub(crate) warm_within: Duration,
+    pub(crate) warmth: Warmth,
     /// The capacity that it announces.
     pub(crate) capacity: u32,
     /// True if the node announces that data centres are to own equal shares.
@@ -196,9 +193,7 @@ pub(crate) struct Node {
     pub(crate) dead_watches: Option<u64>,
     /// The messages that the stalled stream holds back.
     pub(crate) held: Vec<(u64, u64, Message)>,
-    /// The number of sent messages, and the number below which they were lost.
-    pub(crate) messages: u64,
-    pub(crate) lost_below: u64,
+    pub(crate) messages: Messages,
     pub(crate) belief: Option<Rc<Belief>>,
     /// The deadline of clean reads, for a session that allows challenges.
     pub(crate) lead: Option<Rc<Belief>>,
@@ -256,6 +251,23 @@ fn extend(word: &mut Option<Rc<Belief>>, deadline: Time, fresh: bool) -> bool {
     }
 }
 
+/// The messages that a node's watches sent it.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    /// The number of sent messages, and the number below which they were lost.
+    pub(crate) sent: u64,
+    pub(crate) lost_below: u64,
+}
+
+/// Whether a node is prepared for its terms.
+#[derive(Debug, Default)]
+pub(crate) struct Warmth {
+    /// True if it announces that it prepares for its terms and is not warm.
+    pub(crate) is_cold: bool,
+    /// How long its leaders wait for a warm successor.
+    pub(crate) within: Duration,
+}
+
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
         Self {
@@ -269,8 +281,7 @@ impl Node {
             link: Link::default(),
             work: Work::After(Duration::ZERO),
             home: Home::Nowhere,
-            is_cold: false,
-            warm_within: Duration::ZERO,
+            warmth: Warmth::default(),
             capacity: 1,
             spread: false,
             follow: WatchScope::Auto,
@@ -291,8 +302,7 @@ impl Node {
             watches_moved: 0,
             dead_watches: None,
             held: Vec::new(),
-            messages: 0,
-            lost_below: 0,
+            messages: Messages::default(),
             belief: None,
             lead: None,
             clean: None,

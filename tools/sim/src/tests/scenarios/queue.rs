@@ -131,7 +131,7 @@ fn growing(nodes: usize, long: usize) -> World {
 #[test]
 fn only_the_first_two_watch_all_of_a_long_queue() {
     let (nodes, joins) = (8, |ask: &Ask| matches!(ask, Ask::Join { .. }));
-    let heard = |w: &World| -> Vec<u64> { w.nodes.iter().map(|node| node.messages).collect() };
+    let heard = |w: &World| -> Vec<u64> { w.nodes.iter().map(|node| node.messages.sent).collect() };
     let mut w = growing(nodes, 4);
     let before = heard(&w);
     // The youngest leaves: neither its predecessor nor the candidates further ahead receive an event.

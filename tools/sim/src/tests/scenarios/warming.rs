@@ -24,8 +24,8 @@ fn cold(scope: WatchScope, homes: &[Home]) -> World {
     let mut w = World::new(homes.len(), 1);
     for (node, home) in homes.iter().enumerate() {
         w.nodes[node].home = *home;
-        w.nodes[node].is_cold = true;
-        w.nodes[node].warm_within = LIMIT;
+        w.nodes[node].warmth.is_cold = true;
+        w.nodes[node].warmth.within = LIMIT;
         w.join(node, E, scope, false);
         w.run(ms(20));
     }
@@ -34,7 +34,7 @@ fn cold(scope: WatchScope, homes: &[Home]) -> World {
 }
 
 fn says(w: &mut World, node: usize, is_cold: bool) {
-    w.nodes[node].is_cold = is_cold;
+    w.nodes[node].warmth.is_cold = is_cold;
     w.announce(node, E);
 }
 
@@ -121,7 +121,7 @@ fn each_order_and_each_term_has_the_whole_limit() {
         assert!(w.leads(0), "the order has ended");
     }
     w.order_step_down(E, STANDS);
-    w.run(LIMIT - secs(1));
+    w.run(LIMIT * 19 / 20);
     assert!(w.leads(0) && terms(&w, 0) == 1);
     w.until("the limit has passed", secs(2), |w| w.leads(1));
 
@@ -134,7 +134,7 @@ fn each_order_and_each_term_has_the_whole_limit() {
     w.until("nobody else is left", secs(1), |w| w.leads(0));
     w.run(LIMIT);
     w.join(1, E, WatchScope::Auto, false);
-    w.run(LIMIT - secs(1));
+    w.run(LIMIT * 19 / 20);
     assert!(w.leads(0), "it waits as long as in its first term");
     w.until("the limit has passed", HAND_OVER, |w| w.leads(1));
     w.run(TTL);
