@@ -133,6 +133,10 @@ impl CandidateState {
     /// The waiting candidate is warm, or no longer. Returns what its key must announce; `None` if it does not wait, or
     /// announces no warmth.
     pub(super) fn warm(&mut self, identity: &str, is_warm: bool) -> Option<Said> {
+        // While the candidate joins or its term ends, the announcement would go to a key that says nothing of the next one.
+        if !matches!(self.status.get(), Status::Waiting { .. }) {
+            return None;
+        }
         let before = self.announcing.warmth();
         let said = self.announcing.warm(is_warm)?;
         if before != Some(is_warm) {
@@ -440,5 +444,23 @@ mod tests {
         candidate.registered();
         assert!(matches!(seen.placed.try_recv(), Ok(Ok(()))));
         assert_eq!(seen.status.get(), place);
+    }
+
+    #[test]
+    fn only_a_waiting_candidate_says_whether_it_is_warm() {
+        let (mut candidate, _seen) = candidate();
+        candidate.says(false, true);
+        for (status, is_said) in [
+            (Status::Joining, false),
+            (Status::waiting(1), true),
+            (Status::Joining, false),
+        ] {
+            candidate.status("node", status);
+            assert_eq!(
+                candidate.warm("node", true).is_some(),
+                is_said,
+                "{status:?}"
+            );
+        }
     }
 }

@@ -27,7 +27,8 @@ use preparing::Preparation;
 pub struct Following {
     election: Election,
     leader: watch::Receiver<Option<Member>>,
-    next: watch::Receiver<bool>,
+    /// The create revision of this node's key, while the key is next in line.
+    next: watch::Receiver<Option<i64>>,
     stop: CancellationToken,
 }
 
@@ -66,7 +67,7 @@ impl Following {
     /// Returns `true` if no candidate but the leader is older than this node's, so that it leads when the leader's term
     /// ends. It stays `true` until this node leads or loses its key: nobody joins ahead of it.
     pub fn is_next_in_line(&self) -> bool {
-        *self.next.borrow()
+        self.next.borrow().is_some()
     }
 
     /// Waits until this node is [next in line](Following::is_next_in_line). [`Runner::prepare`](crate::Runner::prepare)
@@ -76,11 +77,19 @@ impl Following {
     ///
     /// Cancel safe: it only waits.
     pub async fn next_in_line(&self) {
+        self.next_key().await;
+    }
+
+    /// Waits until this node is next in line, and returns the create revision of its key.
+    pub(super) async fn next_key(&self) -> i64 {
         let mut next = self.next.clone();
-        if next.wait_for(|is_next| *is_next).await.is_err() {
-            // The sender is gone: the work is about to end.
-            std::future::pending::<()>().await;
+        // Without a sender, the work is about to end.
+        if let Ok(key) = next.wait_for(Option::is_some).await
+            && let Some(key) = *key
+        {
+            return key;
         }
+        std::future::pending().await
     }
 
     /// Announces that this node is warm, or no longer, as [`Election::set_warm`] does: for follower's work that prepares
@@ -107,10 +116,10 @@ impl Following {
         }
     }
 
-    /// Waits until this node is not next in line.
-    pub(super) async fn superseded(&self) {
+    /// Waits until that key of this node is not next in line. Another key may be, a moment later.
+    pub(super) async fn superseded(&self, key: i64) {
         let mut next = self.next.clone();
-        if next.wait_for(|is_next| !*is_next).await.is_err() {
+        if next.wait_for(|next| *next != Some(key)).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -146,7 +155,7 @@ pub(crate) struct Follower<'f, 'a> {
     preparation: Option<Preparation<'f, 'a>>,
     stop: CancellationToken,
     leader: watch::Sender<Option<Member>>,
-    next: watch::Sender<bool>,
+    next: watch::Sender<Option<i64>>,
     /// The last term of this node: its key may exist for a moment after the term.
     last: Option<Term>,
 }
@@ -160,12 +169,12 @@ impl<'f, 'a> Follower<'f, 'a> {
         prepare: Option<&'f mut Follow<'a>>,
     ) -> Self {
         let (leader, seen) = watch::channel(None);
-        let (next, is_next) = watch::channel(false);
+        let (next, seen_next) = watch::channel(None);
         let stop = CancellationToken::new();
         let following = Following {
             election: election.clone(),
             leader: seen,
-            next: is_next,
+            next: seen_next,
             stop: stop.clone(),
         };
         let preparation = prepare.map(|work| {
@@ -279,7 +288,7 @@ async fn update(
     election: &Election,
     last: Option<&Term>,
     leader: &watch::Sender<Option<Member>>,
-    next: &watch::Sender<bool>,
+    next: &watch::Sender<Option<i64>>,
 ) -> Infallible {
     let shared = &election.handle.shared;
     while let Ok(mut changes) = election.observe().await {
@@ -290,7 +299,7 @@ async fn update(
             };
             let now = another(&roster, lease, last);
             leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
-            let now = is_next(&roster, lease, last);
+            let now = next_key(&roster, lease, last);
             next.send_if_modified(|before| std::mem::replace(before, now) != now);
         }
         // etcd refused to let us observe, perhaps only for a while.
@@ -300,12 +309,13 @@ async fn update(
     std::future::pending().await
 }
 
-/// Returns `true` if one of the two eldest keys is this session's. The key of the node's last term does not count: it is
-/// about to go.
-fn is_next(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> bool {
+/// Returns the create revision of this session's key, if it is one of the two eldest. The key of the node's last term does not
+/// count: it is about to go.
+fn next_key(roster: &Roster, lease: Option<i64>, last: Option<&Term>) -> Option<i64> {
     let stands = |member: &&Member| !last.is_some_and(|term| is_of(member, term));
     let mut eldest = roster.members().iter().filter(stands).take(2);
-    eldest.any(|member| lease == Some(member.lease_id()))
+    let own = eldest.find(|member| lease == Some(member.lease_id()));
+    own.map(Member::create_revision)
 }
 
 /// Returns `true` if the key is that of the term.
@@ -368,15 +378,16 @@ mod tests {
         assert_eq!(another(&Roster::new(11, []), None, None), None);
         // The key of the last term is about to go, and the next one is behind all others.
         let roster = Roster::new(9, [entry(7, 5), entry(8, 6), entry(9, 7)]);
-        assert!(is_next(&roster, Some(7), None) && !is_next(&roster, Some(7), Some(&term)));
-        assert!(is_next(&roster, Some(9), Some(&term)));
+        assert_eq!(next_key(&roster, Some(7), None), Some(5));
+        assert_eq!(next_key(&roster, Some(7), Some(&term)), None);
+        assert_eq!(next_key(&roster, Some(9), Some(&term)), Some(7));
     }
 
     #[test]
     fn only_the_leader_is_older_than_the_node_that_is_next_in_line() {
         let roster = Roster::new(9, [entry(7, 5), entry(8, 6), entry(9, 7)]);
-        let next = [Some(7), Some(8), Some(9), None].map(|lease| is_next(&roster, lease, None));
-        assert_eq!(next, [true, true, false, false]);
-        assert!(!is_next(&Roster::new(10, []), Some(7), None));
+        let next = [Some(7), Some(8), Some(9), None].map(|lease| next_key(&roster, lease, None));
+        assert_eq!(next, [Some(5), Some(6), None, None]);
+        assert_eq!(next_key(&Roster::new(10, []), Some(7), None), None);
     }
 }

@@ -388,7 +388,10 @@ pub(super) fn warmth(value: &[u8]) -> Option<bool> {
     if !mentions(value, WARM) {
         return None;
     }
-    object(value)?.get(WARM)?.as_bool()
+    let object = object(value)?;
+    // Only sessions of this library put this field.
+    unix_ms(object.get("since_unix_ms"))?;
+    object.get(WARM)?.as_bool()
 }
 
 /// Returns true if a candidate with this announcement prepares for its terms and is not warm.

@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn only_the_candidate_behind_the_leader_is_awaited_until_it_is_warm() {
-        let said = |warm| format!(r#"{{"identity":"a","warm":{warm}}}"#);
+        let said = |warm| format!(r#"{{"identity":"a","since_unix_ms":1,"warm":{warm}}}"#);
         let of = |second: &str| {
             let first = entry("e/1", &said(false), 3, 1);
             let third = entry("e/3", &said(false), 5, 3);

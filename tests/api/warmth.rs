@@ -274,6 +274,44 @@ async fn node_prepares_while_it_is_next_in_line_and_stops_before_it_leads() -> R
     Ok(())
 }
 
+/// The next key of a node is next in line at once, while the preparation for the one before still stops.
+#[tokio::test(start_paused = true)]
+async fn node_whose_key_is_replaced_is_cold_until_it_has_prepared_again() -> Result {
+    let etcd = in_memory();
+    let (a, _, mut b) = leader_and_next(&etcd).await?;
+    let election = session(&etcd, "ops").await?.election("e")?;
+    for is_warm in [false, true] {
+        if is_warm {
+            b.is_prepared.notify_one();
+            shows(&election, &[None, Some(true)]).await?;
+        }
+        let own = keys(&mut etcd.client().await, "eldest/e/").await;
+        let own = own.iter().find(|key| key.is_of("b")).ok_or("b")?;
+        etcd.client()
+            .await
+            .delete(own.path.as_bytes(), None)
+            .await?;
+        if !is_warm {
+            b.does("stops").await;
+        }
+        b.does("prepares").await;
+        shows(&election, &[None, Some(false)]).await?;
+        let is_cold = async || {
+            warmths(&election)
+                .await
+                .is_ok_and(|of| of[1] == Some(false))
+        };
+        stays(WHILE, "nobody has prepared it", is_cold).await?;
+    }
+    b.is_prepared.notify_one();
+    shows(&election, &[None, Some(true)]).await?;
+    a.running.stop().await?;
+    b.does("leads").await;
+    b.running.stop().await?;
+    b.session.close().await?;
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_preparation_ends_the_run_as_follower_work_does() -> Result {
     let etcd = in_memory();

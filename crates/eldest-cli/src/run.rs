@@ -338,11 +338,15 @@ async fn prepare(
     supervisor: &Arc<Supervisor>,
     spec: &Arc<Spec>,
 ) -> Result<(), BoxError> {
-    let exit = run_until_stopped(&following, supervisor, spec).await?;
-    if let Some(exit) = exit.filter(|exit| exit.code() != 0) {
-        tracing::warn!(%exit, "the command of --prepare failed: this node is not warm");
-        following.stopped().cancelled().await;
+    match run_until_stopped(&following, supervisor, spec).await? {
+        Some(exit) if exit.code() == 0 => return Ok(()),
+        Some(exit) => {
+            tracing::warn!(%exit, "the command of --prepare failed: this node is not warm");
+        }
+        // The command was stopped, or its processes could not be killed.
+        None => {}
     }
+    following.stopped().cancelled().await;
     Ok(())
 }
 

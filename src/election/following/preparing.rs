@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Caught, Fault, Follow, Following, fault, wind_up};
 use crate::election::Election;
+use crate::error::ErrorKind;
 
 /// The preparation of a node for its next term.
 pub(super) struct Preparation<'f, 'a> {
@@ -37,7 +38,7 @@ impl<'f, 'a> Preparation<'f, 'a> {
     /// Prepares the node whenever it is next in line; completes only when the work has failed.
     pub(super) async fn fails(&mut self) -> Fault {
         loop {
-            self.following.next_in_line().await;
+            let key = self.following.next_key().await;
             let stop = self.following.stopped();
             let work = (self.work)(self.following.until(stop.clone()));
             let work = AssertUnwindSafe(work).catch_unwind();
@@ -45,7 +46,7 @@ impl<'f, 'a> Preparation<'f, 'a> {
             let ended = tokio::select! {
                 biased;
                 ended = &mut *work => Some(ended),
-                () = self.following.superseded() => None,
+                () = self.following.superseded(key) => None,
             };
             let fault = if let Some(ended) = ended {
                 fault(ended)
@@ -58,28 +59,39 @@ impl<'f, 'a> Preparation<'f, 'a> {
             self.running = None;
             match fault {
                 Some(fault) => return fault,
-                None => stay_warm(&self.election, &self.following).await,
+                // Not for another key, which may be next in line by now.
+                None => stay_warm(&self.election, &self.following, key).await,
             }
         }
     }
 }
 
-/// Announces that the node is warm until it is no longer next in line.
-async fn stay_warm(election: &Election, following: &Following) {
+/// Announces that the node is warm until that key is no longer next in line. Its next key says by itself that the node is not.
+async fn stay_warm(election: &Election, following: &Following, key: i64) {
     let announced = async {
-        announce(election, true).await;
+        if election.warm_within.is_some() {
+            announce(election).await;
+        }
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
         biased;
-        () = following.superseded() => announce(election, false).await,
+        () = following.superseded(key) => {}
         never = announced => match never {},
     }
 }
 
-/// Announces the warmth in an election that needs it. If etcd refuses that, a hand-over waits for its whole limit.
-async fn announce(election: &Election, is_warm: bool) {
-    if election.warm_within.is_some() {
-        drop(election.set_warm(is_warm).await);
+/// Announces that the node is warm, again and again until etcd has the announcement: without it, a hand-over waits for its whole
+/// limit.
+async fn announce(election: &Election) {
+    let shared = &election.handle.shared;
+    let mut is_told = false;
+    while let Err(error) = election.set_warm(true).await {
+        // The roster may show a key before the session knows that it waits.
+        if error.kind() != ErrorKind::Ended && !std::mem::replace(&mut is_told, true) {
+            let (identity, election) = (&*shared.settings.identity, election.name());
+            tracing::warn!(target: "eldest::election", identity, election, %error, "cannot announce that the node is warm");
+        }
+        shared.env.sleep(shared.settings.request_timeout / 4).await;
     }
 }
