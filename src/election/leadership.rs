@@ -302,8 +302,9 @@ impl Leadership {
     ///
     /// The transaction that deletes the key saves the state, so the next leader's
     /// [`last_checkpoint`](Leadership::last_checkpoint) returns it, and says that it is
-    /// [final](Checkpoint::is_final). If etcd does not answer, the session repeats the transaction until etcd confirms
-    /// it; the call waits until the frozen deadline at most. If etcd refuses the state, the key goes without it.
+    /// [final](Checkpoint::is_final). If etcd does not answer, the session repeats the transaction; the call
+    /// waits until the frozen deadline at most. If etcd refuses the state, or an attempt fails after that deadline, the
+    /// key goes without the state.
     ///
     /// Work that is asked to stop may call it too: from the moment the token is cancelled until the frozen deadline,
     /// the key stays for the work. So a node that shuts down hands its state over:

@@ -181,11 +181,11 @@ pub enum Left {
         /// True if an earlier attempt had no answer, so it may have saved the state.
         is_open: bool,
     },
-    /// etcd refused the state, and the key goes without it.
+    /// etcd refused the state, or an attempt failed after the frozen cutoff: the key goes without the state.
     Refused {
-        /// The refusal.
+        /// The error of the last attempt to save the state.
         error: RequestError,
-        /// True if an earlier attempt had no answer, so it may have saved the state.
+        /// True if an attempt had no answer, so it may have saved the state.
         is_open: bool,
     },
 }

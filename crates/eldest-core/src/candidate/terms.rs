@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::joining::left;
 use super::phase::{Afterwards, End, Phase};
 use super::seat::Seat;
-use crate::action::CandidateAction;
+use crate::action::{CandidateAction, FinalState};
 use crate::cleanup::Parting;
 use crate::evacuation::APART;
 use crate::ids::TermId;
@@ -257,13 +257,14 @@ impl Seat<'_> {
 
     /// Releases the key of a term whose work has ended, or whose leadership was dropped. The removal takes the state
     /// that the term leaves.
-    pub(crate) fn work_joined(&mut self, term: TermId, parting: &mut Option<Parting>) {
+    pub(crate) fn work_joined(&mut self, term: TermId, state: &mut Option<FinalState>) {
         if matches!(self.me.phase, Phase::Leading { term: t, .. } if t == term) {
             self.end_by_leader(term, LostReason::Resigned);
         }
         let Phase::Ending {
             own,
             term: ending,
+            cutoff,
             next,
             ..
         } = self.me.phase.clone()
@@ -285,7 +286,8 @@ impl Seat<'_> {
         }
         match own {
             Some(own) => {
-                if let Some(parting) = parting.take() {
+                if let Some(state) = state.take() {
+                    let parting = Parting::new(term, state, cutoff);
                     self.removals.carry(&own.key, parting, self.now);
                 }
                 self.give_up(&own);

@@ -323,7 +323,7 @@ impl Removals {
                 Some(self.done(key))
             }
             Answer::Failed(error) => {
-                if let Some(refused) = Parting::failed(&mut removal.parting, &error) {
+                if let Some(refused) = Parting::failed(&mut removal.parting, &error, now) {
                     // The key alone may go at once.
                     out.act(refused);
                     self.start(key, now, out);

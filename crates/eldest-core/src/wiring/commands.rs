@@ -107,18 +107,17 @@ impl Core {
         now: Time,
         slot: SlotId,
         term: TermId,
-        state: Option<FinalState>,
+        mut state: Option<FinalState>,
     ) {
         self.expire(now);
-        let mut parting = state.map(|state| Parting::new(term, state));
         if let Some(mut seat) = self.hall(now).seat(slot) {
-            seat.work_joined(term, &mut parting);
+            seat.work_joined(term, &mut state);
             if self.hall(now).finish(slot) {
                 self.close_if_done(now);
             }
         }
-        if let Some(parting) = parting {
-            self.rooms.out.act(parting.came_late());
+        if state.is_some() {
+            self.rooms.out.act(Parting::came_late(term));
         }
     }
 

@@ -53,6 +53,8 @@ fn each_key_is_deleted_again_when_its_pause_is_over() {
     assert!(removals.keys.values().all(|r| r.request.is_some()));
 }
 
+const CUTOFF: Time = Time::from_nanos(1_000_000_000);
+
 /// Returns the removal of a key that leaves a state, and the state.
 fn leaving(out: &mut Outbox) -> (Removals, Arc<[u8]>, FinalState) {
     let mut removals = Removals::new(Pace::new(Duration::from_secs(1)));
@@ -61,7 +63,7 @@ fn leaving(out: &mut Outbox) -> (Removals, Arc<[u8]>, FinalState) {
         key: (*b"state").into(),
         value: (*b"7").into(),
     };
-    removals.carry(&key, Parting::new(3, state.clone()), at(0));
+    removals.carry(&key, Parting::new(3, state.clone(), CUTOFF), at(0));
     removals.add(at(0), &key, Some(7), None, out);
     (removals, key, state)
 }
@@ -83,8 +85,18 @@ fn sent(out: &mut Outbox) -> (Vec<Option<FinalState>>, Vec<Left>) {
 }
 
 fn answer(removals: &mut Removals, key: &Arc<[u8]>, answer: Answer, out: &mut Outbox) {
+    answer_at(at(1), removals, key, answer, out);
+}
+
+fn answer_at(
+    now: Time,
+    removals: &mut Removals,
+    key: &Arc<[u8]>,
+    answer: Answer,
+    out: &mut Outbox,
+) {
     let request = removals.keys[key].request.expect("asked for");
-    removals.answered(at(1), key, request, answer, false, out);
+    removals.answered(now, key, request, answer, false, out);
 }
 
 fn key_gone(found: Option<Entry>) -> Answer {
@@ -157,6 +169,39 @@ fn key_goes_at_once_without_a_state_that_etcd_refuses() {
         answer(&mut removals, &key, refused, &mut out);
         removals.start(&key, at(2), &mut out);
         assert_eq!(sent(&mut out), (Vec::new(), Vec::new()), "{class:?}");
+    }
+}
+
+#[test]
+fn key_goes_alone_when_an_attempt_to_save_its_state_fails_after_the_cutoff() {
+    let nanosecond = Duration::from_nanos(1);
+    for (class, earlier, last) in [
+        (Class::Retry, false, false),
+        (Class::Backoff, false, true),
+        (Class::Retry, true, false),
+        (Class::Denied, true, true),
+    ] {
+        let mut out = Outbox::new(BATCH);
+        let (mut removals, key, state) = leaving(&mut out);
+        let mut error = RequestError::new(Class::Retry, "", "");
+        error.ambiguous = earlier;
+        let before = CUTOFF.before(nanosecond);
+        let failed = Answer::Failed(error);
+        answer_at(before, &mut removals, &key, failed, &mut out);
+        removals.start(&key, CUTOFF, &mut out);
+        assert_eq!(sent(&mut out), (vec![Some(state); 2], Vec::new()));
+
+        let mut error = RequestError::new(class, "", "");
+        error.ambiguous = last;
+        let failed = Answer::Failed(error.clone());
+        answer_at(CUTOFF, &mut removals, &key, failed.clone(), &mut out);
+        let is_open = earlier || last;
+        let left = Left::Refused { error, is_open };
+        assert_eq!(sent(&mut out), (vec![None], vec![left]));
+        // The deletion alone is repeated, and reports nothing more about the state.
+        answer_at(CUTOFF, &mut removals, &key, failed, &mut out);
+        removals.start(&key, CUTOFF.after(Duration::from_secs(9)), &mut out);
+        assert_eq!(sent(&mut out), (vec![None], Vec::new()), "{class:?}");
     }
 }
 

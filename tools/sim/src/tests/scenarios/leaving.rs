@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::tests::{E, TTL};
+use crate::tests::{E, GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::Class;
+use eldest_core::action::{Ask, Class};
 use eldest_core::reason::LostReason;
 
 /// Makes a world in which the first of so many nodes leads, and each term leaves a state.
@@ -104,6 +104,26 @@ fn state_that_etcd_refuses_keeps_no_key() {
         w.until("the next leads", ms(50), |w| w.leads(1));
         assert_eq!((learnt(&w), state(&w)), ((0, 1, 0), None), "{class:?}");
         assert_eq!(w.count(0, deletes), 2, "{class:?}");
+    }
+}
+
+/// As behind a proxy that refuses large requests, or on a link that is too slow for them.
+#[test]
+fn state_that_is_never_saved_keeps_the_key_until_the_cutoff() {
+    let saves = |ask: &Ask| matches!(ask, Ask::Delete { state: Some(_), .. });
+    for (fate, outcome) in [
+        (Fate::Refused(Class::Retry), (0, 1, 0)),
+        (Fate::Refused(Class::Backoff), (0, 1, 0)),
+        (Fate::RequestLost, (0, 0, 1)),
+    ] {
+        let mut w = leaving(2);
+        w.the_next(usize::MAX, 0, saves, fate);
+        w.end(0, E, LostReason::Resigned);
+        w.run(GRACE);
+        assert!(!w.leads(1) && learnt(&w) == (0, 0, 0), "{fate:?}");
+        w.until("the next leads", TTL, |w| w.leads(1));
+        w.run(ms(50));
+        assert_eq!((learnt(&w), state(&w)), (outcome, None), "{fate:?}");
     }
 }
 
