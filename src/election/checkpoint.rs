@@ -206,6 +206,13 @@ pub(super) fn unanswered() -> Error {
     Error::new(ErrorKind::Ambiguous, message)
 }
 
+/// Returns the error of a caller whose term left another call's state, the outcome of which is that call's.
+pub(super) fn left_before() -> Error {
+    let message =
+        "an earlier call gave the key back with its state, which etcd may or may not have saved";
+    Error::new(ErrorKind::Ambiguous, message)
+}
+
 fn modified(outcome: &TxnOutcome) -> i64 {
     outcome.found().next().map_or(0, KeyValue::mod_revision)
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ pub(crate) struct Claim {
 struct Sent {
     /// One bit for each reason to end.
     reasons: AtomicU32,
-    joined: AtomicBool,
+    /// Set when the work has ended: true if the term left a state.
+    joined: OnceLock<bool>,
 }
 
 /// The tasks of a term. A term that is released takes no more of them.
@@ -345,9 +346,10 @@ impl Leadership {
     ///
     /// `InvalidInput`: the state is too large, or the election is at an [exact prefix](crate::Session::election_at);
     /// nothing has happened. All other errors come after the leader has resigned, and the first one is returned.
-    /// `FenceLost`, `LeadershipLost`: the key was gone or given back, or the frozen deadline had passed, so no state was
-    /// saved. `Ambiguous`: no answer came, so etcd may or may not have saved it, or may still save it together with the
-    /// deletion of the key. Others: etcd refused it, or as [`Leadership::resign`].
+    /// `FenceLost`, `LeadershipLost`: the key was gone or given back without a state, or the frozen deadline had passed,
+    /// so no state was saved. `Ambiguous`: no answer came, so etcd may or may not have saved it, or may still save it
+    /// together with the deletion of the key; or an earlier call, perhaps a dropped one, gave the key back with its own
+    /// state, which etcd may or may not have saved. Others: etcd refused it, or as [`Leadership::resign`].
     ///
     /// # Cancellation safety
     ///
@@ -555,7 +557,10 @@ impl Claim {
         // Work that was dropped at the frozen deadline is missing in the state.
         let in_time = self.term.shared.env.now() < self.term.shared.cutoff();
         if !in_time || !self.release(Some(Parting { state, reply }))? {
-            return Err(self.term.ended("nothing was saved"));
+            return Err(match self.sent.joined.get() {
+                Some(true) => checkpoint::left_before(),
+                _ => self.term.ended("nothing was saved"),
+            });
         }
         match self.term.until_cutoff(left).await {
             Some(Ok(left)) => checkpoint::settle(&self.term, left),
@@ -632,10 +637,10 @@ impl Claim {
     }
 
     /// Reports, as [`Claim::joined`] does, that the key may go, together with a state. Returns `false` if the key was
-    /// released before, without the state.
+    /// released before, without this state.
     fn release(&self, state: Option<Parting>) -> Result<bool> {
         self.term.shared.give_back();
-        if self.sent.joined.swap(true, Ordering::AcqRel) {
+        if self.sent.joined.set(state.is_some()).is_err() {
             return Ok(false);
         }
         let (slot, term) = (self.slot, self.id);

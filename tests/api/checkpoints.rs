@@ -258,6 +258,49 @@ async fn work_that_is_asked_to_stop_acts_no_more_once_its_state_is_on_the_way() 
     Ok(())
 }
 
+/// The state of the first call may be saved, so no later call may say that nothing was.
+#[tokio::test]
+async fn call_after_one_that_gave_the_key_back_with_a_state_is_ambiguous() -> Result {
+    let etcd = OnPort::start().await?;
+    let mut client = etcd.client().await;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    let leadership = elected(&mut candidate).await?;
+    proxy.hold_responses();
+    let seen = eventually(SOON, "the state", async || {
+        (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
+    });
+    tokio::select! {
+        left = leadership.resign_with("first") => return Err(format!("{left:?}").into()),
+        seen = seen => seen?,
+    }
+    proxy.heal();
+    for state in ["second", "third"] {
+        let error = soon("the key's end", leadership.resign_with(state)).await;
+        let error = error.expect_err("given back");
+        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    }
+    let read = client.get(CHECKPOINT, None).await?;
+    let saved = read.kvs().first().ok_or("saved")?.value().to_vec();
+    assert!(saved.ends_with(b"first"), "{saved:?}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_after_one_that_gave_the_key_back_without_a_state_saves_nothing() -> Result {
+    let etcd = in_memory();
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    leadership.step_down().await?;
+    let late = leadership.step_down_with("late").await;
+    let error = late.expect_err("given back");
+    assert_eq!(error.kind(), ErrorKind::LeadershipLost, "{error}");
+    let mut client = etcd.client().await;
+    assert!(keys(&mut client, CHECKPOINT).await.is_empty());
+    Ok(())
+}
+
 /// etcd does not answer before the frozen deadline, so nobody knows whether the state is saved.
 #[tokio::test]
 async fn state_without_an_answer_until_the_frozen_deadline_is_ambiguous() -> Result {
