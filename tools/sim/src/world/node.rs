@@ -259,7 +259,7 @@ pub(crate) struct Messages {
     pub(crate) lost_below: u64,
 }
 
-/// Whether a node is prepared for its terms.
+/// Says whether a node is prepared for its terms.
 #[derive(Debug, Default)]
 pub(crate) struct Warmth {
     /// True if it announces that it prepares for its terms and is not warm.
