@@ -150,14 +150,15 @@ impl<W> Run<'_, W> {
         let leadership = match turn {
             Turn::Elected(leadership) => leadership,
             Turn::Fault(Fault::Panicked(panic)) => {
-                leave(candidate.take(), EndReason::Left).await?;
+                wind_up(candidate.take(), EndReason::Left, follower, grace).await?;
                 std::panic::resume_unwind(panic);
             }
             Turn::Fault(Fault::Failed(error)) => {
+                let ran = env.now().since(begun);
                 warn_of(&error, self.election.name(), self.rules.on_error);
                 fail(candidate.as_ref());
-                leave(candidate.take(), EndReason::WorkFailed).await?;
-                return Ok(Round::Failed(error, env.now().since(begun)));
+                wind_up(candidate.take(), EndReason::WorkFailed, follower, grace).await?;
+                return Ok(Round::Failed(error, ran));
             }
             Turn::Shutdown => {
                 let left = wind_up(candidate.take(), EndReason::Shutdown, follower, grace).await;

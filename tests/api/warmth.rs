@@ -334,6 +334,56 @@ async fn failed_preparation_ends_the_run_as_follower_work_does() -> Result {
     queue(&election, &["a"]).await
 }
 
+/// Checks that the follower's work ends before the run does if the preparation fails, or the other way round.
+async fn other_work_ends(etcd: &MemoryEtcd, is_preparation: bool, panics: bool) -> Result {
+    let b = session(etcd, "b").await?.election("e")?;
+    let (say, mut steps) = mpsc::unbounded_channel();
+    let begins = Arc::new(Notify::new());
+    let begun = Arc::clone(&begins);
+    let fails = move |_: Following| {
+        let begun = Arc::clone(&begun);
+        async move {
+            begun.notified().await;
+            assert!(!panics, "broken");
+            Err::<(), BoxError>("broken".into())
+        }
+    };
+    let ends = move |following: Following| {
+        let say = say.clone();
+        begins.notify_one();
+        async move {
+            following.stopped().cancelled().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            say.send("ended")?;
+            Ok::<_, BoxError>(())
+        }
+    };
+    let runner = if is_preparation {
+        b.runner().follow(ends).prepare(fails)
+    } else {
+        b.runner().follow(fails).prepare(ends)
+    };
+    let run = tokio::spawn(runner.run(CancellationToken::new(), until_lost));
+    match soon("it ends", run).await {
+        Ok(ended) => assert_eq!(ended.expect_err("it failed").kind(), ErrorKind::Work),
+        Err(error) => assert!(panics && error.is_panic(), "{error}"),
+    }
+    assert_eq!(steps.try_recv(), Ok("ended"), "{is_preparation} {panics}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_preparation_and_failed_follower_work_each_await_the_other() -> Result {
+    let etcd = in_memory();
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
+    let _leader = elected(&mut a).await?;
+    for (is_preparation, panics) in [(true, false), (false, false), (true, true), (false, true)] {
+        other_work_ends(&etcd, is_preparation, panics).await?;
+        queue(&election, &["a"]).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn warmth_is_announced_without_a_runner_for_the_present_key_alone() -> Result {
     let etcd = in_memory();
