@@ -18,7 +18,8 @@ impl Session {
     /// While the mark is in etcd, nodes that [announce](crate::Announcement::with_data_center) that data centre let
     /// others lead:
     ///
-    /// * A leader's term ends as soon as there is a candidate elsewhere ([`LostReason::Evacuated`](crate::LostReason)).
+    /// * A leader's term ends as soon as there is a candidate elsewhere ([`LostReason::Evacuated`](crate::LostReason)); with
+    ///   [`warm_within`](crate::Election::warm_within), up to that limit later.
     ///   Its work has the [grace period](crate::SessionOptions::grace) to finish, then the eldest of the others leads.
     /// * Candidates of that data centre rank behind those elsewhere. A node that joins there waits as well.
     /// * Members of that data centre give up their [partitions](crate::Partitions) to those elsewhere.

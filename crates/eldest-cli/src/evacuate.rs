@@ -19,7 +19,8 @@ use crate::{member, view};
     long_about = "Let the nodes of a data centre give up leadership to nodes elsewhere.\n\n\
     The order is in force until its time is over or it is lifted. Meanwhile, a leader that announces this data centre ends \
     its term as soon as there is a candidate elsewhere, waiting candidates wait behind those elsewhere, and members of \
-    partitions give their partitions to members elsewhere. Without a candidate elsewhere, the eldest continues to lead. \
+    partitions give their partitions to members elsewhere. With --warm-within, the leader leads on for up to that limit until \
+    that candidate is warm, so --for needs more. Without a candidate elsewhere, the eldest continues to lead. \
     Locks, semaphores and groups ignore the order. A new order replaces the old one.\n\n\
     When the order has ended, nobody moves back: the nodes keep their places in the queues.",
     after_help = "Examples:
