@@ -1,7 +1,9 @@
 //! Tests `eldest run` whose next node prepares while the present leader leads.
 
+use eldest_testing::eventually;
+
 use crate::diary::{Diary, output, text};
-use crate::stage::{ELECTION, Result, Stage, TTL, eldest};
+use crate::stage::{ELECTION, Result, SOON, Stage, TTL, eldest};
 
 const FOR_EVER: &str = "exec sleep 1000";
 
@@ -16,7 +18,7 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
         ready.display()
     );
     let prepare = diary.shell(&prepare)[2].clone();
-    let options = |command| ["--warm-within", "1h", "--prepare", command];
+    let options = |command| ["--warm-within", "50m", "--prepare", command];
     let mut leader = stage.script("a", &options("true"), &script("a"))?;
     diary.says("lead-a").await?;
     let mut next = stage.script("b", &options(&prepare), &script("b"))?;
@@ -46,20 +48,29 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
 async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
-    let mut leader = stage.script("a", &[], FOR_EVER)?;
+    let options = |command| ["--warm-within", "50m", "--prepare", command];
+    let mut leader = stage.script("a", &options("true"), FOR_EVER)?;
     stage.has_candidate("a").await?;
     let prepare = diary.shell("echo prepare >> DIARY; exit 3")[2].clone();
-    let options = ["--warm-within", "1h", "--prepare", &prepare];
-    let mut next = stage.script("b", &options, "echo lead-b >> DIARY; exec sleep 1000")?;
+    let mut next = stage.script(
+        "b",
+        &options(&prepare),
+        "echo lead-b >> DIARY; exec sleep 1000",
+    )?;
     diary.says("prepare").await?;
+    eventually(SOON, "the command has failed", async || {
+        next.log().contains("this node is not warm").then_some(())
+    })
+    .await?;
+    let mut order = stage.eldest(TTL);
+    order.args(["step-down", ELECTION, "--wait", "1s"]);
+    let refused = output(order).await?;
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(said.contains("its successor is not warm"), "{said}");
     leader.stop().await?;
     diary.says("lead-b").await?;
     assert_eq!(diary.lines(), ["prepare", "lead-b"]);
-    assert!(
-        next.log().contains("this node is not warm"),
-        "{}",
-        next.log()
-    );
     next.stop().await?;
     Ok(())
 }
