@@ -263,13 +263,10 @@ impl Election {
 
     /// Refuses a limit that cannot be kept.
     fn validate(&self) -> Result<()> {
-        for (name, limit) in [
-            ("serving_within", self.serving_within),
-            ("warm_within", self.warm_within),
-        ] {
-            limit.map_or(Ok(()), |limit| validate_limit(name, limit))?;
+        if let Some(limit) = self.serving_within {
+            validate_limit("serving_within", limit)?;
         }
-        Ok(())
+        self.warm_within.map_or(Ok(()), warmth::validate)
     }
 
     /// Joins the election as a candidate, and returns once its key is in etcd and its place in the queue is known: its

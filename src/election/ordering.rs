@@ -9,8 +9,10 @@ use crate::runtime::timeout;
 use crate::state::{MAX_REASON, Member, Roster};
 use eldest_core::kv::LOCK;
 
+/// The longest time for which an order to step down may wait.
+pub(super) const LONGEST: Duration = Duration::from_secs(3600);
 /// The times for which an order to step down may wait.
-const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=LONGEST;
 /// How much longer the order's lease lasts, so that it never ends before the wait.
 const LONGER: i64 = 5;
 /// How many candidates a message names; the others are counted.
@@ -157,8 +159,8 @@ impl Election {
         if has_candidate(&after, &leader) {
             let within = order.within;
             let key = (leader.key(), leader.create_revision());
-            let why = if after.has_cold_successor(key) {
-                "its successor is not warm, and its work may not have ended yet"
+            let why = if after.has_cold_successor(key) == Some(true) {
+                "its successor is not warm, and its work may not have ended yet; an order must outlast the leader's `warm_within`"
             } else {
                 "it may be a program of another library, an older version, a session that may not read orders, or its work may \
                  not have ended yet"

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Election;
 use super::leadership::announced;
+use super::ordering::LONGEST;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
@@ -25,8 +26,8 @@ impl Election {
     ///
     /// **Warmth changes nothing else.** Age alone decides who leads next, and a warm candidate may not act before it leads.
     ///
-    /// `limit` is more than zero and at most 24 h. The announcement of a candidate then has a field that says whether it is
-    /// warm. So a plain string cannot be announced.
+    /// `limit` is more than zero and less than 1 h, so that an [order](Election::order_step_down) can outlast it. The
+    /// announcement of a candidate then has a field that says whether it is warm. So a plain string cannot be announced.
     ///
     /// ```
     /// # #[tokio::main]
@@ -119,9 +120,21 @@ impl Election {
         };
         let leader = (term.key(), term.fencing_token());
         while let Some(Ok(roster)) = changes.next().await {
-            if !roster.has_cold_successor(leader) {
+            // A roster from before the term shows another leader: the next roster says more.
+            if roster.has_cold_successor(leader) == Some(false) {
                 return;
             }
         }
     }
+}
+
+/// Refuses a limit that no order to step down outlasts.
+pub(super) fn validate(limit: Duration) -> Result<()> {
+    if !limit.is_zero() && limit < LONGEST {
+        return Ok(());
+    }
+    let message = format!(
+        "warm_within is {limit:?}; it must be more than zero and less than {LONGEST:?}, the longest time of an order to step down"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, message))
 }

@@ -134,13 +134,14 @@ impl Roster {
         self.inner.members.get_or_init(members)
     }
 
-    /// Returns true if that candidate is the eldest, and the candidate behind it prepares for its terms and is not warm.
-    pub(crate) fn has_cold_successor(&self, (key, create_revision): (&[u8], i64)) -> bool {
+    /// Returns true if the candidate behind that one prepares for its terms and is not warm. Returns `None` if that
+    /// candidate is not the eldest.
+    pub(crate) fn has_cold_successor(&self, (key, create_revision): (&[u8], i64)) -> Option<bool> {
         let mut eldest = self.inner.entries.iter();
         let leads = eldest.next();
         let leads = leads
             .is_some_and(|first| (&*first.key, first.create_revision) == (key, create_revision));
-        leads && eldest.next().is_some_and(|next| is_cold(&next.value))
+        leads.then(|| eldest.next().is_some_and(|next| is_cold(&next.value)))
     }
 
     /// Returns the first key of the queue if that key has no lease. Such a key belongs to no live candidate and never
@@ -420,14 +421,17 @@ mod tests {
             let roster = of(second);
             assert_eq!(
                 roster.has_cold_successor((b"e/1", 3)),
-                is_awaited,
+                Some(is_awaited),
                 "{second}"
             );
         }
-        assert!(!cold.has_cold_successor((b"e/1", 2)), "of another term");
-        assert!(!cold.has_cold_successor((b"e/2", 4)), "it does not lead");
+        let not_eldest =
+            |candidate: (&[u8], i64)| assert_eq!(cold.has_cold_successor(candidate), None);
+        // Of another term, and behind the leader.
+        not_eldest((b"e/1", 2));
+        not_eldest((b"e/2", 4));
         let alone = Roster::new(7, [entry("e/1", "a", 3, 1)]);
-        assert!(!alone.has_cold_successor((b"e/1", 3)));
+        assert_eq!(alone.has_cold_successor((b"e/1", 3)), Some(false));
     }
 
     #[test]

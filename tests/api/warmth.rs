@@ -427,14 +427,19 @@ async fn refuses(etcd: &MemoryEtcd, option: impl Fn(Election) -> Election, rule:
 #[tokio::test(start_paused = true)]
 async fn warm_within_refuses_plain_strings_and_limits_out_of_bounds() -> Result {
     let etcd = in_memory();
-    let day = Duration::from_secs(24 * 60 * 60);
-    for limit in [Duration::ZERO, day + Duration::from_millis(1)] {
+    let hour = Duration::from_secs(60 * 60);
+    for limit in [Duration::ZERO, hour] {
         refuses(&etcd, |e| e.warm_within(limit), "warm_within is").await?;
     }
-    let plain = |e: Election| e.warm_within(day).announcement("n");
+    let order = StepDown::new().within(hour + Duration::from_millis(1));
+    let ops = session(&etcd, "ops").await?.election("e")?;
+    let error = ops.order_step_down(order).await.expect_err("too long");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let longest = hour.saturating_sub(Duration::from_millis(1));
+    let plain = |e: Election| e.warm_within(longest).announcement("n");
     refuses(&etcd, plain, "do not set `warm_within`").await?;
     let long = eldest::Announcement::new("a").with_metadata("m", "x".repeat(32 * 1024 - 70));
-    let long = |e: Election| e.warm_within(day).announcement(long.clone());
+    let long = |e: Election| e.warm_within(longest).announcement(long.clone());
     refuses(&etcd, long, "in an election with `warm_within`").await?;
     let (election, candidate) = candidate(&etcd, "a").await?;
     let error = candidate.proclaim("a").await.expect_err("a plain string");
