@@ -427,9 +427,10 @@ mod tests {
         }
         let not_eldest =
             |candidate: (&[u8], i64)| assert_eq!(cold.has_cold_successor(candidate), None);
-        // Of another term, and behind the leader.
-        not_eldest((b"e/1", 2));
-        not_eldest((b"e/2", 4));
+        let of_another_term: (&[u8], i64) = (b"e/1", 2);
+        not_eldest(of_another_term);
+        let behind_the_leader: (&[u8], i64) = (b"e/2", 4);
+        not_eldest(behind_the_leader);
         let alone = Roster::new(7, [entry("e/1", "a", 3, 1)]);
         assert_eq!(alone.has_cold_successor((b"e/1", 3)), Some(false));
     }

@@ -85,10 +85,10 @@ async fn stay_warm(election: &Election, following: &Following, key: i64) {
 /// limit.
 async fn announce(election: &Election) {
     let shared = &election.handle.shared;
-    let mut is_told = false;
+    let mut is_logged = false;
     while let Err(error) = election.set_warm(true).await {
         // The roster may show a key before the session knows that it waits.
-        if error.kind() != ErrorKind::Ended && !std::mem::replace(&mut is_told, true) {
+        if error.kind() != ErrorKind::Ended && !std::mem::replace(&mut is_logged, true) {
             let (identity, election) = (&*shared.settings.identity, election.name());
             tracing::warn!(target: "eldest::election", identity, election, %error, "cannot announce that the node is warm");
         }
