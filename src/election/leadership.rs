@@ -369,7 +369,7 @@ impl Leadership {
     /// As with [`Leadership::resign`], the caller states that the work has ended: validity ends at once, and tasks of
     /// [`Leadership::spawn`] are awaited until the frozen deadline before the key is released. Then the next eldest
     /// leads, and this node waits behind all other candidates; if there are none, it leads again. The call does not wait
-    /// for a [warm](crate::Election::warm_within) successor, because the work has ended: [`Election::step_down`] does,
+    /// for a [warm](crate::Election::warm_within) successor, because the work has ended: [`Election::step_down`](crate::Election::step_down) does,
     /// while the work goes on.
     ///
     /// Await [`Candidate::elected`](crate::Candidate::elected) for its next turn. Work of
