@@ -286,6 +286,9 @@ pub enum Change {
         #[serde(default, with = "json::some_nanos")]
         left: Option<Duration>,
     },
+    /// A linearizable read that was sent at the event's time returned the event's revision, so etcd made every change of a
+    /// later revision after that time. I4 takes the times of changes from these reads alone: watches deliver late.
+    Current,
     /// Changes after revision `since`, up to and including the event's revision, are unknown: the watcher began here,
     /// or was cut off for longer than etcd keeps history.
     Gap {
@@ -427,6 +430,7 @@ impl fmt::Display for What {
                     Some(left) => write!(f, "lease {lease:x} has {left:?} left"),
                     None => write!(f, "lease {lease:x} is gone"),
                 },
+                Change::Current => write!(f, "revision {revision} was the newest"),
                 Change::Gap { since } => write!(f, "nothing known from {since} to {revision}"),
             },
             What::Baseline(resources) => write!(f, "held {resources:?} before"),

@@ -37,7 +37,7 @@ pub fn check(history: &History, rules: &Rules) -> Report {
         overlap::check(&view, &terms, rules, &mut counts, &mut violations);
         tokens::check_order(&view, &mut violations);
         counter::check(&view, &mut counts, &mut violations);
-        tokens::check_seniority(&view, rules, &mut counts, &mut violations);
+        tokens::check_seniority(&view, &mut counts, &mut violations);
         liveness::check(&view, &terms, rules, &mut counts, &mut violations);
         for (index, fault) in faults(&process) {
             if terms.iter().any(|term| hit(fault, term)) {

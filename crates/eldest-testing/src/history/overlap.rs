@@ -176,7 +176,7 @@ impl Deletions<'_> {
             Change::Lease { lease, left } => {
                 self.said.entry(*lease).or_default().push((at, *left));
             }
-            Change::Gap { .. } => {}
+            Change::Current | Change::Gap { .. } => {}
         }
     }
 

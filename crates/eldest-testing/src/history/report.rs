@@ -272,7 +272,7 @@ fn label(what: &What) -> Option<String> {
     Some(match what {
         What::Valid { token } | What::Guarded { token } => format!("leads {token}"),
         What::Truth {
-            change: Change::Lease { .. },
+            change: Change::Lease { .. } | Change::Current,
             ..
         } => return None,
         _ => match admitted(what) {

@@ -87,6 +87,11 @@ fn lease(at: u64, lease: i64, left: Option<u64>) -> Event {
     truth(at, 0, Change::Lease { lease, left })
 }
 
+/// Returns the read that was sent then and showed that revision to be the newest.
+fn current(at: u64, revision: i64) -> Event {
+    truth(at, revision, Change::Current)
+}
+
 fn judge(rules: &Rules, events: impl IntoIterator<Item = Event>) -> Report {
     check(&History::new(events), rules)
 }

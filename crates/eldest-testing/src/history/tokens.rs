@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::report::{Counts, Invariant, Violation};
 use super::terms::{Says, View, admitted, says};
-use super::{Change, Event, Rules, What};
+use super::{Change, Event, What};
 
 /// Checks I2.
 pub(super) fn check_order(view: &View<'_>, violations: &mut Vec<Violation>) {
@@ -96,8 +96,8 @@ fn act(what: &What) -> Option<i64> {
 struct Key {
     /// The revision at which the key was deleted.
     deleted: Option<i64>,
-    /// The time at which the key was first seen to be the oldest.
-    oldest: Option<Duration>,
+    /// The revision that made the key the oldest.
+    oldest: Option<i64>,
     /// The older key in front of it, while there was one.
     elder: i64,
 }
@@ -105,7 +105,6 @@ struct Key {
 /// Checks I4.
 pub(super) fn check_seniority(
     view: &View<'_>,
-    rules: &Rules,
     counts: &mut Counts,
     violations: &mut Vec<Violation>,
 ) {
@@ -123,11 +122,14 @@ pub(super) fn check_seniority(
                 oldest: Some(since),
                 ..
             }) => {
-                if *since <= event.at + rules.observer_lag {
+                let Some(earliest) = truth.after(*since).filter(|time| *time > event.at) else {
                     counts.elections_checked_for_seniority += 1;
                     continue;
-                }
-                format!("the key became the oldest only at {}", view.at(*since))
+                };
+                format!(
+                    "the key became the oldest at revision {since}, later than {}",
+                    view.at(earliest)
+                )
             }
             Some(Key { elder, .. }) => format!("the key was never the oldest: {elder} was there"),
         };
@@ -158,9 +160,16 @@ struct Truth<'a> {
     /// The pairs of revisions between which nothing is known.
     gaps: Vec<(i64, i64)>,
     changes: Vec<(i64, &'a Change, &'a Event)>,
+    /// The latest time at which each revision, or an older one, was the newest.
+    current: BTreeMap<i64, Duration>,
 }
 
 impl<'a> Truth<'a> {
+    /// Returns a time that the change of that revision came after, if one is known.
+    fn after(&self, revision: i64) -> Option<Duration> {
+        self.current.range(..revision).map(|(_, time)| *time).max()
+    }
+
     /// Returns true if the key may have been the oldest in a gap.
     fn unknown(&self, token: i64, deleted: Option<i64>) -> bool {
         self.gaps
@@ -188,10 +197,15 @@ impl<'a> Truth<'a> {
 fn replay<'a>(view: &View<'a>) -> Option<Truth<'a>> {
     let mut changes: Vec<(i64, &Change, &Event)> = Vec::new();
     let mut gaps = Vec::new();
+    let mut current: BTreeMap<i64, Duration> = BTreeMap::new();
     for event in view.events.iter().copied() {
         if let What::Truth { revision, change } = &event.what {
             match change {
                 Change::Gap { since } => gaps.push((*since, *revision)),
+                Change::Current => {
+                    let latest = current.entry(*revision).or_default();
+                    *latest = event.at.max(*latest);
+                }
                 Change::Lease { .. } => {}
                 _ => changes.push((*revision, change, event)),
             }
@@ -206,6 +220,7 @@ fn replay<'a>(view: &View<'a>) -> Option<Truth<'a>> {
         keys,
         gaps,
         changes,
+        current,
     })
 }
 
@@ -238,13 +253,12 @@ fn lives(changes: &[(i64, &Change, &Event)]) -> BTreeMap<i64, Key> {
                         key.deleted.get_or_insert(*revision);
                     }
                 }
-                Change::Lease { .. } | Change::Gap { .. } => {}
+                Change::Lease { .. } | Change::Current | Change::Gap { .. } => {}
             }
         }
         let Some(oldest) = live.first().copied() else {
             continue;
         };
-        let seen = together.iter().map(|(_, _, event)| event.at).min();
         for (_, change, _) in together {
             if let Change::Created {
                 create_revision, ..
@@ -257,7 +271,7 @@ fn lives(changes: &[(i64, &Change, &Event)]) -> BTreeMap<i64, Key> {
         if let Some(key) = keys.get_mut(&oldest)
             && key.oldest.is_none()
         {
-            key.oldest = seen;
+            key.oldest = Some(together[0].0);
         }
     }
     keys

@@ -1,4 +1,5 @@
-//! Records, as an independent client, the changes of an election's keys and the life of the oldest keys' leases.
+//! Records, as an independent client, the changes of an election's keys, the newest revision and the life of the
+//! oldest keys' leases.
 //!
 //! It shares no code with the library under test: a bare client, a list, a watch from a known revision. If that
 //! revision has been compacted, it lists again and records a [`Change::Gap`].
@@ -23,7 +24,7 @@ use crate::error::{Error as TestError, Result as TestResult};
 
 /// The node name for events of etcd.
 const NODE: &str = "etcd";
-/// The pause between two requests about the leases of the oldest keys.
+/// The pause between two requests about the newest revision and the leases of the oldest keys.
 const POLL: Duration = Duration::from_millis(250);
 /// The time limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -200,8 +201,12 @@ impl Shared {
     }
 
     fn record(&self, revision: i64, change: Change) {
-        self.recorder
-            .record(NODE, &*self.election, What::Truth { revision, change });
+        self.record_at(self.recorder.now(), revision, change);
+    }
+
+    fn record_at(&self, at: Duration, revision: i64, change: Change) {
+        let what = What::Truth { revision, change };
+        self.recorder.record_at(at, NODE, &*self.election, what);
     }
 
     /// Returns true if the key is exactly one level below the prefix.
@@ -371,7 +376,8 @@ impl Shared {
         }
     }
 
-    /// Polls how long the leases of the oldest keys still live, and whether those of deleted keys are gone.
+    /// Polls the newest revision, how long the leases of the oldest keys still live, and whether those of deleted keys are
+    /// gone.
     async fn poll(self: Arc<Self>) {
         loop {
             let mut wanted: Vec<i64> = {
@@ -394,10 +400,8 @@ impl Shared {
             wanted.sort_unstable();
             wanted.dedup();
             wanted.retain(|lease| *lease != 0);
-            if !wanted.is_empty() {
-                // Without an answer there is no evidence, so nothing is recorded.
-                let _ = timeout(REQUEST, self.ask(&wanted)).await;
-            }
+            // Without an answer there is no evidence, so nothing is recorded.
+            let _ = timeout(REQUEST, self.ask(&wanted)).await;
             sleep(POLL).await;
         }
     }
@@ -416,6 +420,7 @@ impl Shared {
         // A deposed leader of etcd may still answer. A linearizable read proves which member leads: the same raft term
         // in a read that began after the answer means the same leader.
         let options = GetOptions::new().with_count_only();
+        let sent = self.recorder.now();
         let proof = self
             .client
             .kv_client()
@@ -424,6 +429,7 @@ impl Shared {
         let Some(proof) = proof.header() else {
             return Ok(());
         };
+        self.record_at(sent, proof.revision(), Change::Current);
         for (at, lease, answer) in answers {
             let gone = answer.ttl() < 0 && answer.granted_ttl() == 0;
             // A leader that has not taken over its leases yet reports them as endless.
@@ -438,15 +444,7 @@ impl Shared {
             };
             if header.raft_term() == proof.raft_term() {
                 let change = Change::Lease { lease, left };
-                self.recorder.record_at(
-                    at,
-                    NODE,
-                    &*self.election,
-                    What::Truth {
-                        revision: header.revision(),
-                        change,
-                    },
-                );
+                self.record_at(at, header.revision(), change);
             }
         }
         Ok(())

@@ -282,7 +282,9 @@ impl World {
                     key,
                 },
             };
-            recorder.record_at(at, "etcd", ELECTION, What::Truth { revision, change });
+            let truth = |revision, change| What::Truth { revision, change };
+            recorder.record_at(at, "etcd", ELECTION, truth(revision - 1, Change::Current));
+            recorder.record_at(at, "etcd", ELECTION, truth(revision, change));
         }
     }
 

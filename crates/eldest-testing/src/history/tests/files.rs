@@ -39,6 +39,7 @@ fn every_kind() -> Vec<Event> {
         lease(21, 105, Some(1500)),
         lease(22, -105, None),
         truth(23, 9, Change::Gap { since: 7 }),
+        truth(23, 9, Change::Current),
     ];
     for outcome in [Outcome::Sent, Outcome::Refused, Outcome::Unknown] {
         events.push(on(24, "a", What::FencedWrite { token: 5, outcome }));

@@ -112,10 +112,10 @@ fn changes(recorder: &Recorder) -> Vec<(i64, Change)> {
     history.events().iter().filter_map(truth).collect()
 }
 
-/// Returns all changes except the times left of leases.
+/// Returns the changes of keys, and the gaps.
 fn keys(recorder: &Recorder) -> Vec<(i64, Change)> {
     let mut changes = changes(recorder);
-    changes.retain(|(_, change)| !matches!(change, Change::Lease { .. }));
+    changes.retain(|(_, change)| !matches!(change, Change::Lease { .. } | Change::Current));
     changes
 }
 
@@ -170,6 +170,38 @@ async fn every_change_of_a_candidates_key_is_recorded_once_and_in_order() {
         ),
     ];
     assert_eq!(keys(&recorder), expected);
+}
+
+#[tokio::test]
+async fn newest_revision_is_recorded_at_a_time_before_it_was_read() {
+    let etcd = Server::start().await;
+    let mut client = etcd.client().await;
+    let old = put(&mut client, "other", 0).await;
+    let recorder = Recorder::boottime();
+    let begun = recorder.now();
+    let truth = start(&client, &recorder).await;
+    until(&recorder, |change| *change == Change::Current).await;
+    let before = recorder.now();
+    let new = put(&mut client, "other", 0).await;
+    let current = |recorder: &Recorder| -> Vec<(i64, Duration)> {
+        let history = recorder.history().unwrap();
+        let current = |event: &Event| match &event.what {
+            What::Truth {
+                revision,
+                change: Change::Current,
+            } => Some((*revision, event.at)),
+            _ => None,
+        };
+        history.events().iter().filter_map(current).collect()
+    };
+    while current(&recorder).iter().all(|(revision, _)| *revision < new) {
+        sleep(RETRY).await;
+    }
+    truth.stop().await;
+    for (revision, at) in current(&recorder) {
+        assert!(revision == old || revision == new, "{revision}");
+        assert!(at > begun && (revision == new || at <= before), "{at:?}");
+    }
 }
 
 #[tokio::test]
