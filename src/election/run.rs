@@ -1,6 +1,7 @@
 //! Runs the user's work in every term of a node, and awaits the work before the key is released.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +22,44 @@ use super::work_monitor::WorkMonitor;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::state::{Status, Term};
 use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::time::Time;
 
 /// How one term's work came to its end.
-enum End<T> {
+enum End {
     /// The work returned while the node led.
-    Done(T),
+    Done,
     /// The work failed while the node led, after running for the given time.
     Failed(Error, Duration),
     /// After the term was lost, or the work stepped down: the candidate rejoins.
     Lost,
-    /// The work resigned; its value.
-    Resigned(Option<T>),
-    /// On shutdown; the value of the work.
-    Shutdown(Option<T>),
+    /// The work resigned.
+    Resigned,
+    /// On shutdown.
+    Shutdown,
     /// The work panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
-impl<T> End<T> {
+impl End {
+    /// Returns the end of a term whose work was asked to end, or was never called.
+    fn of(term: &Term, shutdown: &CancellationToken) -> Self {
+        match term.lost_reason() {
+            Some(LostReason::Resigned) => End::Resigned,
+            Some(LostReason::Shutdown) => End::Shutdown,
+            // Shutdown may have come while the term was being lost.
+            _ if shutdown.is_cancelled() => End::Shutdown,
+            _ => End::Lost,
+        }
+    }
+
     /// Returns the reason for which this node ends the term, if it does.
     fn reason(&self) -> Option<LostReason> {
         match self {
-            End::Done(_) | End::Panicked(_) => Some(LostReason::Resigned),
+            End::Done | End::Panicked(_) => Some(LostReason::Resigned),
             End::Failed(..) => Some(LostReason::WorkFailed),
             // The shutdown may have come after the term was lost: the candidate must not join again.
-            End::Shutdown(_) => Some(LostReason::Shutdown),
-            End::Lost | End::Resigned(_) => None,
+            End::Shutdown => Some(LostReason::Shutdown),
+            End::Lost | End::Resigned => None,
         }
     }
 }
@@ -61,14 +74,14 @@ enum Turn {
     Fault(Fault),
 }
 
-/// The outcome of a node's time as follower, and of the term that may have followed it.
-enum Round<T> {
+/// The outcome of a node's time as follower.
+enum Followed {
+    /// The node was elected, and its work as leader begins.
+    Elected(Leadership, Arc<WorkMonitor>),
     /// The next round begins.
     Again,
-    /// This round was the last; the work's result.
-    Over(Option<T>),
-    /// The work failed after running for the given time.
-    Failed(Error, Duration),
+    /// This round was the last.
+    Over,
 }
 
 /// A node's part in the election, from one round to the next.
@@ -77,58 +90,115 @@ struct Node {
     candidate: Option<Candidate>,
     /// The last term.
     last: Option<Term>,
+    pauses: Pause,
     /// The pause before the node rejoins.
     pause: Option<Duration>,
 }
 
-/// One call of [`Runner::run`](super::Runner::run).
-pub(crate) struct Run<'a, W> {
+/// One call of [`Runner::run`](super::Runner::run), without the leader's work: the compiler makes this code once, and only
+/// [`until`] and [`term`] again for each work.
+pub(crate) struct Run<'a> {
     pub(crate) election: Election,
     pub(crate) follow: Option<Follow<'a>>,
     pub(crate) prepare: Option<Follow<'a>>,
     pub(crate) rules: Rules<'a>,
-    pub(crate) work: W,
 }
 
-impl<W> Run<'_, W> {
-    /// Leads and follows until `shutdown`, or until work of either kind has ended for good. Returns the value of the
-    /// last work.
-    pub(crate) async fn until<F, T, E>(mut self, shutdown: &CancellationToken) -> Result<Option<T>>
-    where
-        W: Work<Leadership, F>,
-        F: Future<Output = Result<T, E>>,
-        E: Into<BoxError>,
-    {
-        let mut node = Node::default();
-        let mut pauses = Pause::default();
-        while !shutdown.is_cancelled() {
-            match self.round(&mut node, shutdown).await? {
-                Round::Again => {}
-                Round::Over(value) => return Ok(value),
-                Round::Failed(error, _) if self.rules.on_error == OnError::Leave => {
-                    return leave(node.candidate, EndReason::WorkFailed)
-                        .await
-                        .and(Err(error));
+/// Leads and follows until `shutdown`, or until work of either kind has ended for good. Returns the value of the last
+/// work.
+pub(crate) async fn until<W, F, T, E>(
+    mut run: Run<'_>,
+    mut work: W,
+    shutdown: &CancellationToken,
+) -> Result<Option<T>>
+where
+    W: Work<Leadership, F>,
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    let mut node = Node::default();
+    while !shutdown.is_cancelled() {
+        match run.follow(&mut node, shutdown).await? {
+            Followed::Again => {}
+            Followed::Over => return Ok(None),
+            Followed::Elected(leadership, monitor) => {
+                let (end, value) = term(&mut run, &mut work, leadership, &monitor, shutdown).await;
+                if run.end(end, &mut node, &monitor).await? {
+                    return Ok(value);
                 }
-                Round::Failed(_, ran) => node.pause = Some(pauses.after(ran)),
             }
         }
-        leave(node.candidate, EndReason::Shutdown)
-            .await
-            .map(|()| None)
     }
+    leave(node.candidate, EndReason::Shutdown).await?;
+    Ok(None)
+}
 
-    /// Follows until this node is elected, and leads for one term.
-    async fn round<F, T, E>(
-        &mut self,
-        node: &mut Node,
-        shutdown: &CancellationToken,
-    ) -> Result<Round<T>>
-    where
-        W: Work<Leadership, F>,
-        F: Future<Output = Result<T, E>>,
-        E: Into<BoxError>,
-    {
+/// Runs one term, until its work has ended or was dropped. Returns the work's value as well, if there is one.
+async fn term<W, F, T, E>(
+    run: &mut Run<'_>,
+    work: &mut W,
+    leadership: Leadership,
+    monitor: &WorkMonitor,
+    shutdown: &CancellationToken,
+) -> (End, Option<T>)
+where
+    W: Work<Leadership, F>,
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    let (claim, term) = (leadership.claim(), leadership.term());
+    let lost = term.lost();
+    if lost.is_cancelled() || shutdown.is_cancelled() {
+        return (End::of(&term, shutdown), None);
+    }
+    let begun = run.work_begins(&term, monitor);
+    let check = &mut run.rules.check;
+    let span = span_of(&term);
+    let mut running = Box::pin(
+        AssertUnwindSafe(async { work(leadership).await.map_err(Into::into) }.instrument(span))
+            .catch_unwind(),
+    );
+    let early = tokio::select! {
+        biased;
+        result = &mut running => Some(result),
+        () = lost.cancelled() => None,
+        () = shutdown.cancelled() => {
+            drop(claim.end(LostReason::Shutdown));
+            None
+        }
+        never = beat(check.as_mut(), monitor) => match never {},
+    };
+    let result = match early {
+        Some(Ok(Ok(value))) if !lost.is_cancelled() => return (End::Done, Some(value)),
+        Some(Ok(Err(error))) if !lost.is_cancelled() => {
+            let ran = term.shared.env.now().since(begun);
+            return (End::Failed(Error::work(error), ran), None);
+        }
+        Some(result) => Some(result),
+        None if run.rules.aborts() => Some((&mut running).await),
+        None => term.until_cutoff(&mut running).await,
+    };
+    drop(running);
+    let result = match result {
+        Some(Err(panic)) => return (End::Panicked(panic), None),
+        Some(Ok(result)) => Some(result),
+        None => None,
+    };
+    let value = late(&term, result);
+    (End::of(&term, shutdown), value)
+}
+
+/// Calls the health check beside the work, if there is one.
+async fn beat(check: Option<&mut Health<'_>>, monitor: &WorkMonitor) -> Infallible {
+    match check {
+        Some(check) => check.beat(|| monitor.healthy()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Run<'_> {
+    /// Follows until this node is elected.
+    async fn follow(&mut self, node: &mut Node, shutdown: &CancellationToken) -> Result<Followed> {
         let grace = self.election.handle.shared.settings.grace;
         let env = Arc::clone(&self.election.handle.shared.env);
         let (begun, follows) = (env.now(), self.follow.is_some() || self.prepare.is_some());
@@ -158,16 +228,19 @@ impl<W> Run<'_, W> {
                 warn_of(&error, self.election.name(), self.rules.on_error);
                 fail(candidate.as_ref());
                 wind_up(candidate.take(), EndReason::WorkFailed, follower, grace).await?;
-                return Ok(Round::Failed(error, ran));
+                return self
+                    .failed(error, ran, node)
+                    .await
+                    .map(|()| Followed::Again);
             }
             Turn::Shutdown => {
                 let left = wind_up(candidate.take(), EndReason::Shutdown, follower, grace).await;
-                return left.map(|()| Round::Over(None));
+                return left.map(|()| Followed::Over);
             }
             Turn::Refused(error) => {
                 let resigned = has_left(candidate.as_ref());
                 drop(wind_up(candidate.take(), EndReason::Left, follower, grace).await);
-                return resigned.then_some(Round::Over(None)).ok_or(error);
+                return resigned.then_some(Followed::Over).ok_or(error);
             }
         };
         node.last = Some(leadership.term());
@@ -175,125 +248,61 @@ impl<W> Run<'_, W> {
         if let Some(candidate) = candidate {
             drop(candidate.hold_back(true));
         }
-        let monitor = monitor(
-            &self.election,
-            &leadership.claim(),
-            self.rules.aborts(),
-            follows,
-        );
-        let end = if let Some(panic) = follower.end(grace).await {
-            End::Panicked(panic)
-        } else {
-            self.term(leadership, &monitor, shutdown).await
-        };
-        self.end(end, candidate, &monitor).await
+        let claim = leadership.claim();
+        let monitor = monitor(&self.election, &claim, self.rules.aborts(), follows);
+        if let Some(panic) = follower.end(grace).await {
+            end_term(&claim, Some(&monitor), Some(LostReason::Resigned)).await;
+            drop(leave(node.candidate.take(), EndReason::Left).await);
+            std::panic::resume_unwind(panic);
+        }
+        Ok(Followed::Elected(leadership, monitor))
     }
 
-    /// Ends a term whose work has ended or was dropped.
-    async fn end<T>(
-        &mut self,
-        end: End<T>,
-        candidate: &mut Option<Candidate>,
-        monitor: &WorkMonitor,
-    ) -> Result<Round<T>> {
+    /// Starts to watch the work of a term, which begins at the returned time.
+    fn work_begins(&self, term: &Term, monitor: &WorkMonitor) -> Time {
+        if let Some(limit) = self.election.serving_within {
+            monitor.serve_within(limit);
+        }
+        monitor.work_begins(self.rules.stall_timeout, self.rules.illness());
+        term.shared.env.now()
+    }
+
+    /// Ends a term whose work has ended or was dropped. Returns `true` if the node has left the election for good.
+    async fn end(&mut self, end: End, node: &mut Node, monitor: &WorkMonitor) -> Result<bool> {
         let claim = monitor.claim();
         if let End::Failed(error, _) = &end {
             warn_of(error, self.election.name(), self.rules.on_error);
             drop(claim.end(LostReason::WorkFailed));
             if self.rules.on_error == OnError::Leave {
-                fail(candidate.as_ref());
+                fail(node.candidate.as_ref());
             }
         }
         end_term(claim, Some(monitor), end.reason()).await;
-        match end {
+        let reason = match end {
             // The candidate rejoins, at the end.
-            End::Lost => Ok(Round::Again),
-            End::Failed(error, ran) => Ok(Round::Failed(error, ran)),
-            End::Resigned(value) => {
-                let left = leave(candidate.take(), EndReason::Left).await;
-                left.map(|()| Round::Over(value))
+            End::Lost => return Ok(false),
+            End::Failed(error, ran) => {
+                return self.failed(error, ran, node).await.map(|()| false);
             }
-            End::Shutdown(value) => {
-                let left = leave(candidate.take(), EndReason::Shutdown).await;
-                left.map(|()| Round::Over(value))
-            }
-            End::Done(value) => {
-                let left = leave(candidate.take(), EndReason::Left).await;
-                left.map(|()| Round::Over(Some(value)))
-            }
+            End::Resigned | End::Done => EndReason::Left,
+            End::Shutdown => EndReason::Shutdown,
             End::Panicked(panic) => {
-                drop(leave(candidate.take(), EndReason::Left).await);
+                drop(leave(node.candidate.take(), EndReason::Left).await);
                 std::panic::resume_unwind(panic);
             }
-        }
+        };
+        leave(node.candidate.take(), reason).await?;
+        Ok(true)
     }
 
-    /// Runs one term, until its work has ended or was dropped.
-    async fn term<F, T, E>(
-        &mut self,
-        leadership: Leadership,
-        monitor: &WorkMonitor,
-        shutdown: &CancellationToken,
-    ) -> End<T>
-    where
-        W: Work<Leadership, F>,
-        F: Future<Output = Result<T, E>>,
-        E: Into<BoxError>,
-    {
-        let (claim, term) = (leadership.claim(), leadership.term());
-        let lost = term.lost();
-        let ended = |value| match term.lost_reason() {
-            Some(LostReason::Resigned) => End::Resigned(value),
-            Some(LostReason::Shutdown) => End::Shutdown(value),
-            // Shutdown may have come while the term was being lost.
-            _ if shutdown.is_cancelled() => End::Shutdown(value),
-            _ => End::Lost,
-        };
-        if lost.is_cancelled() || shutdown.is_cancelled() {
-            return ended(None);
+    /// Leaves with the error of work of either kind, or has the node pause before it rejoins.
+    async fn failed(&mut self, error: Error, ran: Duration, node: &mut Node) -> Result<()> {
+        if self.rules.on_error == OnError::Leave {
+            leave(node.candidate.take(), EndReason::WorkFailed).await?;
+            return Err(error);
         }
-        let span = span_of(&term);
-        if let Some(limit) = self.election.serving_within {
-            monitor.serve_within(limit);
-        }
-        monitor.work_begins(self.rules.stall_timeout, self.rules.illness());
-        let begun = term.shared.env.now();
-        let (check, work) = (&mut self.rules.check, &mut self.work);
-        let mut running = Box::pin(
-            AssertUnwindSafe(async { work(leadership).await.map_err(Into::into) }.instrument(span))
-                .catch_unwind(),
-        );
-        let early = tokio::select! {
-            biased;
-            result = &mut running => Some(result),
-            () = lost.cancelled() => None,
-            () = shutdown.cancelled() => {
-                drop(claim.end(LostReason::Shutdown));
-                None
-            }
-            never = async {
-                match check {
-                    Some(check) => check.beat(|| monitor.healthy()).await,
-                    None => std::future::pending().await,
-                }
-            } => match never {},
-        };
-        let result = match early {
-            Some(Ok(Ok(value))) if !lost.is_cancelled() => return End::Done(value),
-            Some(Ok(Err(error))) if !lost.is_cancelled() => {
-                let ran = term.shared.env.now().since(begun);
-                return End::Failed(Error::work(error), ran);
-            }
-            Some(result) => Some(result),
-            None if self.rules.aborts() => Some((&mut running).await),
-            None => term.until_cutoff(&mut running).await,
-        };
-        drop(running);
-        match result {
-            Some(Err(panic)) => End::Panicked(panic),
-            Some(Ok(result)) => ended(late(&term, Some(result))),
-            None => ended(late(&term, None)),
-        }
+        node.pause = Some(node.pauses.after(ran));
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use super::following::{Follow, Following};
 use super::leadership::Leadership;
 use super::on_error::OnError;
 use super::rules::{OnOverrun, Rules};
-use super::run::Run;
+use super::run::{Run, until};
 use super::run_handle::{RunHandle, spawn};
 use super::shutdown::{Shutdown, cancel_on};
 use super::work::Work;
@@ -376,10 +376,9 @@ impl<'a> Runner<'a> {
             follow: self.follow,
             prepare: self.prepare,
             rules: self.rules,
-            work,
         };
         // Boxed, because it is large and callers hold it in futures of their own.
-        cancel_on(signal, &shutdown, Box::pin(run.until(&shutdown))).await
+        cancel_on(signal, &shutdown, Box::pin(until(run, work, &shutdown))).await
     }
 
     /// Runs `work` as [`Runner::run`] does, for an async closure that changes its captures; see [`Election::run_mut`].
