@@ -26,12 +26,7 @@ const CLIENT: &str = "etcd-client";
 const WITH: &str = "with";
 const WITHOUT: &str = "without";
 /// The profile as Cargo.toml has it.
-const PROFILE: [&str; 4] = [
-    "--config",
-    "profile.dev.debug=\"line-tables-only\"",
-    "--config",
-    "profile.dev.package.\"*\".debug=false",
-];
+const PROFILE: [&str; 2] = ["--config", "profile.dev.debug=false"];
 /// A program that is built while there is no README, and where it only matters that the library builds.
 const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
 
