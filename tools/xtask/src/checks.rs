@@ -16,9 +16,6 @@ const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// The packages whose changes the simulator runs.
 const SIMULATED: [&str; 3] = ["eldest-core", STORE, simulate::PACKAGE];
 
-/// The numbers of the simulator's stories for `cargo xtask check`, without challenges and with them.
-const FEW_SEEDS: [&str; 2] = ["1000", "300"];
-
 /// Packages that users may build alone, and the options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [
     // Users with clients of their own need none of ours.
@@ -40,18 +37,15 @@ pub(crate) fn changes(stage: &mut Stage) -> Result<()> {
     let changed = Changed::find(stage)?;
     stage.say(&format!("changed: {}", changed.packages.join(", ")));
     let is_changed = |name: &str| changed.packages.iter().any(|it| it == name);
-    let is_core = SIMULATED.into_iter().any(is_changed);
-    let product = together::build_unit_tests(stage, simulate::PACKAGE)?;
+    let product = together::build_unit_tests(stage, simulate::TESTS)?;
+    let is_simulated = SIMULATED.into_iter().any(is_changed);
     let mut is_green = stage.step(&mut together::lint(stage)?)?;
     let own = together::build_xtask(stage)?;
     for built in [product, own] {
-        is_green &= suites::unit_tests(stage, &built, |program| {
-            is_changed(&program.package) || is_core && program.package == simulate::PACKAGE
-        })?;
-    }
-    if is_core {
-        let built = together::build(stage, &["--bin", simulate::PACKAGE])?;
-        is_green &= simulate::seeds(stage, &built, FEW_SEEDS)?;
+        is_green &= suites::unit_tests(stage, &built, |program| is_changed(&program.package))?;
+        if is_simulated {
+            is_green &= simulate::tests(stage, &built, &simulate::BRIEFLY)?;
+        }
     }
     if is_green {
         changed.record()?;

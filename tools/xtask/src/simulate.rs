@@ -11,8 +11,12 @@ use crate::{process, setup, together};
 pub(crate) const PACKAGE: &str = "eldest-sim";
 /// The profile: as released, but with the core's assertions.
 pub(crate) const PROFILE: &str = "simulate";
-/// The number of seeds in each run of the tests, without challenges and with them.
-const SEEDS: [&str; 2] = ["3000", "999"];
+/// The program with its tests.
+pub(crate) const TESTS: &str = "simulator";
+/// The option that leaves out the seeds that take long.
+pub(crate) const BRIEFLY: [&str; 2] = ["--skip", "searching::further_"];
+/// The feature that the program needs.
+pub(crate) const FEATURE: &str = "program";
 
 /// Runs `cargo xtask simulate`: builds the simulator and passes all arguments on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
@@ -53,24 +57,18 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Runs the stage `simulate`: the core's scenarios and kept plans, then fewer seeds, by the programs that the build has
-/// made.
+/// Runs the stage `simulate`: the core's scenarios, kept plans and seeds, by the tests that the build has made.
 pub(crate) fn short(stage: &mut Stage) -> Result<()> {
-    let built = together::build(stage, &["--bins", "--tests"])?;
-    for program in built.tests(Kind::UnitTests, |it| it.package == PACKAGE) {
-        stage.unit_tests(&program.name, &mut program.command())?;
-    }
-    seeds(stage, &built, SEEDS)?;
+    let built = together::build(stage, &["--test", TESTS])?;
+    tests(stage, &built, &[])?;
     Ok(())
 }
 
-/// Runs so many stories without challenges, and so many with them. Returns false if an invariant was broken.
-pub(crate) fn seeds(stage: &mut Stage, built: &Built, numbers: [&str; 2]) -> Result<bool> {
-    let simulator = built.program(PACKAGE)?;
+/// Runs the simulator's tests with these options. Returns false if one failed.
+pub(crate) fn tests(stage: &mut Stage, built: &Built, options: &[&str]) -> Result<bool> {
     let mut is_green = true;
-    for (number, options) in numbers.into_iter().zip([&[][..], &["--challenges"]]) {
-        let mut seeds = Command::new(&simulator);
-        is_green &= stage.step(seeds.args(options).args(["--seeds", number]))?;
+    for program in built.tests(Kind::Tests, |it| it.name == TESTS) {
+        is_green &= stage.tests(program.command().args(options))?;
     }
     Ok(is_green)
 }
@@ -82,6 +80,8 @@ fn build() -> Result<Command> {
         PROFILE,
         "--package",
         PACKAGE,
+        "--features",
+        FEATURE,
         "--message-format=json-render-diagnostics",
     ])
 }

@@ -114,7 +114,7 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
     let xtask = together::build_xtask(stage)?;
     for built in [built, xtask] {
-        unit_tests(stage, &built, |it| it.package != simulate::PACKAGE)?;
+        unit_tests(stage, &built, |_| true)?;
     }
     Ok(())
 }
@@ -147,8 +147,9 @@ pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
 pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let settings = with_tools(stage)?;
-    let in_pool =
-        |program: &Program| ![CONTAINERS, FAILOVER, STACK].contains(&program.name.as_str());
+    let in_pool = |program: &Program| {
+        ![CONTAINERS, FAILOVER, STACK, simulate::TESTS].contains(&program.name.as_str())
+    };
     let mut cases = without(cases(stage, &built, in_pool, &settings)?, &LONG);
     for (name, beginning) in REAL {
         let is_real = |program: &Program| program.name == name && program.package != CLI;

@@ -12,11 +12,13 @@ use crate::stage::Stage;
 use crate::workspaces::Workspace;
 use crate::{packages, setup};
 
-/// Features of the product's packages for the fault harness, which builds them in its own workspace.
-const FOR_HARNESS: [&str; 3] = [
+/// Features that the tests do not need: those for the fault harness, which builds the node in its own workspace, and the
+/// simulator's program.
+const APART: [&str; 4] = [
     "eldest-node/orders",
     "eldest-node/register",
     "eldest-node/tls",
+    "eldest-sim/program",
 ];
 pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
@@ -64,7 +66,7 @@ pub(crate) fn features(stage: &Stage) -> Result<String> {
         let tested = features.filter(|name| *name != "default" && *name != OTHER_CRYPTOGRAPHY);
         all.extend(tested.map(|feature| format!("{}/{feature}", package.name)));
     }
-    all.retain(|feature| !FOR_HARNESS.contains(&feature.as_str()));
+    all.retain(|feature| !APART.contains(&feature.as_str()));
     Ok(all.join(","))
 }
 
@@ -109,10 +111,10 @@ pub(crate) fn lint(stage: &Stage) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Builds the unit tests of the product's libraries, and those of that program.
+/// Builds the unit tests of the product's libraries, and that program of tests.
 pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
-    cargo.args(["--no-run", "--lib", "--bin", program]);
+    cargo.args(["--no-run", "--lib", "--test", program]);
     cargo.args(together(stage, Workspace::Product)?);
     messages(stage, &mut cargo)
 }

@@ -8,6 +8,7 @@ mod keeping;
 mod partitions;
 mod scale;
 mod scenarios;
+mod searching;
 mod simulating;
 mod taking;
 

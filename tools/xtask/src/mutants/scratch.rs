@@ -12,10 +12,9 @@ use super::list::{Mutant, source};
 use super::results;
 use super::weave::{self, weave};
 use crate::process::{self, End};
-use crate::simulate::PROFILE;
+use crate::simulate::{self, PROFILE};
 use crate::{metadata, setup};
 
-const SIMULATOR: &str = "eldest-sim";
 const CORE: &str = "eldest-core";
 
 /// The root of the core, which gets the module that names the broken rule.
@@ -54,10 +53,19 @@ impl Scratch {
         let tree = folder.join("tree");
         copy(setup::root(), &tree, &woven(mutants)?)?;
         let target = folder.join("build");
-        let tests_of = |package| build(&tree, &target, (&["test", "--no-run"], package));
-        let tests = || Ok::<_, anyhow::Error>([tests_of(SIMULATOR)?, tests_of(CORE)?]);
+        let tests_of =
+            |package, name| build(&tree, &target, (&["test", "--no-run"], package, name));
+        let tests = || {
+            let of_simulator = tests_of(simulate::PACKAGE, simulate::TESTS)?;
+            Ok::<_, anyhow::Error>([of_simulator, tests_of(CORE, CORE)?])
+        };
+        let program = ["build", "--features", simulate::FEATURE];
         Ok(Self {
-            simulator: build(&tree, &target, (&["build"], SIMULATOR))?,
+            simulator: build(
+                &tree,
+                &target,
+                (&program, simulate::PACKAGE, simulate::PACKAGE),
+            )?,
             tests: with_tests.then(tests).transpose()?,
             // The tests find their files relative to this folder.
             folder: tree.join("tools/sim"),
@@ -125,11 +133,11 @@ fn woven(mutants: &[Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     Ok(woven)
 }
 
-/// Builds one program. The compiler's messages go to our stderr.
+/// Builds the program of that name. The compiler's messages go to our stderr.
 fn build(
     tree: &Path,
     target: &Path,
-    (command, package): (&[&'static str], &'static str),
+    (command, package, name): (&[&'static str], &'static str, &str),
 ) -> Result<PathBuf> {
     let mut cargo = setup::cargo(command.iter().copied())?;
     cargo
@@ -143,7 +151,7 @@ fn build(
     let begun = Instant::now();
     let is_over = || begun.elapsed() >= BUILD_LIMIT;
     let end = process::run(&mut cargo, is_over, |line| {
-        found = metadata::executable(line, package).or(found.take());
+        found = metadata::executable(line, name).or(found.take());
     })?;
     match end {
         End::Exited(status) => ensure!(status.success(), "a mutant does not compile"),

@@ -194,7 +194,10 @@ async fn newest_revision_is_recorded_at_a_time_before_it_was_read() {
         };
         history.events().iter().filter_map(current).collect()
     };
-    while current(&recorder).iter().all(|(revision, _)| *revision < new) {
+    while current(&recorder)
+        .iter()
+        .all(|(revision, _)| *revision < new)
+    {
         sleep(RETRY).await;
     }
     truth.stop().await;

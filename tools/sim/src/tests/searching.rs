@@ -1,0 +1,36 @@
+//! Searches seeds, as the program does: each draws a story in which no invariant may be broken.
+
+use std::process::ExitCode;
+
+use crate::{Options, campaign};
+
+fn search(first: u64, seeds: u64, challenges: bool) {
+    let options = Options {
+        seed: Some(first),
+        seeds: Some(seeds),
+        challenges,
+        ..Options::default()
+    };
+    assert_eq!(campaign(&options), Ok(ExitCode::SUCCESS));
+}
+
+#[test]
+fn first_seeds_break_no_invariant_and_bring_about_every_event() {
+    search(1, 1000, false);
+}
+
+#[test]
+fn first_seeds_with_challenges_break_no_invariant() {
+    search(1, 300, true);
+}
+
+// The stage `simulate` runs these too; `cargo xtask check` does not.
+#[test]
+fn further_seeds_break_no_invariant() {
+    search(1001, 2000, false);
+}
+
+#[test]
+fn further_seeds_with_challenges_break_no_invariant() {
+    search(301, 699, true);
+}
