@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use eldest_core::action::{Class, RequestError};
 use eldest_core::reason::EndReason;
+use eldest_core::version::InvalidVersion;
 
 /// Any error of the user's own work.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -248,6 +249,12 @@ fn kind_of(class: Class) -> ErrorKind {
         Class::Mismatch => ErrorKind::CapacityMismatch,
         Class::Miscount => ErrorKind::CountMismatch,
         Class::Elected => ErrorKind::NameInUse,
+    }
+}
+
+impl From<InvalidVersion> for Error {
+    fn from(invalid: InvalidVersion) -> Self {
+        Self::new(ErrorKind::InvalidInput, invalid.to_string())
     }
 }
 

@@ -138,7 +138,7 @@
 //! | `srv` | [`Endpoint`]s from SRV records |
 //! | `etcd-client` | conversions of [`Fence`], [`Condition`] and [`Op`] into types of `etcd-client`, in the version this crate uses |
 //! | `cron` | [`Schedule`]s from cron expressions |
-//! | `serde` | `Serialize` for [`SessionState`], [`LeaseView`], [`Roster`], [`Member`], [`QueueKind`]; `Deserialize` for [`SessionOptions`]; both for [`Status`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`] and reasons |
+//! | `serde` | `Serialize` for [`SessionState`], [`LeaseView`], [`Roster`], [`Member`], [`QueueKind`]; `Deserialize` for [`SessionOptions`]; both for [`Status`], [`Version`], [`Announcement`], [`WatchScope`], [`OnOverrun`], [`OnError`] and reasons |
 //! | `metrics` | [metrics] through the facade of the crate `metrics`, and the module `metrics` |
 //!
 //! `eldest-route` sends requests to the leader, `eldest-http` serves the state over HTTP, `eldest-cli` is the command,
@@ -216,6 +216,7 @@ mod util;
 
 pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
+pub use eldest_core::version::{InvalidVersion, Version};
 pub use election::{
     Candidate, Checkpoint, Election, Following, Heartbeats, Leadership, OnError, OnOverrun,
     RunHandle, Runner, Shutdown, StepDown, Work, shutdown_signal,
@@ -238,7 +239,7 @@ pub use schedule::{CatchUp, Delivery, Due, Every, Schedule};
 pub use session::{Challenges, Session, SessionOptions};
 pub use state::{
     Announcement, AsOf, Deadline, Evacuate, Evacuation, LeaseView, Member, Roster, SessionState,
-    Status, Term,
+    Status, Term, VersionMark,
 };
 pub use tokio_util::sync::CancellationToken;
 

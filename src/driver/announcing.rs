@@ -1,5 +1,5 @@
-//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, that the candidate
-//! is warm, when its term began, and that its leader serves.
+//! Decides what the key of one candidate announces: the caller's announcement, the time of the key, its version, that the
+//! candidate is warm, when its term began, and that its leader serves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::state::{TermState, in_queue_since, leading, not_serving, serving, warm};
+use crate::state::{TermState, in_queue_since, leading, not_serving, serving, versioned, warm};
+use eldest_core::version::Version;
 
 /// The state of one candidate's announcements.
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(super) struct Announcing {
     unready: bool,
     /// True if the waiting candidate is warm; `None` if it does not announce that.
     warmth: Option<bool>,
+    /// The candidate's version, if its election requires versions.
+    version: Option<Version>,
     /// The candidate had a key before.
     had_key: bool,
     /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
@@ -65,8 +68,9 @@ impl Announcing {
     }
 
     /// Makes the terms of this candidate wait until their leader says that it serves (`unready`), and makes the candidate
-    /// announce whether it is warm (`prepares`).
-    pub(super) fn says(&mut self, unready: bool, prepares: bool) {
+    /// announce whether it is warm (`prepares`), and its version.
+    pub(super) fn says(&mut self, unready: bool, prepares: bool, version: Option<Version>) {
+        self.version = version;
         self.unready = unready;
         self.warmth = prepares.then_some(false);
     }
@@ -113,9 +117,13 @@ impl Announcing {
         Some(Arc::clone(&self.value))
     }
 
-    /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot say whether
-    /// the candidate is warm, or whether the leader serves.
+    /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot name the version,
+    /// or say whether the candidate is warm, or whether the leader serves.
     pub(super) fn replace(&mut self, value: Arc<[u8]>) -> Result<Said> {
+        let value = match self.version {
+            Some(version) => versioned(&value, version)?,
+            None => value,
+        };
         let value = match self.warmth {
             Some(_) => warm(&value, false)?,
             None => value,

@@ -17,6 +17,7 @@ use eldest_core::action::{RequestError, SlotId, TermId};
 use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
+use eldest_core::version::Version;
 
 /// Logs an event of a candidate: at the level of news for an election, as a detail for a lock.
 macro_rules! log_event {
@@ -125,9 +126,9 @@ impl CandidateState {
     }
 
     /// Makes the candidate's terms wait until their leader says that it serves (`unready`), and makes the candidate announce
-    /// whether it is warm (`prepares`).
-    pub(crate) fn says(&mut self, unready: bool, prepares: bool) {
-        self.announcing.says(unready, prepares);
+    /// whether it is warm (`prepares`), and its version.
+    pub(crate) fn says(&mut self, unready: bool, prepares: bool, version: Option<Version>) {
+        self.announcing.says(unready, prepares, version);
     }
 
     /// The waiting candidate is warm, or no longer. Returns what its key must announce; `None` if it does not wait, or
@@ -449,7 +450,7 @@ mod tests {
     #[test]
     fn only_a_waiting_candidate_says_whether_it_is_warm() {
         let (mut candidate, _seen) = candidate();
-        candidate.says(false, true);
+        candidate.says(false, true, None);
         for (status, is_said) in [
             (Status::Joining, false),
             (Status::waiting(1), true),

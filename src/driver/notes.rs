@@ -55,13 +55,7 @@ impl Driver {
                     candidate.map_or_else(Arc::default, |candidate| Arc::clone(&candidate.prefix));
                 self.failed(What::Join, error.class, &error.to_string(), &prefix);
             }
-            Note::Blocked { slot, key } => {
-                let election = self
-                    .candidates
-                    .get(slot)
-                    .map_or("", |candidate| &*candidate.election);
-                tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
-            }
+            Note::Blocked { .. } | Note::HoldsBack { .. } => self.cannot_lead(note),
             Note::OrphanFound { key } => {
                 tracing::info!(target: "eldest::election", identity, key = %String::from_utf8_lossy(key), "orphaned key found");
             }
@@ -70,6 +64,30 @@ impl Driver {
                 let line = self.failures.note(self.env.now(), note);
                 self.log_lines(line);
             }
+        }
+    }
+
+    /// Warns of a candidate that cannot lead: another client's key is ahead, or a newer version has led.
+    fn cannot_lead(&self, note: &Note) {
+        let identity = &*self.identity;
+        let election = |slot| {
+            let candidate = self.candidates.get(slot);
+            candidate.map_or("", |candidate| &*candidate.election)
+        };
+        match note {
+            Note::Blocked { slot, key } => {
+                let election = election(slot);
+                tracing::warn!(target: "eldest::election", identity, election, key = %String::from_utf8_lossy(key), "blocked by a key without a lease");
+            }
+            Note::HoldsBack {
+                slot,
+                version,
+                newest,
+            } => {
+                let election = election(slot);
+                tracing::warn!(target: "eldest::election", identity, election, %version, %newest, "holds back: a newer version has led");
+            }
+            _ => {}
         }
     }
 

@@ -13,12 +13,15 @@ use super::work_monitor::WorkMonitor;
 use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
-use crate::state::{Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, warm};
+use crate::state::{
+    Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, versioned, warm,
+};
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
 use eldest_core::kv::LOCK;
 use eldest_core::reason::EndReason;
+use eldest_core::version::Version;
 
 /// A candidate in the queue of an election. The session keeps its key alive while it waits.
 ///
@@ -77,12 +80,17 @@ pub(crate) struct Opening<'a> {
     pub(crate) unready: bool,
     /// True if the candidate announces whether it is warm.
     pub(crate) prepares: bool,
+    /// The version that the candidate announces, if its election requires versions.
+    pub(crate) version: Option<Version>,
 }
 
 impl Opening<'_> {
-    /// Returns the announcement with the fields that say later that the candidate is warm, and that its leader serves.
-    /// Refuses one that has no room for them.
+    /// Returns the announcement with the version, and with the fields that say later that the candidate is warm, and that
+    /// its leader serves. Refuses one that has no room for them.
     fn with_fields(self, mut value: Arc<[u8]>) -> Result<Arc<[u8]>> {
+        if let Some(version) = self.version {
+            value = versioned(&value, version)?;
+        }
         if self.prepares {
             value = warm(&value, false)?;
         }
@@ -148,7 +156,7 @@ impl Candidate {
             turn,
             local.map(|local| LocalStatusWriter::new(local, slot)),
         );
-        candidate.says(opening.unready, opening.prepares);
+        candidate.says(opening.unready, opening.prepares, opening.version);
         handle.send(Command::Campaign {
             slot,
             value,

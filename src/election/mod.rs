@@ -12,6 +12,7 @@ mod run;
 mod run_handle;
 mod runner;
 mod shutdown;
+mod versions;
 mod warmth;
 mod work;
 mod work_monitor;
@@ -31,6 +32,7 @@ use crate::state::{Announcement, Held, LocalStatus, Member, Roster, Status, Term
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::version::Version;
 
 pub use candidate::Candidate;
 pub(crate) use candidate::Opening;
@@ -75,6 +77,8 @@ pub struct Election {
     /// How long a leader that is asked to hand over waits for a warm successor; `None`: it does not wait, and candidates
     /// announce no warmth.
     warm_within: Option<Duration>,
+    /// The version of this node, below which no candidate leads once this one has led; `None`: versions do not count.
+    version: Option<Version>,
     pub(crate) local: Arc<LocalStatus>,
 }
 
@@ -176,6 +180,7 @@ impl Election {
             announcement: None,
             serving_within: None,
             warm_within: None,
+            version: None,
         }
     }
 
@@ -279,8 +284,8 @@ impl Election {
     ///
     /// `AlreadyCampaigning`: this session has a candidate in this election, or a `Leadership` or a task of
     /// [`Leadership::spawn`] that outlived its candidate. `InvalidInput`: the announcement is too large, or cannot say
-    /// whether the leader [serves](Election::serving_within) or the candidate is [warm](Election::warm_within), or a limit
-    /// for these is out of bounds.
+    /// whether the leader [serves](Election::serving_within) or the candidate is [warm](Election::warm_within), or name the
+    /// [version](Election::require_version), or a limit for these is out of bounds.
     /// `PermissionDenied`, `Unauthenticated`, `Overloaded` (also: out of space), `Rejected`: etcd refused the key. Once
     /// a key of this session was in etcd, the call waits through `Unauthenticated` and `Overloaded`, and logs a
     /// warning. `Unguarded`: the [guard](crate::SessionOptions::guard) that the session requires does not guard its
@@ -296,12 +301,14 @@ impl Election {
     pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
         self.validate()?;
         let (watch_scope, warm_within) = (self.watch_scope, self.warm_within.unwrap_or_default());
+        let required = self.required();
         // Built only when it is needed: thousands of waiting campaigns would each keep it in memory.
         let config = move |_| CandidateConfig {
             watch_scope,
             persistent,
             gives_way: true,
             warm_within,
+            required,
             ..CandidateConfig::default()
         };
         let name = Arc::clone(&self.name);
@@ -311,6 +318,7 @@ impl Election {
             announcement: self.announcement.as_ref(),
             unready: self.serving_within.is_some(),
             prepares: self.warm_within.is_some(),
+            version: self.version,
         };
         let mut candidate =
             Candidate::join(&self.handle, name, prefix, None, local, opening, config).await?;

@@ -198,22 +198,26 @@ impl Election {
     }
 
     /// Checks that another candidate could lead: nodes of evacuated data centres do not, unless the leader is one of
-    /// them.
+    /// them, nor do nodes whose version is older than one that led, if the leader requires versions.
     async fn successor(&self, roster: &Roster, leader: &Member) -> Result<()> {
         let evacuated = self.session().evacuations().await?;
         let is_away = |member: &Member| {
             let at = member.announcement().data_center();
             at.is_some_and(|at| evacuated.iter().any(|order| order.data_center() == at))
         };
+        let newest = match leader.version() {
+            Some(_) => self.version_mark().await?.and_then(|mark| mark.version()),
+            None => None,
+        };
         let others = || roster.members().iter().filter(|other| *other != leader);
         let mut others = others().filter(|other| other.lease_id() != 0);
-        if others.any(|other| is_away(leader) || !is_away(other)) {
+        if others.any(|other| other.version() >= newest && (is_away(leader) || !is_away(other))) {
             return Ok(());
         }
         let others = match roster.members().len() {
             1 => "there is no other candidate".to_owned(),
             _ => format!(
-                "the others are in evacuated data centres or have no lease: {}",
+                "the others are in evacuated data centres, have no lease, or have older versions than one that led: {}",
                 names(&roster.members()[1..])
             ),
         };

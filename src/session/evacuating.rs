@@ -174,7 +174,7 @@ impl SessionShared {
     }
 
     /// Deletes the existing mark, which is recorded in `seen`.
-    async fn delete_mark(
+    pub(crate) async fn delete_mark(
         &self,
         key: &[u8],
         seen: &Mutex<Option<Entry>>,

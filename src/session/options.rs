@@ -18,6 +18,7 @@ use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
     Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, set_aside, share,
+    version,
 };
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
@@ -555,12 +556,13 @@ impl Settings {
         self.prefix("~").into_bytes()
     }
 
-    /// Returns how the core reads announcements, and where the marks of evacuated data centres are.
+    /// Returns how the core reads announcements, and where the marks of evacuated data centres and of versions are.
     fn homes(&self) -> Homes {
         Homes {
             marks: self.marks().into(),
             home,
             is_cold,
+            version,
             set_aside,
             share,
         }

@@ -13,6 +13,7 @@ use twox_hash::XxHash3_64;
 
 use eldest_core::kv::LOCK;
 use eldest_core::partitions::{Center, Share};
+use eldest_core::version::Version;
 
 /// The largest announcement, in bytes as written to etcd. All candidates read every announcement.
 pub(crate) const MAX_ANNOUNCEMENT: usize = 32 * 1024;
@@ -399,14 +400,34 @@ pub(crate) fn is_cold(value: &[u8]) -> bool {
     warmth(value) == Some(false)
 }
 
-/// Returns `true` if two values differ at most in the beginning of a term, in the term in which the leader serves, and in
-/// whether the candidate is warm: sessions announce these by themselves.
+/// The field with the version that a candidate requires. The mark of an election has it, too.
+pub(super) const VERSION: &str = "version";
+
+/// Returns the announcement of a candidate with that version. Refuses a value without room for the field.
+pub(crate) fn versioned(value: &[u8], version: Version) -> Result<Arc<[u8]>> {
+    let version = version.to_string();
+    let longest = format!(",{VERSION:?}:{version:?}").len();
+    with(value, VERSION, version.into()).ok_or_else(|| no_room(value, longest, "require_version"))
+}
+
+/// Returns the version that a candidate or a mark announces. `None`: it names none in our spelling, and is older than every
+/// version.
+pub(crate) fn version(value: &[u8]) -> Option<Version> {
+    if !mentions(value, VERSION) {
+        return None;
+    }
+    object(value)?.get(VERSION)?.as_str()?.parse().ok()
+}
+
+/// Returns `true` if two values differ at most in the beginning of a term, in the term in which the leader serves, in whether
+/// the candidate is warm, and in its version: sessions announce these by themselves.
 pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     let without = |value| {
         let mut object = object(value)?;
         object.remove(LEADS);
         object.remove(SERVES);
         object.remove(WARM);
+        object.remove(VERSION);
         Some(object)
     };
     one == other || without(one).is_some_and(|one| Some(one) == without(other))
@@ -683,6 +704,29 @@ mod tests {
             error.to_string().contains(&format!("at most {most}")),
             "{error}"
         );
+    }
+
+    #[test]
+    fn candidate_announces_its_version_in_one_field() {
+        let value = written(&Announcement::new("a").with_metadata("k", "v"));
+        assert_eq!(version(&value), None);
+        let two: Version = "2.0".parse().unwrap();
+        let said = versioned(&value, two).unwrap();
+        assert_eq!(version(&said), Some(two));
+        assert!(say_the_same(&value, &said));
+        assert_eq!(written(&Announcement::decode(&said)), value);
+        for foreign in [
+            &b"version"[..],
+            br#"{"version":2}"#,
+            br#"{"version":"2.x"}"#,
+            br#"{"identity":"version"}"#,
+            br#"{"version":"2""#,
+        ] {
+            assert_eq!(version(foreign), None, "{foreign:?}");
+        }
+        let error = versioned(b"node-a", two).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("`require_version`"), "{error}");
     }
 
     #[test]

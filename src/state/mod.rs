@@ -13,12 +13,13 @@ mod roster;
 mod serialize;
 mod session_state;
 mod term;
+mod version_mark;
 
 pub(crate) use anchor::{announce, announced, check_room, keep_anchor};
 pub use announcement::Announcement;
 pub(crate) use announcement::{
     MAX_IDENTITY, home, in_queue_since, is_cold, leading, not_serving, say_the_same, serving,
-    set_aside, share, warm,
+    set_aside, share, version, versioned, warm,
 };
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};
@@ -34,3 +35,4 @@ pub use roster::{Member, Roster};
 pub use session_state::{LeaseView, SessionState};
 pub(crate) use term::TermState;
 pub use term::{Deadline, Term};
+pub use version_mark::VersionMark;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::announcement::{Announcement, is_cold, serves_in, warmth};
+use super::announcement::{Announcement, is_cold, serves_in, version, warmth};
 use super::as_of::AsOf;
 use eldest_core::kv::Entry;
 use eldest_core::queue::{Queue, is_shared};
+use eldest_core::version::Version;
 
 /// The candidates of an election at one revision of etcd, eldest first.
 ///
@@ -296,6 +297,12 @@ impl Member {
     /// who leads next.
     pub fn warmth(&self) -> Option<bool> {
         warmth(self.value()).filter(|_| self.rank > 1)
+    }
+
+    /// Returns the version that this member's election [requires](crate::Election::require_version). `None`: it requires
+    /// none, as for candidates of other libraries and of earlier versions.
+    pub fn version(&self) -> Option<Version> {
+        version(self.value())
     }
 
     fn leads(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::queue::{Own, Queue};
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::txn::{Op, Transacted, Txn, When};
+use crate::version::Version;
 
 pub use crate::error::{Class, RequestError};
 pub use crate::ids::{RequestId, SlotId, TermId, WatchId};
@@ -558,6 +559,15 @@ pub enum Note {
         slot: SlotId,
         /// The key.
         key: Arc<[u8]>,
+    },
+    /// A newer version than the candidate's led its election: the candidate holds back.
+    HoldsBack {
+        /// The candidate.
+        slot: SlotId,
+        /// The candidate's version.
+        version: Version,
+        /// The newest version that led.
+        newest: Version,
     },
     /// A key of our lease was found that has no holder; it is deleted.
     OrphanFound {

@@ -1,10 +1,12 @@
-//! Records which data centres are evacuated and which leaders are ordered to step down, and decides which candidates
-//! must give way.
+//! Records which data centres are evacuated, which leaders are ordered to step down, and the newest version that led
+//! each election, and decides which candidates must give way.
 //!
-//! A mark is a key that names a data centre, or the key of one candidate. While the mark exists, candidates of that
-//! data centre let those elsewhere lead, and that candidate lets any other lead. A candidate's announcement names its
-//! data centre. The library defines the format, so the functions that read it are part of the configuration. No
-//! guarantee depends on a mark: one that is not seen changes nothing.
+//! A mark is a key that names a data centre, the key of one candidate, or an election. While the mark exists, candidates
+//! of that data centre let those elsewhere lead, that candidate lets any other lead, and candidates of that election
+//! whose version is older than the mark's hold back. A candidate's announcement names its data centre and its version.
+//! The library defines the format, so the functions that read it are part of the configuration. No guarantee depends on
+//! a mark that the session has seen: one that is not seen changes nothing. A candidate that requires versions reads its
+//! election's mark once more before it leads (`candidate::claiming`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::kv::Entry;
 use crate::partitions::Share;
 use crate::queue::{Own, Roster};
 use crate::time::Time;
+use crate::version::Version;
 
 /// The slot that observes the marks. Handles number their slots from 1.
 pub const MARKS: SlotId = 0;
@@ -29,6 +32,9 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The beginning of marks that order one leader to step down. No data centre has such a name.
 const STEP_DOWN: &[u8] = b"~step_down/";
+
+/// The beginning of marks that name the newest version that led an election. No data centre has such a name.
+const VERSION: &[u8] = b"~version/";
 
 /// Returns the key of the order to step down, for the candidate whose key has that create revision. `marks` is the
 /// prefix of the marks.
@@ -45,16 +51,29 @@ pub fn ordered_key(name: &[u8]) -> Option<&[u8]> {
     Some(&order[..end])
 }
 
-/// The prefix of the marks, and the functions that read data centres from announcements.
+/// Returns the key of the mark with the newest version that led the election with that prefix. `marks` is the prefix of
+/// the marks. The election's whole prefix tells elections of the same name in different places apart.
+pub fn version_key(marks: &[u8], election: &[u8]) -> Vec<u8> {
+    [marks, VERSION, named(election)].concat()
+}
+
+/// Returns an election's prefix without the final `/`, which names the election in its mark.
+fn named(election: &[u8]) -> &[u8] {
+    election.strip_suffix(b"/").unwrap_or(election)
+}
+
+/// The prefix of the marks, and the functions that read data centres and versions from announcements.
 #[derive(Debug, Clone)]
 pub struct Homes {
     /// The prefix of the marks. Below it, each evacuated data centre has a key that ends in its name, and each order to
-    /// step down has one ([`step_down_key`]).
+    /// step down has one ([`step_down_key`]), and each election that requires versions another ([`version_key`]).
     pub marks: Arc<[u8]>,
     /// Returns the data centre that an announcement names.
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
     /// Returns true if an announcement says that its candidate prepares for its terms and is not warm yet.
     pub is_cold: fn(&[u8]) -> bool,
+    /// Returns the version that an announcement names, or the mark of an election.
+    pub version: fn(&[u8]) -> Option<Version>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
     /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose
@@ -73,6 +92,15 @@ pub(crate) enum Way {
     Look,
 }
 
+/// The mark with the newest version that led an election; the default if there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Mark {
+    /// The version; `None` if the mark names none, which is older than every version.
+    pub(crate) version: Option<Version>,
+    /// The revision at which the mark was written; 0 if it does not exist.
+    pub(crate) written: i64,
+}
+
 /// The marks as last seen.
 #[derive(Debug)]
 pub struct Evacuation {
@@ -81,6 +109,8 @@ pub struct Evacuation {
     standing: BTreeMap<Vec<u8>, i64>,
     /// The keys of the orders to step down.
     orders: BTreeSet<Vec<u8>>,
+    /// The mark of each election that requires versions, by the election's name.
+    versions: BTreeMap<Vec<u8>, Mark>,
     /// The time at which the session reads the marks again, after it was not permitted to read them and none of its
     /// candidates depended on them.
     look_again: Option<Time>,
@@ -96,6 +126,7 @@ impl Evacuation {
             homes,
             standing: BTreeMap::new(),
             orders: BTreeSet::new(),
+            versions: BTreeMap::new(),
             look_again: None,
             known: false,
             changed: None,
@@ -123,7 +154,14 @@ impl Evacuation {
         let is_order = |mark: &&Entry| mark.key[below..].starts_with(STEP_DOWN);
         let orders = roster.by_key().filter(is_order);
         let orders = orders.map(|order| order.key.to_vec()).collect();
-        let marks = roster.by_key().filter(|mark| !is_order(mark));
+        let is_version = |mark: &&Entry| mark.key[below..].starts_with(VERSION);
+        let versions = roster.by_key().filter(is_version);
+        let of = |mark: &Entry| mark.key[below + VERSION.len()..].to_vec();
+        let versions = versions.map(|mark| (of(mark), self.mark(Some(mark))));
+        let versions = versions.collect();
+        let marks = roster
+            .by_key()
+            .filter(|mark| !is_order(mark) && !is_version(mark));
         let marks = marks.map(|mark| (mark.key[below..].to_vec(), mark.create_revision));
         let before = (
             std::mem::replace(&mut self.standing, marks.collect()),
@@ -134,7 +172,23 @@ impl Evacuation {
             self.changed = Some(now);
         }
         self.known = true;
-        has_changed
+        // A version moves no lead from one candidate to another and back, so it needs no distance in time.
+        let former = std::mem::replace(&mut self.versions, versions);
+        has_changed || former != self.versions
+    }
+
+    /// Reads the mark of an election.
+    pub(crate) fn mark(&self, entry: Option<&Entry>) -> Mark {
+        entry.map_or_else(Mark::default, |mark| Mark {
+            version: (self.homes.version)(&mark.value),
+            written: mark.mod_revision,
+        })
+    }
+
+    /// Returns the mark of the election with that prefix, as last seen.
+    pub(crate) fn mark_of(&self, election: &[u8]) -> Mark {
+        let mark = self.versions.get(named(election));
+        mark.copied().unwrap_or_default()
     }
 
     /// Returns true if marks changed so recently that a new term may be their effect.

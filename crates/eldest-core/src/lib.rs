@@ -38,6 +38,7 @@ pub mod time;
 mod timers;
 pub mod turns;
 pub mod txn;
+pub mod version;
 pub mod watch;
 mod wiring;
 

@@ -37,6 +37,10 @@ pub(crate) enum Purpose {
     Remove {
         key: Arc<[u8]>,
     },
+    /// Confirms that no newer version than the candidate's led its election.
+    Claim {
+        slot: SlotId,
+    },
     Proclaim {
         slot: SlotId,
         key: Arc<[u8]>,

@@ -49,13 +49,13 @@ pub enum Op {
 }
 
 impl Txn {
-    /// Returns true if the transaction deletes only keys whose revision it compares, and puts only keys that are absent.
-    /// Keys below a key are deleted while that key exists.
+    /// Returns true if the transaction deletes only keys whose revision it compares, and puts only keys that are absent
+    /// or whose last write it compares. Keys below a key are deleted while that key exists.
     pub(crate) fn compares_its_writes(&self) -> bool {
         let created = |key: &Arc<[u8]>, is_absent: bool| {
             let compares = |when: &When| match when {
                 When::Created(of, revision) => of == key && (*revision == 0) == is_absent,
-                When::Written(of, _) => of == key && !is_absent,
+                When::Written(of, _) => of == key,
                 When::NotCreated(..) => false,
             };
             self.when.iter().any(compares)
@@ -125,6 +125,8 @@ mod tests {
         assert!(!compares(&created(&b, 5), delete()));
         assert!(!compares(&[When::NotCreated(Arc::clone(&a), 0)], delete()));
         assert!(compares(&created(&a, 0), put()));
+        assert!(compares(&[When::Written(Arc::clone(&a), 5)], put()));
+        assert!(!compares(&[When::Written(Arc::clone(&b), 5)], put()));
         assert!(!compares(&created(&a, 5), put()));
         assert!(!compares(&[], put()));
         assert!(compares(&[], Op::Read(a)));

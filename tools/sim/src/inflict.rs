@@ -223,6 +223,7 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
             w.order_step_down(election, fault.lasts);
         }
         Kind::Evacuate => evacuate(w, fault),
+        Kind::VersionRemoved => w.remove_version(election),
         Kind::Foreign => foreign(w, election, lasts, dice),
         Kind::Twins => twins(w, election, lasts),
         _ => return false,

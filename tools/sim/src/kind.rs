@@ -96,6 +96,8 @@ pub(crate) enum Kind {
     Evacuate,
     /// etcd refuses a node the read of the marks of evacuated data centres.
     MarksDenied,
+    /// An operator removes the mark of the newest version that led an election.
+    VersionRemoved,
     /// The node suspects the leader, or another session, although it answers.
     Suspicion,
     /// All nodes suspect the same session, although it answers.
@@ -192,6 +194,9 @@ impl Kind {
     /// Kinds that are drawn after [`Kind::EVACUATIONS`], for the same reason.
     pub(crate) const BLIND: [Kind; 1] = [Kind::MarksDenied];
 
+    /// Kinds that are drawn only for nodes that require versions.
+    pub(crate) const VERSIONS: [Kind; 1] = [Kind::VersionRemoved];
+
     /// Kinds that are drawn only for sessions that allow challenges.
     pub(crate) const CHALLENGES: [Kind; 8] = [
         Kind::Suspicion,
@@ -220,7 +225,7 @@ impl Kind {
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
-        let newest = newest.chain(Self::BLIND);
+        let newest = newest.chain(Self::BLIND).chain(Self::VERSIONS);
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 

@@ -149,6 +149,8 @@ pub(crate) struct Member {
     pub(crate) work: Option<Duration>,
     pub(crate) looks: Looks,
     pub(crate) home: Home,
+    /// The version that the node requires in elections; 0 if it requires none.
+    pub(crate) version: u32,
     /// The node's capacity, as a member that shares partitions.
     pub(crate) capacity: u32,
     /// True if the node wants data centres to own equal shares.
@@ -214,6 +216,7 @@ impl Default for Member {
             work: Some(Duration::ZERO),
             looks: Looks::Nothing,
             home: Home::Nowhere,
+            version: 0,
             capacity: 1,
             spread: false,
             lead_percent: 100,
@@ -281,6 +284,7 @@ impl Plan {
         }
         plan.draw_later(&mut rng, nodes);
         plan.draw_states(nodes);
+        plan.draw_versions(nodes);
         plan
     }
 
@@ -290,6 +294,30 @@ impl Plan {
         if rng.u8(..4) == 0 {
             self.leaves = [1, 2][rng.usize(..2)];
             self.saves_none = (rng.u8(..3) == 0).then(|| rng.usize(..nodes));
+        }
+    }
+
+    /// Draws the versions that nodes require, as during a rollout, from numbers of its own, so that every other choice
+    /// stays as it is.
+    fn draw_versions(&mut self, nodes: usize) {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0xbb67_ae85_84ca_a73b);
+        if rng.u8(..4) > 0 {
+            return;
+        }
+        // Some nodes may not have the option yet.
+        let all = rng.u8(..3) > 0;
+        for member in &mut self.members {
+            let requires = all || rng.u8(..4) > 0;
+            let version = [1, 1, 2, 3][rng.usize(..4)];
+            // While work that never ends keeps the only node of the newest version from joining again, nobody leads.
+            let most = member.work.map_or(1, |_| version);
+            member.version = if requires { most } else { 0 };
+        }
+        if rng.u8(..3) == 0 {
+            self.one_a_storm(&mut rng, nodes, &Kind::VERSIONS);
+        }
+        if rng.u8(..3) == 0 {
+            self.one_a_storm(&mut rng, nodes, &Kind::BLIND);
         }
     }
 
@@ -443,6 +471,7 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
         work,
         looks: Looks::Nothing,
         home: Home::Nowhere,
+        version: 0,
         capacity: 1,
         spread: false,
         lead_percent: 100,

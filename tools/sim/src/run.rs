@@ -208,6 +208,7 @@ fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
     n.work = works(member);
     n.follow = member.follow;
     n.home = member.home;
+    n.version = member.version;
     n.capacity = member.capacity;
     n.spread = member.spread;
     let looks = member.looks.at(plan.beside);

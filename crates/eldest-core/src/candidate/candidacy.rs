@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::announcements::Announcements;
+use super::claiming::Claim;
 use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of, shared_key_of};
 use super::phase::{Afterwards, Phase};
@@ -73,6 +74,8 @@ pub struct Candidacy {
     pub(super) stays_until: Time,
     /// The time until which a leader that must give way waits for its successor to be warm; `None`: it need not give way.
     pub(super) waits_until: Option<Time>,
+    /// The claim to lead with the candidate's version, if its election requires versions.
+    pub(super) claim: Claim,
     pub(super) error: Option<RequestError>,
     /// The candidate's view of the queue.
     pub(crate) view: View,
@@ -111,6 +114,7 @@ impl Candidacy {
             short_stays: 0,
             stays_until: Time::ZERO,
             waits_until: None,
+            claim: Claim::default(),
             error: None,
             phase: Phase::Joining {
                 request: None,
@@ -144,6 +148,11 @@ impl Candidacy {
     /// Returns true if an evacuation of its data centre concerns the candidate.
     pub(crate) fn is_movable(&self) -> bool {
         self.is_member() || (self.leads() && self.config.gives_way)
+    }
+
+    /// Returns true if the candidate does not lead once a newer version has led.
+    pub(crate) fn requires_versions(&self) -> bool {
+        self.leads() && self.config.required.is_some()
     }
 
     /// Keeps the candidate from giving way until `until`.
@@ -415,6 +424,7 @@ impl Candidacy {
     pub(crate) fn store_changed(&mut self) {
         self.view = new_view(&self.prefix, self.config.watch_scope);
         self.free_at = 0;
+        self.claim = Claim::default();
         if let Role::Member(member) = &mut self.role {
             member.store_changed();
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::partitions::PartitionSet;
+use crate::version::Version;
 
 /// The part of the queue that a candidate watches.
 #[non_exhaustive]
@@ -64,6 +65,17 @@ pub struct CandidateConfig {
     pub gives_way: bool,
     /// How long a leader that must give way leads on while its successor is not warm.
     pub warm_within: Duration,
+    /// `Some` if the candidate does not lead once a newer version has led its election.
+    pub required: Option<Required>,
+}
+
+/// The version of a candidate whose election requires versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Required {
+    /// The candidate's version.
+    pub version: Version,
+    /// The value of the election's mark when this version leads.
+    pub mark: Arc<[u8]>,
 }
 
 /// A candidate's request for one of several permits.

@@ -1,4 +1,5 @@
-//! Makes a candidate give way to others, while its data centre is evacuated or it is ordered to step down.
+//! Makes a candidate give way to others: while its data centre is evacuated, while it is ordered to step down, and while
+//! its version is older than one that led.
 
 use super::phase::{End, Phase};
 use super::seat::Seat;
@@ -20,7 +21,8 @@ impl Seat<'_> {
         before != me.aside && me.own().is_some()
     }
 
-    /// Considers changed marks, or another announced data centre. Returns true if the candidate may have to give way.
+    /// Considers changed marks, or another announced data centre. Returns true if the candidate's place must be reviewed:
+    /// it may have to give way, or a removed mark may let it lead.
     pub(crate) fn reconsider(&mut self) -> bool {
         if self.set_aside() {
             self.me.announcements().owe();
@@ -30,14 +32,16 @@ impl Seat<'_> {
         if !is_in_the_way {
             self.me.waits_until = None;
         }
-        is_in_the_way
+        self.me.claim.resume();
+        is_in_the_way || self.me.requires_versions()
     }
 
     /// Returns true if the candidate may have to give way.
     pub(super) fn is_in_the_way(&self) -> bool {
         let (me, marks) = (&self.me, self.evacuation);
         let is_ordered = || me.own().is_some_and(|own| marks.is_ordered(own));
-        me.is_movable() && (is_ordered() || marks.since(me.value()).is_some())
+        let is_marked = || is_ordered() || marks.since(me.value()).is_some();
+        me.is_movable() && (self.is_too_old() || is_marked())
     }
 
     /// Gives up the candidate's place, or its term, if others must lead before it and the lead has not just moved. A
@@ -49,7 +53,8 @@ impl Seat<'_> {
         let way = self.way();
         if let Way::Give { cold } = way {
             let until = self.stays_until(cold);
-            if self.now < until {
+            // A candidate that is too old leads in no case, so nobody would lead while it stays.
+            if self.now < until && !self.is_too_old() {
                 self.out.set_timer(until, Timer::Slot(self.slot));
                 return;
             }
@@ -86,9 +91,9 @@ impl Seat<'_> {
         }
     }
 
-    /// Decides about the candidate's place while its data centre is evacuated, or while it is ordered to step down:
-    /// candidates elsewhere lead first. The candidate stays behind the eldest of them. So it moves at most once for
-    /// each of them, and two candidates never swap places.
+    /// Decides about the candidate's place while its data centre is evacuated, while it is ordered to step down, or while
+    /// its version is too old: candidates elsewhere, or those of the newest version, lead first. The candidate stays behind
+    /// the eldest of them. So it moves at most once for each of them, and two candidates never swap places.
     fn way(&self) -> Way {
         let (me, marks) = (&self.me, self.evacuation);
         let (Phase::Waiting { own } | Phase::Leading { own, .. }) = &me.phase else {
@@ -97,7 +102,11 @@ impl Seat<'_> {
         let (since, is_ordered) = (marks.since(&me.value), marks.is_ordered(own));
         // An order also moves the lead from one evacuated data centre to another.
         let anybody = since.is_some() && is_ordered;
-        let outside = |entry: &Entry| marks.is_outsider(entry) || (anybody && entry.lease != 0);
+        let is_too_old = self.is_too_old();
+        let outside = |entry: &Entry| {
+            let may_lead = entry.lease != 0 && self.is_new_enough(entry);
+            may_lead && (anybody || is_too_old || marks.is_outsider(entry))
+        };
         match &me.view {
             View::Prefix(view) => {
                 let mut queue = view.is_synced().then(|| view.roster().in_order());
@@ -115,7 +124,10 @@ impl Seat<'_> {
             View::Predecessor(_) => match (me.place(own), &me.phase) {
                 (_, Phase::Leading { .. }) | (Place::First, _) => Way::Look,
                 // The candidate loses no term, because it does not lead. It moves once for each mark.
-                (Place::Behind(_), _) if since > Some(own.create_revision) => {
+                (Place::Behind(_), _)
+                    if since > Some(own.create_revision)
+                        || (is_too_old && self.mark().written > own.create_revision) =>
+                {
                     Way::Give { cold: false }
                 }
                 _ => Way::Keep,

@@ -4,6 +4,7 @@
 mod announcements;
 mod announcing;
 mod candidacy;
+mod claiming;
 mod config;
 mod elders;
 mod giving_way;
@@ -19,7 +20,7 @@ mod watching;
 
 use candidacy::new_view;
 pub use candidacy::{Candidacy, Role};
-pub use config::{CandidateConfig, LONG_QUEUE, Permit, WatchScope, miscount};
+pub use config::{CandidateConfig, LONG_QUEUE, Permit, Required, WatchScope, miscount};
 pub(crate) use elders::keys_ahead;
 pub use keys::{key_of, numbered_key_of};
 pub use phase::{Afterwards, End, Phase};

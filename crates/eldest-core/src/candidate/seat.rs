@@ -121,6 +121,10 @@ impl Seat<'_> {
             "a candidate leads by a key of the session's lease"
         );
         debug_assert!(
+            !self.me.requires_versions() || self.me.claim.is_won_by(own),
+            "a candidate that requires versions leads when etcd has confirmed that no newer one led"
+        );
+        debug_assert!(
             self.me.leads() || self.me.is_owner(),
             "members own partitions and never lead themselves"
         );

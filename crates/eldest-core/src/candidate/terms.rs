@@ -19,6 +19,7 @@ use crate::timers::Timer;
 impl Seat<'_> {
     /// Reviews the candidate's place, and requests missing reads.
     pub(crate) fn review_place(&mut self) {
+        self.note_newer_version();
         self.give_way();
         let may_lead = self.lease.leads_until().is_some() && self.me.leads();
         let place = self.me.own().map(|own| self.me.place(own));
@@ -30,7 +31,9 @@ impl Seat<'_> {
         );
         match (self.me.phase.clone(), place) {
             (Phase::Joining { request: None, .. }, _) => self.queue_join(),
-            (Phase::Waiting { own }, Some(Place::First)) if may_lead => self.lead(own),
+            (Phase::Waiting { own }, Some(Place::First)) if may_lead && self.is_admitted(&own) => {
+                self.lead(own);
+            }
             (_, Some(Place::Lost(fate))) => self.key_lost(fate),
             _ => {}
         }

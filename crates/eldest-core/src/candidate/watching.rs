@@ -168,7 +168,10 @@ impl Seat<'_> {
         // A candidate that may have to give way first reads the candidates behind it.
         let first = first && stands && !self.is_in_the_way();
         let may_lead = first && self.lease.leads_until().is_some();
-        if may_lead && let Phase::Waiting { own } = self.me.phase.clone() {
+        if may_lead
+            && let Phase::Waiting { own } = self.me.phase.clone()
+            && self.is_admitted(&own)
+        {
             self.lead(own);
         }
         self.review_place();

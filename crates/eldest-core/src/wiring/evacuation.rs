@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::hall::Hall;
 use super::slots::Slot;
+use crate::action::Answer;
+use crate::candidate::Candidacy;
 use crate::evacuation::MARKS;
-use crate::ids::SlotId;
+use crate::ids::{RequestId, SlotId};
 use crate::kv::Reach;
 use crate::timers::Timer;
 use crate::watch::Observer;
@@ -20,8 +22,9 @@ impl Hall<'_> {
             return;
         };
         // A leader may be ordered to step down in any data centre.
-        let (leads, has_home) = (candidate.leads(), home(candidate.value()).is_some());
-        let concerned = has_home || (leads && !self.rooms.evacuation.is_given_up(self.now));
+        let depends = candidate.requires_versions() || home(candidate.value()).is_some();
+        let concerned =
+            depends || (candidate.leads() && !self.rooms.evacuation.is_given_up(self.now));
         if self.rooms.closing || !concerned {
             return;
         }
@@ -33,17 +36,18 @@ impl Hall<'_> {
         self.slots.insert(MARKS, Slot::Observer(Box::new(observer)));
         self.watch_slot(MARKS);
         // Other candidates read the marks when the watch starts: no order is older than their key.
-        if has_home {
+        if depends {
             self.want_read(MARKS);
         }
     }
 
     /// Handles a refusal to read the marks. Returns whether the session does without them for now, because none of its
-    /// candidates is in a data centre.
+    /// candidates is in a data centre or requires versions.
     pub(super) fn give_up_marks(&mut self) -> bool {
         let home = self.rooms.evacuation.homes().home;
         let mut candidates = self.slots.values().filter_map(Slot::candidate);
-        if candidates.any(|c| c.is_movable() && home(c.value()).is_some()) {
+        let depends = |c: &Candidacy| c.requires_versions() || home(c.value()).is_some();
+        if candidates.any(|c| c.is_movable() && depends(c)) {
             return false;
         }
         let again = self.rooms.evacuation.give_up(self.now);
@@ -69,6 +73,16 @@ impl Hall<'_> {
             for slot in self.slots.ids() {
                 self.reconsider(slot);
             }
+        }
+    }
+
+    /// Applies the answer to a candidate's claim to lead with its version.
+    pub(super) fn claimed(&mut self, slot: SlotId, request: RequestId, answer: Answer) {
+        if self
+            .seat(slot)
+            .is_some_and(|mut s| s.claimed(request, answer))
+        {
+            self.review_candidate(slot);
         }
     }
 

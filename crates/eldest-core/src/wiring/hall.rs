@@ -2,7 +2,7 @@
 
 use super::holdings::Holdings;
 use super::slots::{Rooms, Slots};
-use crate::action::CandidateAction;
+use crate::action::{Answer, CandidateAction};
 use crate::candidate::{Candidacy, Seat};
 use crate::ids::SlotId;
 use crate::time::Time;
@@ -27,6 +27,20 @@ impl Hall<'_> {
             now: self.now,
             slots: self.slots,
             rooms: self.rooms,
+        }
+    }
+
+    /// Applies the answer to a write of a candidate's value, also if the candidate is forgotten.
+    pub(super) fn proclaimed(
+        &mut self,
+        slot: SlotId,
+        key: &[u8],
+        tickets: Vec<u64>,
+        answer: Answer,
+    ) {
+        match self.seat(slot) {
+            Some(mut seat) => seat.proclaimed(key, tickets, answer),
+            None => self.rooms.out.answer_write(key, tickets, answer),
         }
     }
 

@@ -284,6 +284,11 @@ impl Tenure<'_> {
                     .again(&key, request, Class::Retry, self.now, out);
             }
             Purpose::Release { keys } => self.hall().release_again(&keys, request),
+            Purpose::Claim { slot } => {
+                if let Some(mut seat) = self.hall().seat(slot) {
+                    seat.claim_again(request);
+                }
+            }
             Purpose::Challenges(Concern::Elder { lease }) => {
                 self.hall().read_elder_again(lease, request);
             }

@@ -243,10 +243,10 @@ impl Core {
             Purpose::Remove { key } => self.hall(now).removed(&key, request, answer),
             Purpose::Release { keys } => self.hall(now).released(&keys, request, answer),
             Purpose::Take { slot } => self.tenure(now).taken(slot, request, answer),
-            Purpose::Proclaim { slot, key, tickets } => match self.hall(now).seat(slot) {
-                Some(mut seat) => seat.proclaimed(&key, tickets, answer),
-                None => self.rooms.out.answer_write(&key, tickets, answer),
-            },
+            Purpose::Claim { slot } => self.hall(now).claimed(slot, request, answer),
+            Purpose::Proclaim { slot, key, tickets } => {
+                self.hall(now).proclaimed(slot, &key, tickets, answer);
+            }
             Purpose::Revoke { lease } => {
                 self.revocations
                     .answered(now, lease, answer, &mut self.rooms.out);

@@ -51,6 +51,7 @@ impl World {
         (new.link, new.work) = (old.link, old.work);
         (new.follow, new.recording) = (old.follow, self.recording);
         new.home = old.home;
+        new.version = old.version;
         (new.capacity, new.spread) = (old.capacity, old.spread);
         new.looks_at = old.looks_at;
         new.draws = old.draws;
@@ -182,6 +183,7 @@ impl World {
         let key = self.nodes[node].terms.last().map(|term| &term.key);
         self.happened.shared += u64::from(key.is_some_and(|key| is_shared(key)));
         self.check_election(node, prize, token);
+        self.check_version(node, prize, token);
         self.check_clean(node);
         self.begin_work(node, prize, token);
     }

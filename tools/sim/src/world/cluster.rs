@@ -7,6 +7,7 @@ use super::World;
 use super::home::MARKS;
 use super::node::SimCandidate;
 use super::store::{Key, Store};
+use super::versions::required;
 use eldest_core::Core;
 use eldest_core::action::SlotId;
 use eldest_core::candidate::key_of;
@@ -48,6 +49,7 @@ impl World {
             persistent,
             gives_way: true,
             warm_within: self.nodes[node].warmth.within,
+            required: required(self.nodes[node].version),
             ..CandidateConfig::default()
         };
         self.join_as(node, prefix, config)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use super::cluster::ELECTIONS;
-use super::home::{COLD, Home, MARKS, home, share, share_tag};
+use super::home::{COLD, Home, MARKS, home, share, share_tag, version, version_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
@@ -95,7 +95,12 @@ impl World {
     pub(super) fn all_give_way(&self) -> Result<(), (Invariant, String)> {
         for election in ELECTIONS {
             let queue = self.store.queue(election);
-            let outsider = |entry: &&Entry| entry.lease != 0 && !self.is_away(entry);
+            let requires = |first: &Entry| version(&first.value).is_some();
+            let may_lead = |entry: &&Entry| {
+                !queue.first().is_some_and(requires) || self.is_new_enough(election, entry)
+            };
+            let outsider =
+                |entry: &&Entry| entry.lease != 0 && !self.is_away(entry) && may_lead(entry);
             let leads = queue.first().filter(|first| self.is_away(first));
             if let (Some(first), Some(other)) = (leads, queue.iter().find(outsider)) {
                 let who = super::trace::keys(&[first.clone(), other.clone()]);
@@ -170,12 +175,13 @@ impl World {
         Some(key[..=end].into())
     }
 
-    /// Returns the value that a node announces, with its data centre, its share, and if it is cold.
+    /// Returns the value that a node announces, with its data centre, its share, its version, and if it is cold.
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
         let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
         let cold = if node.warmth.is_cold { COLD } else { "" };
-        Arc::from(format!("{tag}{share}{cold}{value}").into_bytes())
+        let version = version_tag(node.version);
+        Arc::from(format!("{tag}{share}{version}{cold}{value}").into_bytes())
     }
 }
 

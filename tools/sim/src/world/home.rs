@@ -1,10 +1,11 @@
-//! Defines a node's place as it announces it, and names the marks of evacuated data centres.
+//! Defines a node's place and version as it announces them, and names the marks of evacuated data centres.
 
 use serde::{Deserialize, Serialize};
 
 use super::store::Key;
 use eldest_core::evacuation::Homes;
 use eldest_core::partitions::{Center, Share};
+use eldest_core::version::Version;
 
 /// The prefix of the marks.
 pub(crate) const MARKS: &[u8] = b"~evacuated/";
@@ -56,6 +57,22 @@ fn is_cold(value: &[u8]) -> bool {
     value.contains(&COLD.as_bytes()[0])
 }
 
+/// The sign before and after a version.
+const VERSION: char = '@';
+
+/// Returns the tag of a version: 0 if the node has none.
+pub(super) fn version_tag(version: u32) -> String {
+    match version {
+        0 => String::new(),
+        version => format!("{VERSION}{version}{VERSION}"),
+    }
+}
+
+pub(super) fn version(value: &[u8]) -> Option<Version> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.split(VERSION).nth(1)?.parse().ok()
+}
+
 fn set_aside(value: &[u8]) -> Key {
     [&[ASIDE], value].concat().into()
 }
@@ -98,6 +115,7 @@ pub(super) fn homes() -> Homes {
         marks: MARKS.into(),
         home,
         is_cold,
+        version,
         set_aside,
         share,
     }

@@ -30,6 +30,7 @@ pub(crate) mod store;
 pub(crate) mod suspecting;
 pub(crate) mod tally;
 mod trace;
+pub(crate) mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -48,6 +49,7 @@ use promise::Broken;
 use settings::Settings;
 use store::{Key, Store};
 use tally::Tally;
+use versions::Led;
 
 use crate::kind::Kind;
 use crate::mutant::Mutant;
@@ -293,6 +295,7 @@ pub(crate) struct World {
     pub(crate) by_reads: bool,
     pub(crate) anchors: Anchors,
     pub(crate) leaving: Leaving,
+    pub(crate) led: Led,
     /// How many keys a session may have; each is checked in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
@@ -353,6 +356,7 @@ impl World {
             by_reads: false,
             anchors: Anchors::default(),
             leaving: Leaving::default(),
+            led: Led::default(),
             turns: 2,
             mutant: None,
             broken: None,

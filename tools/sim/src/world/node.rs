@@ -158,6 +158,8 @@ pub(crate) struct Node {
     /// The data centre that it announces.
     pub(crate) home: Home,
     pub(crate) warmth: Warmth,
+    /// The version that its candidates require; 0 if they require none.
+    pub(crate) version: u32,
     /// The capacity that it announces.
     pub(crate) capacity: u32,
     /// True if the node announces that data centres are to own equal shares.
@@ -282,6 +284,7 @@ impl Node {
             work: Work::After(Duration::ZERO),
             home: Home::Nowhere,
             warmth: Warmth::default(),
+            version: 0,
             capacity: 1,
             spread: false,
             follow: WatchScope::Auto,

@@ -37,6 +37,8 @@ pub(crate) enum Invariant {
     Present,
     /// At rest, no node leads in an evacuated data centre while one elsewhere could.
     Evacuated,
+    /// No term of a candidate that requires versions begins after a newer version led, unless the mark was removed.
+    Version,
     /// A session that allows challenges leads only by a recent clean read.
     Unread,
     /// A session without challenges challenges no other, and none challenges it.
@@ -73,6 +75,7 @@ impl fmt::Display for Invariant {
             Invariant::Shown => "observers are shown what was",
             Invariant::Present => "observers are shown what is",
             Invariant::Evacuated => "others lead for an evacuated data centre",
+            Invariant::Version => "no version leads after a newer one",
             Invariant::Unread => "nobody leads without a clean read",
             Invariant::Plain => "sessions without challenges take no part in them",
             Invariant::Challenged => "sessions without an anchor are not challenged",

@@ -1,5 +1,6 @@
 //! Names the step of the protocol of challenges that a transaction makes.
 
+use super::versions::is_claim;
 use eldest_core::action::Ask;
 use eldest_core::txn::{Op, Txn, When};
 
@@ -19,6 +20,9 @@ impl Step {
         let Ask::Transact(Txn { when, then, .. }) = ask else {
             return None;
         };
+        if is_claim(ask) {
+            return None;
+        }
         Some(match (&when[..], &then[..]) {
             ([], _) => Step::Read,
             (_, [Op::DeleteBelow(_)]) => Step::Answer,

@@ -66,7 +66,7 @@ impl Tally {
             Note::OrphanFound { .. } => &mut self.orphans,
             Note::Blocked { .. } => &mut self.blocked,
             Note::StoreChanged { .. } => &mut self.store_changed,
-            Note::Challenge(_) => return,
+            Note::Challenge(_) | Note::HoldsBack { .. } => return,
         };
         *count += 1;
     }

@@ -17,6 +17,7 @@ mod pacing;
 mod queue;
 mod restoring;
 mod revoking;
+mod rollouts;
 mod sweeping;
 mod warming;
 mod watching;

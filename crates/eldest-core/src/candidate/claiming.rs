@@ -1,0 +1,225 @@
+//! Confirms, before a candidate that requires versions leads, that no newer version has led its election.
+//!
+//! The election's mark names the newest version that led. A candidate whose turn has come compares the mark and its own
+//! key in one transaction, which raises the mark to the candidate's version if the mark is older. The candidate leads
+//! once the transaction has held, and never while the mark names a newer version.
+//!
+//! Why this is enough, whatever the watches show: at the revision of the transaction, the candidate's key exists and is
+//! the eldest, because no older key can appear. A leader of a newer version raised the mark while its own key existed.
+//! If that key was older, it is gone, so the mark was raised before this transaction, which therefore fails. If the key
+//! is younger, its candidate leads only after the present key is gone. So a leader whose key exists never finds a mark
+//! above its own version, and needs no rule for one: after another client has deleted the leader's key, the ordinary
+//! rules end its term.
+
+use std::sync::Arc;
+
+use super::phase::Phase;
+use super::seat::Seat;
+use crate::action::{Answer, Ask, Class, Note};
+use crate::evacuation::{Mark, version_key};
+use crate::ids::RequestId;
+use crate::kv::Entry;
+use crate::purpose::Purpose;
+use crate::queue::Own;
+use crate::time::Time;
+use crate::timers::Timer;
+use crate::txn::{Op, Transacted, Txn, When};
+use crate::version::Version;
+
+/// A candidate's claim to lead with its version.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Claim {
+    state: State,
+    /// How many transactions in a row have failed, or have found a newer version.
+    failures: u32,
+    /// The version for which the candidate was last reported to hold back.
+    reported: Option<Version>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Unmade,
+    /// The transaction is in flight. It compares the mark's last write, and the create revision of the candidate's key.
+    Sent {
+        request: RequestId,
+        written: i64,
+        created: i64,
+    },
+    /// No transaction is sent before that time.
+    Paused(Time),
+    /// The transaction has held while the key with that create revision existed.
+    Won(i64),
+}
+
+impl Claim {
+    /// Returns true if etcd has confirmed that the candidate may lead by that key.
+    pub(super) fn is_won_by(&self, own: &Own) -> bool {
+        self.state == State::Won(own.create_revision)
+    }
+
+    /// Ends a pause, because the mark may have changed.
+    pub(super) fn resume(&mut self) {
+        if matches!(self.state, State::Paused(_)) {
+            self.state = State::Unmade;
+        }
+    }
+}
+
+impl Seat<'_> {
+    /// Returns the mark of the candidate's election, as last seen.
+    pub(super) fn mark(&self) -> Mark {
+        self.evacuation.mark_of(self.me.prefix())
+    }
+
+    /// Returns the newest version that led, if it is newer than the candidate's.
+    fn newer_version(&self) -> Option<Version> {
+        let required = self.me.config.required.as_ref()?;
+        let newest = self.mark().version?;
+        (newest > required.version).then_some(newest)
+    }
+
+    /// Returns true if the candidate waits, and its version is older than the newest that led.
+    pub(super) fn is_too_old(&self) -> bool {
+        let waits = matches!(self.me.phase, Phase::Waiting { .. });
+        waits && self.newer_version().is_some()
+    }
+
+    /// Returns true if the mark lets the other candidate lead. Without a requirement, versions do not count.
+    pub(super) fn is_new_enough(&self, other: &Entry) -> bool {
+        let version = self.evacuation.homes().version;
+        !self.me.requires_versions() || version(&other.value) >= self.mark().version
+    }
+
+    /// Reports, once for each version, that a newer version than the candidate's led.
+    pub(super) fn note_newer_version(&mut self) {
+        if matches!(self.me.phase, Phase::Leading { .. } | Phase::Ending { .. }) {
+            return;
+        }
+        let newest = self.newer_version();
+        let before = std::mem::replace(&mut self.me.claim.reported, newest);
+        let required = self.me.config.required.as_ref();
+        if let (Some(newest), Some(required)) = (newest.filter(|_| before != newest), required) {
+            let (slot, version) = (self.slot, required.version);
+            self.out.note(Note::HoldsBack {
+                slot,
+                version,
+                newest,
+            });
+        }
+    }
+
+    /// Returns true if the candidate may lead by that key, which is the eldest, for all that versions say. Otherwise the
+    /// candidate claims the lead, unless it waits for an answer, for a pause to end, or for the mark to be removed.
+    pub(super) fn is_admitted(&mut self, own: &Own) -> bool {
+        if !self.me.requires_versions() || self.me.claim.is_won_by(own) {
+            return true;
+        }
+        let waits = match self.me.claim.state {
+            State::Sent { .. } => true,
+            State::Paused(until) => self.now < until,
+            State::Unmade | State::Won(_) => false,
+        };
+        if !waits && !self.is_too_old() {
+            self.claim(own, self.mark());
+        }
+        false
+    }
+
+    /// Sends the transaction that confirms the mark or raises it. Each branch reads or writes, so that etcd applies the
+    /// transaction linearizably.
+    fn claim(&mut self, own: &Own, mark: Mark) {
+        let Some(required) = &self.me.config.required else {
+            return;
+        };
+        let marks = &self.evacuation.homes().marks;
+        let key: Arc<[u8]> = version_key(marks, self.me.prefix()).into();
+        let confirms = if mark.version == Some(required.version) {
+            Op::Read(Arc::clone(&key))
+        } else {
+            Op::Put {
+                key: Arc::clone(&key),
+                value: Arc::clone(&required.mark),
+                lease: 0,
+            }
+        };
+        debug_assert!(
+            mark.version <= Some(required.version),
+            "a mark is only ever raised"
+        );
+        let ask = Ask::Transact(Txn {
+            when: vec![
+                When::Written(Arc::clone(&key), mark.written),
+                When::Created(Arc::clone(&own.key), own.create_revision),
+            ],
+            then: vec![confirms],
+            otherwise: vec![Op::Read(key)],
+        });
+        let slot = self.slot;
+        let request = self.out.ask(Purpose::Claim { slot }, ask);
+        self.me.claim.state = State::Sent {
+            request,
+            written: mark.written,
+            created: own.create_revision,
+        };
+    }
+
+    /// Applies the answer to a claim. Returns true if the candidate's place must be reviewed.
+    pub(crate) fn claimed(&mut self, request: RequestId, answer: Answer) -> bool {
+        let State::Sent {
+            request: sent,
+            written,
+            created,
+        } = self.me.claim.state
+        else {
+            return false;
+        };
+        if sent != request {
+            return false;
+        }
+        self.me.claim.state = State::Unmade;
+        let own = self.me.own().cloned();
+        let Some(own) = own.filter(|own| own.create_revision == created) else {
+            return true;
+        };
+        match answer {
+            Answer::Transacted(Transacted { held: true, .. }) => {
+                self.me.claim.state = State::Won(created);
+                self.me.claim.failures = 0;
+                return true;
+            }
+            Answer::Transacted(found) => {
+                let mark = self.evacuation.mark(found.entry(0));
+                let ours = self.me.config.required.as_ref();
+                if mark.written != written && mark.version <= ours.map(|ours| ours.version) {
+                    self.claim(&own, mark);
+                } else {
+                    // A newer version led, as the watch of the marks will show, or the key is gone.
+                    self.pause_claim(Class::Retry);
+                }
+            }
+            Answer::Failed(error) => {
+                let class = error.class;
+                self.out.note_failure("claim", &self.me.prefix, error);
+                self.pause_claim(class);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Claims the lead again, after an answer that does not count.
+    pub(crate) fn claim_again(&mut self, request: RequestId) {
+        if matches!(self.me.claim.state, State::Sent { request: sent, .. } if sent == request) {
+            self.pause_claim(Class::Retry);
+        }
+    }
+
+    fn pause_claim(&mut self, class: Class) {
+        let claim = &mut self.me.claim;
+        claim.failures += 1;
+        let until = self.now.after(self.pace.pause(claim.failures, class));
+        claim.state = State::Paused(until);
+        self.out.set_timer(until, Timer::Slot(self.slot));
+    }
+}

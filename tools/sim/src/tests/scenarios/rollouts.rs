@@ -1,0 +1,235 @@
+//! Tests elections that require versions: once a newer version has led, no older one does until the mark is removed.
+
+use super::*;
+use crate::tests::{E, TTL};
+use crate::world::home::{Home, MARKS};
+use crate::world::store::Key;
+use crate::world::versions::is_claim;
+use crate::world::{Fate, World};
+use eldest_core::action::{Class, Note, Status};
+use eldest_core::candidate::WatchScope;
+use eldest_core::evacuation::version_key;
+use eldest_core::reason::LostReason;
+
+const SCOPES: [WatchScope; 3] = [
+    WatchScope::Auto,
+    WatchScope::Everyone,
+    WatchScope::Predecessor,
+];
+
+/// Makes a world whose nodes have these versions and have joined in that order, and whose first node leads.
+fn seated(scope: WatchScope, versions: &[u32]) -> World {
+    let mut w = World::new(versions.len(), 1);
+    for (node, version) in versions.iter().enumerate() {
+        w.nodes[node].version = *version;
+        w.join(node, E, scope, false);
+        w.run(ms(20));
+    }
+    assert!(w.leads(0));
+    w
+}
+
+fn marked(w: &World) -> Option<String> {
+    w.marked_version(E).map(|version| version.to_string())
+}
+
+fn resign(w: &mut World, node: usize) {
+    w.end(node, E, LostReason::Resigned);
+}
+
+fn order(w: &World) -> Vec<usize> {
+    let queue = w.store.queue(E);
+    let node = |lease| (0..w.nodes.len()).find(|n| w.nodes[*n].lease() == Some(lease));
+    queue.iter().filter_map(|e| node(e.lease)).collect()
+}
+
+fn terms(w: &World, node: usize) -> usize {
+    w.elected.iter().filter(|e| e.node == node).count()
+}
+
+fn holds_back(w: &World, node: usize) -> usize {
+    w.nodes[node].noted(|note| matches!(note, Note::HoldsBack { .. }))
+}
+
+#[test]
+fn older_version_does_not_lead_after_a_newer_one_until_the_mark_is_removed() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[1, 2]);
+        assert_eq!(marked(&w).as_deref(), Some("1"));
+        w.end(0, E, LostReason::SteppedDown);
+        w.until("the newer version leads", secs(1), |w| w.leads(1));
+        assert_eq!(marked(&w).as_deref(), Some("2"));
+        w.run(secs(1));
+        resign(&mut w, 1);
+        w.run(TTL * 3);
+        assert_eq!(w.leader(E), None, "{scope:?}");
+        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(0)));
+        assert_eq!(holds_back(&w, 0), 1, "{scope:?}: it says so once");
+        w.remove_version(E);
+        w.until("the older version leads", secs(1), |w| w.leads(0));
+        assert_eq!((marked(&w).as_deref(), terms(&w, 0)), (Some("1"), 2));
+        w.run(TTL);
+        w.check_settled();
+    }
+}
+
+#[test]
+fn candidate_of_an_older_version_lets_a_newer_one_lead_at_once() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[2, 1, 1, 2]);
+        resign(&mut w, 0);
+        w.until("the newer version leads", secs(1), |w| w.leads(3));
+        w.run(secs(1));
+        assert_eq!((terms(&w, 1), terms(&w, 2)), (0, 0), "{scope:?}");
+        // The older ones move again, although they have just moved.
+        w.join(0, E, scope, false);
+        w.run(ms(100));
+        resign(&mut w, 3);
+        w.until("the newer version leads again", secs(1), |w| w.leads(0));
+        let moved = w.count(1, joins) + w.count(2, joins);
+        w.run(TTL * 2);
+        assert_eq!(w.count(1, joins) + w.count(2, joins), moved, "{scope:?}");
+        w.check_settled();
+    }
+}
+
+#[test]
+fn follower_of_an_older_version_in_a_long_queue_moves_once_for_each_mark() {
+    let mut w = seated(WatchScope::Predecessor, &[1, 2, 1, 1, 2]);
+    resign(&mut w, 0);
+    w.until("the newer version leads", secs(1), |w| w.leads(1));
+    w.run(secs(1));
+    assert_eq!(order(&w)[..2], [1, 4]);
+    let joined = |w: &World| w.count(2, joins) + w.count(3, joins);
+    assert_eq!(joined(&w), 4);
+    w.run(TTL * 2);
+    assert_eq!(joined(&w), 4);
+    w.check_settled();
+}
+
+/// The watch of the marks shows nothing, so the candidate depends on its claim alone.
+#[test]
+fn candidate_that_sees_no_marks_does_not_lead_after_a_newer_version() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        for (node, version) in [(0, 2), (1, 1)] {
+            w.nodes[node].version = version;
+            let lists = |ask: &Ask| matches!(ask, Ask::List { prefix, .. } if **prefix == *MARKS);
+            w.the_next(usize::MAX, node, lists, Fate::AnswerLost);
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.until("it leads", TTL, |w| w.leads(0));
+        resign(&mut w, 0);
+        w.run(TTL * 2);
+        assert_eq!((w.leader(E), terms(&w, 1)), (None, 0), "{scope:?}");
+        w.rules.clear();
+        w.remove_version(E);
+        w.until("the mark is gone", TTL, |w| w.leads(1));
+    }
+}
+
+#[test]
+fn session_that_may_not_read_the_marks_does_not_lead() {
+    let mut w = World::new(1, 1);
+    w.nodes[0].version = 1;
+    w.forbid(0, MARKS, false);
+    w.join(0, E, WatchScope::Auto, false);
+    w.run(TTL * 20);
+    assert_eq!(terms(&w, 0), 0);
+    let failed = |note: &Note| matches!(note, Note::RequestFailed { what, .. } if *what == "claim");
+    let times = w.nodes[0].noted(failed);
+    assert!((10..100).contains(&times), "{times} in {:?}", TTL * 20);
+    w.forbidden.clear();
+    w.until("it is permitted", secs(5), |w| w.leads(0));
+    w.check_settled();
+}
+
+#[test]
+fn claim_without_an_answer_is_repeated() {
+    for fate in [
+        Fate::RequestLost,
+        Fate::AnswerLost,
+        Fate::Late(ms(900)),
+        Fate::Refused(Class::Retry),
+        Fate::Refused(Class::Denied),
+    ] {
+        for version in [1, 2] {
+            let mut w = seated(WatchScope::Auto, &[1, version]);
+            w.the_next(2, 1, is_claim, fate);
+            resign(&mut w, 0);
+            w.until("the next leads", secs(4), |w| w.leads(1));
+            assert_eq!(marked(&w), Some(version.to_string()), "{fate:?}");
+            w.run(TTL);
+            w.check_settled();
+        }
+    }
+}
+
+#[test]
+fn late_claim_of_a_candidate_that_has_left_raises_no_mark() {
+    let mut w = seated(WatchScope::Auto, &[1, 2, 1]);
+    w.next(1, is_claim, Fate::Late(secs(2)));
+    resign(&mut w, 0);
+    w.run(ms(100));
+    w.leave(1, E);
+    w.run(secs(4));
+    assert_eq!(marked(&w).as_deref(), Some("1"));
+    assert!(w.leads(2));
+}
+
+#[test]
+fn late_claim_lowers_no_mark() {
+    let mut w = seated(WatchScope::Auto, &[1, 2, 3]);
+    w.the_next(1, 1, is_claim, Fate::Slow(secs(1)));
+    w.next(1, is_claim, Fate::Late(secs(4)));
+    resign(&mut w, 0);
+    w.run(ms(50));
+    // An operator's mark stands in for a newer version.
+    w.store.put(&version_key(MARKS, E).into(), b"@3@", 0);
+    w.publish();
+    w.run(secs(6));
+    assert_eq!(marked(&w).as_deref(), Some("3"));
+    assert!(w.leads(2), "{:?}", order(&w));
+}
+
+#[test]
+fn mark_without_a_version_holds_nobody_back_and_is_replaced() {
+    let mut w = World::new(1, 1);
+    let mark: Key = version_key(MARKS, E).into();
+    w.store.put(&mark, b"by hand", 0);
+    w.nodes[0].version = 1;
+    w.join(0, E, WatchScope::Auto, false);
+    w.until("it leads", secs(1), |w| w.leads(0));
+    assert_eq!(marked(&w).as_deref(), Some("1"));
+}
+
+#[test]
+fn leader_does_not_give_way_to_a_version_that_may_not_lead() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        for (node, home, version) in [(0, Home::East, 2), (1, Home::West, 1)] {
+            w.nodes[node].home = home;
+            w.nodes[node].version = version;
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.evacuate(Home::East, None);
+        w.order_step_down(E, secs(600));
+        w.run(TTL * 2);
+        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+        w.check_settled();
+    }
+}
+
+#[test]
+fn term_of_the_same_version_waits_for_one_request() {
+    let mut w = seated(WatchScope::Auto, &[1, 1]);
+    let (claims, mark) = (w.count(1, is_claim), marked(&w));
+    resign(&mut w, 0);
+    w.until("the next leads", secs(1), |w| w.leads(1));
+    assert_eq!(w.count(1, is_claim), claims + 1);
+    assert_eq!(marked(&w), mark);
+    let written = w.store.entry(&version_key(MARKS, E)).unwrap();
+    assert_eq!(written.create_revision, written.mod_revision, "once");
+}
