@@ -19,7 +19,7 @@ pub use crate::state::{
 };
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
-    Session, Term,
+    Session, Term, Version,
 };
 use eldest_core::kv::{Reach, is_elected};
 use eldest_core::time::Time;
@@ -244,6 +244,13 @@ pub async fn observe_evacuations(session: &Session) -> Result<Observer> {
     let marks = handle.shared.settings.marks().into();
     let observer = Observer::start(handle, marks, Reach::Everything).await?;
     Ok(observer.unled())
+}
+
+/// Returns the newest version that led the election, by what an observer of [`observe_evacuations`] has delivered.
+pub fn newest_version(election: &Election, seen: &Roster) -> Option<Version> {
+    let key = election.version_key();
+    let mut marks = seen.members().iter();
+    marks.find(|mark| mark.key() == key)?.version()
 }
 
 /// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.

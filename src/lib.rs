@@ -280,6 +280,8 @@ mod pages {
     mod partitions {}
     #[doc = include_str!("../docs/rolling-restart.md")]
     mod rolling_restart {}
+    #[doc = include_str!("../docs/rollouts.md")]
+    mod rollouts {}
     #[doc = include_str!("../docs/route.md")]
     mod route {}
     #[doc = include_str!("../docs/run.md")]

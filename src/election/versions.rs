@@ -109,7 +109,7 @@ impl Election {
         })
     }
 
-    fn version_key(&self) -> Vec<u8> {
+    pub(crate) fn version_key(&self) -> Vec<u8> {
         version_key(&self.handle.shared.settings.marks(), self.prefix.as_bytes())
     }
 }

@@ -31,6 +31,7 @@ mod partitions;
 mod peers;
 mod released_terms;
 mod requests;
+mod rollouts;
 mod running;
 mod schedules;
 mod semaphores;

@@ -7,7 +7,8 @@ use crate::agent;
 use crate::exit;
 use crate::global::Global;
 use crate::{
-    checkpoint, doctor, evacuate, evict, generate, owners, serve, status, step_down, top, watch,
+    checkpoint, doctor, evacuate, evict, generate, owners, serve, status, step_down, top, version,
+    watch,
 };
 #[cfg(unix)]
 use crate::{lock, run};
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Evict(evict::Args),
     Checkpoint(checkpoint::Args),
     Evacuate(evacuate::Args),
+    Version(version::Args),
     Top(top::Args),
     Doctor(doctor::Args),
     Completions(generate::Completions),

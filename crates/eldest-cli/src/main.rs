@@ -66,6 +66,7 @@ mod supervise;
 mod top;
 mod trust;
 mod variables;
+mod version;
 mod view;
 #[cfg(unix)]
 mod waiting;
@@ -121,6 +122,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Doctor(args) => within_runtime(doctor::run(&global, args)),
         Command::StepDown(args) => within_runtime(step_down::run(&global, args)),
         Command::Evacuate(args) => within_runtime(evacuate::run(&global, args)),
+        Command::Version(args) => within_runtime(version::run(&global, args)),
         Command::Evict(args) => within_runtime(evict::run(&global, args)),
         Command::Checkpoint(args) => within_runtime(checkpoint::run(&global, args)),
     }

@@ -47,6 +47,8 @@ use crate::waiting;
   eldest run billing/scheduler --serving-within 2m --serving-url http://127.0.0.1:8080/ready -- ./scheduler
   # Fill a cache while this node is the next in line, and let a planned hand-over wait for that
   eldest run billing/scheduler --warm-within 5m --prepare ./fill-cache -- ./scheduler
+  # Roll out version 2.1: once it has led, no older version does
+  eldest run billing/scheduler --app-version 2.1 -- ./scheduler
   # Take a floating address back, however the program ends, before another node takes it
   eldest run billing/address --after ./address-down -- ./address-up
   # Share 16 partitions with other nodes, and run a consumer for each of its own
@@ -89,6 +91,17 @@ pub(crate) struct Args {
         long, value_name = "DURATION", value_parser = serving::limit, requires = "prepare", help_heading = "Program"
     )]
     warm_within: Option<Duration>,
+
+    /// The version of the program: this node does not lead once a node of a newer version has led. One to four numbers with
+    /// dots between them
+    #[arg(
+        long,
+        value_name = "VERSION",
+        env = "ELDEST_APP_VERSION",
+        hide_env_values = true,
+        help_heading = "Program"
+    )]
+    app_version: Option<eldest::Version>,
 
     #[command(flatten)]
     health: health::Args,
@@ -141,6 +154,9 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     }
     if let Some(limit) = args.warm_within {
         election = election.warm_within(limit);
+    }
+    if let Some(version) = args.app_version {
+        election = election.require_version(version);
     }
     let mut server = listening.map(|listening| {
         tracing::info!(address = listening.place(), "listening for requests");

@@ -164,6 +164,19 @@ pub(crate) struct Args {
     )]
     warm_within: Option<Duration>,
 
+    /// The version of the program: this node does not lead once a node of a newer version has led. One to four numbers with
+    /// dots between them
+    #[arg(
+        long,
+        value_name = "VERSION",
+        env = "ELDEST_APP_VERSION",
+        hide_env_values = true,
+        conflicts_with = "observe",
+        requires = "elections",
+        help_heading = "Health"
+    )]
+    app_version: Option<eldest::Version>,
+
     /// How long a program may act, counted from before it asked whether this node leads [default: TTL/5, at most 10 s; with
     /// --challenges, a tenth of that time]
     #[arg(
@@ -316,6 +329,9 @@ impl Args {
             }
             if let Some(limit) = self.warm_within {
                 election = election.warm_within(limit);
+            }
+            if let Some(version) = self.app_version {
+                election = election.require_version(version);
             }
             Ok(election)
         });

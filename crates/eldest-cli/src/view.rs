@@ -83,8 +83,8 @@ pub(crate) fn age(since_unix_ms: u64) -> Duration {
     now.unwrap_or_default().saturating_sub(since)
 }
 
-/// Returns the candidate's row; `says_warmth`: with its warmth.
-fn row(candidate: &Candidate, says_warmth: bool) -> Vec<String> {
+/// Returns the candidate's row; `says_warmth`: with its warmth; `says_version`: with its version.
+fn row(candidate: &Candidate, (says_warmth, says_version): (bool, bool)) -> Vec<String> {
     let member = &candidate.member;
     let text = |text: &Option<String>| text.as_deref().map_or(NOTHING.to_owned(), one_line);
     let mark = if candidate.has_turn { "*" } else { "" };
@@ -113,6 +113,9 @@ fn row(candidate: &Candidate, says_warmth: bool) -> Vec<String> {
             }
             .to_owned(),
         );
+    }
+    if says_version {
+        row.push(text(&member.version));
     }
     if let Some(partitions) = &candidate.partitions {
         let capacity = match candidate.partition_capacity {
@@ -241,10 +244,15 @@ pub(crate) fn roster(queue: &Queue) -> String {
     if says_warmth {
         header.push("WARM");
     }
+    let says_version = queue.roster.iter().any(|one| one.member.version.is_some());
+    if says_version {
+        header.push("VERSION");
+    }
     if queue.partition_count.is_some() {
         header.push("PARTITIONS");
     }
-    let rows = queue.roster.iter().map(|one| row(one, says_warmth));
+    let says = (says_warmth, says_version);
+    let rows = queue.roster.iter().map(|one| row(one, says));
     table(&header, rows)
 }
 
@@ -333,6 +341,7 @@ pub(crate) mod samples {
                 leads_since_unix_ms: None,
                 serving: true,
                 warm: None,
+                version: None,
             },
             has_turn: rank == 1,
             lease_left_ms: None,
@@ -392,7 +401,7 @@ mod tests {
                 partition_capacity: Some(capacity),
                 ..samples::election("e", &["a"]).roster.remove(0)
             };
-            row(&member, false).pop()
+            row(&member, (false, false)).pop()
         };
         assert_eq!(of(1).as_deref(), Some("3: 0-1,4"));
         assert_eq!(of(2).as_deref(), Some("3: 0-1,4 (capacity 2)"));

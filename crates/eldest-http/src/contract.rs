@@ -83,6 +83,8 @@ pub struct Member {
     /// True if the candidate waits and is prepared for its term; false if it is not yet. null: it leads, or does not announce
     /// that.
     pub warm: Option<bool>,
+    /// The version that the candidate requires: it does not lead once a newer one has led. null: it requires none.
+    pub version: Option<String>,
 }
 
 impl From<&eldest::Member> for Member {
@@ -104,6 +106,7 @@ impl From<&eldest::Member> for Member {
             leads_since_unix_ms: member.leads_since().and_then(unix_ms),
             serving: member.is_serving(),
             warm: member.warmth(),
+            version: member.version().map(|version| version.to_string()),
         }
     }
 }
@@ -304,6 +307,9 @@ pub struct ElectionState {
     pub endpoints: Vec<EndpointState>,
     /// The data centres that are evacuated, by name; null: etcd has not answered yet, or this node may not read them.
     pub evacuations: Option<Vec<Evacuation>>,
+    /// The newest version that led the election, below which no candidate that requires a version leads. null: none has led,
+    /// etcd has not answered yet, or this node may not read it.
+    pub newest_version: Option<String>,
     /// The last challenges by this node's session, and then those of it, each the oldest first. null: the session allows
     /// no challenges.
     pub challenges: Option<Vec<Challenge>>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use eldest::internal::{self, Inside};
-use eldest::{Error, Evacuate, Session};
+use eldest::{Election, Error, Evacuate, Session};
 use http::{Method, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::DropGuard;
@@ -59,6 +59,13 @@ impl Orders {
         let view = self.view.borrow();
         let all = internal::evacuations(&self.session, view.roster.as_ref()?);
         Some(all.iter().map(Evacuation::from).collect())
+    }
+
+    /// Returns the newest version that led the election, whose mark is beside the orders.
+    pub(super) fn newest_version(&self, election: &Election) -> Option<String> {
+        let view = self.view.borrow();
+        let newest = internal::newest_version(election, view.roster.as_ref()?)?;
+        Some(newest.to_string())
     }
 }
 

@@ -560,6 +560,7 @@ impl Shown {
                 .then(|| Challenge::all(&self.challenged.borrow(), identity)),
             refused: view.refused,
             evacuations: self.orders.standing(),
+            newest_version: self.orders.newest_version(&self.election),
         }
     }
 

@@ -122,6 +122,7 @@ function row(member, state, now) {
   const node = cell(name(member.identity));
   if (leads) node.append(known ? element("span", "leads", "badge lead") : element("span", "last known leader", "badge"));
   if (member.warm === true) node.append(element("span", "warm", "badge"));
+  if (member.version) node.append(element("span", member.version, "badge"));
   if (member.identity === state.own.identity) node.append(element("span", "this node", "badge"));
   const metadata = Object.entries(member.metadata).map(([key, value]) => `${key}=${value}`);
   if (evacuated(state).has(member.data_center)) node.append(element("span", "evacuated", "badge away"));

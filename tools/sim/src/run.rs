@@ -11,7 +11,7 @@ use crate::mutant::Mutant;
 use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
 use crate::world::cluster::ELECTIONS;
 use crate::world::driver::Happened;
-use crate::world::node::Work;
+use crate::world::node::{NodeShare, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::promise::{Broken, Invariant};
 use crate::world::settings::Settings;
@@ -209,8 +209,10 @@ fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
     n.follow = member.follow;
     n.home = member.home;
     n.version = member.version;
-    n.capacity = member.capacity;
-    n.spread = member.spread;
+    n.share = NodeShare {
+        capacity: member.capacity,
+        spread: member.spread,
+    };
     let looks = member.looks.at(plan.beside);
     n.looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
     rejoin(w, node);

@@ -23,5 +23,6 @@ mod step_down;
 mod terminal;
 mod tls;
 mod top;
+mod version;
 mod waiting;
 mod watch;

@@ -38,6 +38,7 @@ fn part(value: &Value) -> &'static str {
         ("removed", "Checkpoint"),
         ("stepped_down", "SteppedDown"),
         ("evacuations", "Evacuations"),
+        ("newest_version", "ElectionVersion"),
         ("findings", "Examination"),
         ("listening", "Listening"),
         ("guarded_sessions", "AgentStatus"),

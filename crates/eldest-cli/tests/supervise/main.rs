@@ -26,5 +26,6 @@ mod partitions;
 mod processes;
 mod serving;
 mod stage;
+mod version;
 mod warm;
 mod worker;

@@ -230,6 +230,20 @@ pub struct SteppedDown {
     pub leader: Option<Candidate>,
 }
 
+/// The output of `eldest version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ElectionVersion {
+    /// The election's name within the namespace.
+    pub election: String,
+    /// The newest version that led, below which no candidate that requires a version leads. null: none has led.
+    pub newest_version: Option<String>,
+    /// The node that first led with this version; null: unknown.
+    pub led_by: Option<String>,
+    /// True if the command removed the mark: older versions may lead again.
+    pub mark_removed: bool,
+}
+
 /// The output of `eldest evacuate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]

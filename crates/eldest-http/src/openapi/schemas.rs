@@ -114,6 +114,7 @@ pub(super) fn command_schema() -> Value {
     with::<command::Checkpoint>(&mut all);
     with::<command::SteppedDown>(&mut all);
     with::<command::Evacuations>(&mut all);
+    with::<command::ElectionVersion>(&mut all);
     with::<command::Listening>(&mut all);
     with::<command::AgentStatus>(&mut all);
     with::<command::Failed>(&mut all);
@@ -129,7 +130,7 @@ pub(super) fn command_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What `eldest --output json` writes",
-        "description": "`eldest status` writes a `Status`, `partitions` a `PartitionOwners`, `watch` a `Change` a line, `evict` an `Evicted`, `checkpoint` a `Checkpoint`, `step-down` a `SteppedDown`, `evacuate` an `Evacuations`, `serve` a \
+        "description": "`eldest status` writes a `Status`, `partitions` a `PartitionOwners`, `watch` a `Change` a line, `evict` an `Evicted`, `checkpoint` a `Checkpoint`, `step-down` a `SteppedDown`, `evacuate` an `Evacuations`, `version` an `ElectionVersion`, `serve` a \
             `Listening` first, `agent` too, `agent status` an `AgentStatus`, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
             name, type and meaning of each field; every field is always there, with null where there is nothing to say. What \
             may be added: fields, and words of `event`, `kind`, `check` and `code`. Readers must accept fields and words that \

@@ -52,7 +52,7 @@ impl World {
         (new.follow, new.recording) = (old.follow, self.recording);
         new.home = old.home;
         new.version = old.version;
-        (new.capacity, new.spread) = (old.capacity, old.spread);
+        new.share = old.share;
         new.looks_at = old.looks_at;
         new.draws = old.draws;
         self.note_wake(node);

@@ -178,7 +178,10 @@ impl World {
     /// Returns the value that a node announces, with its data centre, its share, its version, and if it is cold.
     pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
-        let (tag, share) = (node.home.tag(), share_tag(node.capacity, node.spread));
+        let (tag, share) = (
+            node.home.tag(),
+            share_tag(node.share.capacity, node.share.spread),
+        );
         let cold = if node.warmth.is_cold { COLD } else { "" };
         let version = version_tag(node.version);
         Arc::from(format!("{tag}{share}{version}{cold}{value}").into_bytes())

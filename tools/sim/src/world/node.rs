@@ -160,10 +160,8 @@ pub(crate) struct Node {
     pub(crate) warmth: Warmth,
     /// The version that its candidates require; 0 if they require none.
     pub(crate) version: u32,
-    /// The capacity that it announces.
-    pub(crate) capacity: u32,
-    /// True if the node announces that data centres are to own equal shares.
-    pub(crate) spread: bool,
+    /// The share of partitions that it announces.
+    pub(crate) share: NodeShare,
     /// The part of the queue that its candidates watch.
     pub(crate) follow: WatchScope,
     pub(crate) paused: bool,
@@ -261,6 +259,23 @@ pub(crate) struct Messages {
     pub(crate) lost_below: u64,
 }
 
+/// The share of partitions that a node announces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeShare {
+    pub(crate) capacity: u32,
+    /// True if data centres are to own equal shares.
+    pub(crate) spread: bool,
+}
+
+impl Default for NodeShare {
+    fn default() -> Self {
+        Self {
+            capacity: 1,
+            spread: false,
+        }
+    }
+}
+
 /// Says whether a node is prepared for its terms.
 #[derive(Debug, Default)]
 pub(crate) struct Warmth {
@@ -285,8 +300,7 @@ impl Node {
             home: Home::Nowhere,
             warmth: Warmth::default(),
             version: 0,
-            capacity: 1,
-            spread: false,
+            share: NodeShare::default(),
             follow: WatchScope::Auto,
             paused: false,
             suspended: None,

@@ -1,0 +1,52 @@
+//! Tests `eldest version`, and the versions that `eldest status` shows.
+
+use eldest_testing::Etcd;
+
+use crate::common::{NOT_DONE, Result, USAGE, at, eldest, node, run};
+
+#[tokio::test]
+async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
+    let etcd = Etcd::start().await?;
+    let a = node(&etcd, "a").await?;
+    let show = ["version", "jobs", "--output", "json"];
+    let none = run(at(&etcd, &show)).await?.done().json();
+    assert!(none["newest_version"].is_null(), "{none}");
+    let nothing = run(at(&etcd, &["version", "jobs", "--remove"])).await?;
+    nothing.failed(NOT_DONE, &["jobs has no mark of a version"]);
+
+    let election = a.election("jobs")?.require_version("1.10".parse()?);
+    let leadership = election.campaign().await?.elected().await?;
+    let shown = run(at(&etcd, &show)).await?.done().json();
+    assert_eq!(
+        (&shown["newest_version"], &shown["led_by"]),
+        (&"1.10".into(), &"a".into())
+    );
+    assert_eq!(shown["mark_removed"], false);
+    let text = run(at(&etcd, &["version", "jobs"])).await?;
+    assert_eq!(text.done().stdout.trim(), "jobs: 1.10, first led by a");
+    let status = run(at(&etcd, &["status", "jobs"])).await?;
+    let status = &status.done().stdout;
+    assert!(
+        status.contains("VERSION") && status.contains("1.10"),
+        "{status}"
+    );
+
+    let removed = run(at(&etcd, &["version", "jobs", "--remove"])).await?;
+    assert_eq!(
+        removed.done().stdout.trim(),
+        "removed: jobs: 1.10, first led by a"
+    );
+    assert!(election.version_mark().await?.is_none() && leadership.is_valid());
+    Ok(())
+}
+
+#[tokio::test]
+async fn text_without_a_version_is_refused_with_the_rule() -> Result {
+    let refused = "one to four numbers";
+    let run_it = eldest(&["run", "e", "--app-version", "v2", "--", "true"]);
+    run(run_it).await?.failed_usage(USAGE, refused);
+    let mut serve = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
+    serve.env("ELDEST_APP_VERSION", "2.x");
+    run(serve).await?.failed_usage(USAGE, refused);
+    Ok(())
+}
