@@ -81,7 +81,7 @@ pub(crate) struct Opening<'a> {
     /// True if the candidate announces whether it is warm.
     pub(crate) prepares: bool,
     /// The version that the candidate announces, if its election requires versions.
-    pub(crate) version: Option<Version>,
+    pub(crate) version: Option<&'a Version>,
 }
 
 impl Opening<'_> {
@@ -89,7 +89,7 @@ impl Opening<'_> {
     /// its leader serves. Refuses one that has no room for them.
     fn with_fields(self, mut value: Arc<[u8]>) -> Result<Arc<[u8]>> {
         if let Some(version) = self.version {
-            value = versioned(&value, version)?;
+            value = versioned(&value, *version)?;
         }
         if self.prepares {
             value = warm(&value, false)?;
@@ -156,7 +156,7 @@ impl Candidate {
             turn,
             local.map(|local| LocalStatusWriter::new(local, slot)),
         );
-        candidate.says(opening.unready, opening.prepares, opening.version);
+        candidate.says(opening.unready, opening.prepares, opening.version.copied());
         handle.send(Command::Campaign {
             slot,
             value,

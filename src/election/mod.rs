@@ -300,15 +300,13 @@ impl Election {
 
     pub(crate) async fn join(&self, persistent: bool) -> Result<Candidate> {
         self.validate()?;
-        let (watch_scope, warm_within) = (self.watch_scope, self.warm_within.unwrap_or_default());
-        let required = self.required();
         // Built only when it is needed: thousands of waiting campaigns would each keep it in memory.
         let config = move |_| CandidateConfig {
-            watch_scope,
+            watch_scope: self.watch_scope,
             persistent,
             gives_way: true,
-            warm_within,
-            required,
+            warm_within: self.warm_within.unwrap_or_default(),
+            required: self.required(),
             ..CandidateConfig::default()
         };
         let name = Arc::clone(&self.name);
@@ -318,7 +316,7 @@ impl Election {
             announcement: self.announcement.as_ref(),
             unready: self.serving_within.is_some(),
             prepares: self.warm_within.is_some(),
-            version: self.version,
+            version: self.version.as_ref(),
         };
         let mut candidate =
             Candidate::join(&self.handle, name, prefix, None, local, opening, config).await?;

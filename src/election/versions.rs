@@ -76,7 +76,7 @@ impl Election {
     }
 
     /// Removes the mark, so that older versions may lead again: age decides alone until the next term begins, which sets
-    /// the mark anew. Returns the removed mark, or `None` if there was none.
+    /// the mark again. Returns the removed mark, or `None` if there was none.
     ///
     /// The present leader leads on. To go back to an older version, remove the mark, and [order](Election::order_step_down)
     /// the leader to step down, or stop it.

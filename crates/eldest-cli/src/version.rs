@@ -13,7 +13,7 @@ use crate::output::{self, Format, one_line};
 #[command(
     long_about = "Show the newest version that led an election, below which no node leads, or remove its mark.\n\n\
     Nodes with --app-version mark the newest version right before they lead. A node of an older version then holds back, even \
-    if there is no other node. With --remove, older versions may lead again, until the next leader sets the mark anew. The \
+    if there is no other node. With --remove, older versions may lead again, until the next leader sets the mark again. The \
     present leader leads on: order it to step down, or stop it.",
     after_help = "Examples:
   # Show the newest version that led

@@ -27,4 +27,5 @@ mod tls;
 #[cfg(target_os = "linux")]
 mod unix;
 mod upgrades;
+mod versions;
 mod warm;
