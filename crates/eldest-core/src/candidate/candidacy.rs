@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::announcements::Announcements;
-use super::claiming::Claim;
+use super::claim::Claim;
 use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of, shared_key_of};
 use super::phase::{Afterwards, Phase};

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::claim::State;
 use super::phase::Phase;
 use super::seat::Seat;
 use crate::action::{Answer, Ask, Class, Note};
@@ -21,50 +22,9 @@ use crate::ids::RequestId;
 use crate::kv::Entry;
 use crate::purpose::Purpose;
 use crate::queue::Own;
-use crate::time::Time;
 use crate::timers::Timer;
 use crate::txn::{Op, Transacted, Txn, When};
 use crate::version::Version;
-
-/// A candidate's claim to lead with its version.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Claim {
-    state: State,
-    /// How many transactions in a row have failed, or have found a newer version.
-    failures: u32,
-    /// The version for which the candidate was last reported to hold back.
-    reported: Option<Version>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Unmade,
-    /// The transaction is in flight. It compares the mark's last write, and the create revision of the candidate's key.
-    Sent {
-        request: RequestId,
-        written: i64,
-        created: i64,
-    },
-    /// No transaction is sent before that time.
-    Paused(Time),
-    /// The transaction has held while the key with that create revision existed.
-    Won(i64),
-}
-
-impl Claim {
-    /// Returns true if etcd has confirmed that the candidate may lead by that key.
-    pub(super) fn is_won_by(&self, own: &Own) -> bool {
-        self.state == State::Won(own.create_revision)
-    }
-
-    /// Ends a pause, because the mark may have changed.
-    pub(super) fn resume(&mut self) {
-        if matches!(self.state, State::Paused(_)) {
-            self.state = State::Unmade;
-        }
-    }
-}
 
 impl Seat<'_> {
     /// Returns the mark of the candidate's election, as last seen.

@@ -4,6 +4,7 @@
 mod announcements;
 mod announcing;
 mod candidacy;
+mod claim;
 mod claiming;
 mod config;
 mod elders;

@@ -1,0 +1,46 @@
+//! Stores a candidate's claim to lead with its version: whether its transaction is in flight, waits, or has held.
+
+use crate::ids::RequestId;
+use crate::queue::Own;
+use crate::time::Time;
+use crate::version::Version;
+
+/// A candidate's claim to lead with its version.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Claim {
+    pub(super) state: State,
+    /// How many transactions in a row have failed, or have found a newer version.
+    pub(super) failures: u32,
+    /// The version for which the candidate was last reported to hold back.
+    pub(super) reported: Option<Version>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Unmade,
+    /// The transaction is in flight. It compares the mark's last write, and the create revision of the candidate's key.
+    Sent {
+        request: RequestId,
+        written: i64,
+        created: i64,
+    },
+    /// No transaction is sent before that time.
+    Paused(Time),
+    /// The transaction has held while the key with that create revision existed.
+    Won(i64),
+}
+
+impl Claim {
+    /// Returns true if etcd has confirmed that the candidate may lead by that key.
+    pub(super) fn is_won_by(&self, own: &Own) -> bool {
+        self.state == State::Won(own.create_revision)
+    }
+
+    /// Ends a pause, because the mark may have changed.
+    pub(super) fn resume(&mut self) {
+        if matches!(self.state, State::Paused(_)) {
+            self.state = State::Unmade;
+        }
+    }
+}
