@@ -234,7 +234,9 @@ pub use observe::{
     LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver,
     PartitionOwner, Queue, QueueKind,
 };
-pub use partitions::{Partition, PartitionMembership, PartitionRunner, Partitions};
+pub use partitions::{
+    ComingPartition, Partition, PartitionMembership, PartitionRunner, Partitions,
+};
 pub use schedule::{CatchUp, Delivery, Due, Every, Schedule};
 pub use session::{Challenges, Session, SessionOptions};
 pub use state::{

@@ -1,20 +1,23 @@
 //! Decides what the key of one candidate announces: the caller's announcement, the time of the key, its version, that the
 //! candidate is warm, when its term began, and that its leader serves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::state::{TermState, in_queue_since, leading, not_serving, serving, versioned, warm};
+use crate::state::{
+    TermState, in_queue_since, leading, not_serving, ready_for, serving, versioned, warm,
+};
 use eldest_core::version::Version;
 
 /// The state of one candidate's announcements.
 #[derive(Default)]
 pub(super) struct Announcing {
     /// The caller's announcement with the time of the present key, without the beginning of a term, without the term in
-    /// which the leader serves, and of a candidate that is not warm.
+    /// which the leader serves, and of a candidate that is not warm or ready.
     value: Arc<[u8]>,
     /// True if a leader serves only once it says so.
     unready: bool,
@@ -22,6 +25,8 @@ pub(super) struct Announcing {
     warmth: Option<bool>,
     /// The candidate's version, if its election requires versions.
     version: Option<Version>,
+    /// The partitions for which a member is ready; `None` if it prepares for none.
+    ready: Option<BTreeSet<u32>>,
     /// The candidate had a key before.
     had_key: bool,
     /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
@@ -75,6 +80,17 @@ impl Announcing {
         self.warmth = prepares.then_some(false);
     }
 
+    /// Makes the member announce for which partitions it is ready.
+    pub(super) fn says_ready(&mut self) {
+        self.ready = Some(BTreeSet::new());
+    }
+
+    /// The member is ready for these partitions. Returns what its key must announce; `None` if it prepares for none.
+    pub(super) fn ready(&mut self, partitions: BTreeSet<u32>) -> Option<Said> {
+        *self.ready.as_mut()? = partitions;
+        Some(self.present())
+    }
+
     /// Returns true if the waiting candidate is warm; `None` if it does not announce that.
     pub(super) fn warmth(&self) -> Option<bool> {
         self.warmth
@@ -106,7 +122,7 @@ impl Announcing {
     }
 
     /// Returns what the next key announces, if it replaces another one. The next key is at the end of the queue, so its
-    /// candidate is not warm.
+    /// candidate is not warm. A member is ready as before: no queue decides about its partitions.
     pub(super) fn rejoin(&mut self, now: Duration) -> Option<Arc<[u8]>> {
         if !self.had_key {
             return None;
@@ -114,7 +130,10 @@ impl Announcing {
         self.warmth = self.warmth.and(Some(false));
         self.value = in_queue_since(&self.value, now)?;
         self.rejoined = Some(now);
-        Some(Arc::clone(&self.value))
+        match self.ready {
+            Some(_) => Some(self.present().value),
+            None => Some(Arc::clone(&self.value)),
+        }
     }
 
     /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot name the version,
@@ -126,6 +145,10 @@ impl Announcing {
         };
         let value = match self.warmth {
             Some(_) => warm(&value, false)?,
+            None => value,
+        };
+        let value = match self.ready {
+            Some(_) => ready_for(&value, &BTreeSet::new())?,
             None => value,
         };
         let value = if self.unready {
@@ -142,14 +165,15 @@ impl Announcing {
 
     /// Returns what the key must announce.
     pub(super) fn present(&self) -> Said {
-        match self.beginning.as_ref().filter(|term| term.stands()) {
-            Some(beginning) => beginning.added_to(&self.value, self.unready),
-            None if self.warmth == Some(true) => match warm(&self.value, true) {
-                Ok(value) => Said::of(&value),
-                Err(_) => Said::of(&self.value),
-            },
-            None => Said::of(&self.value),
+        if let Some(beginning) = self.beginning.as_ref().filter(|term| term.stands()) {
+            return beginning.added_to(&self.value, self.unready);
         }
+        let added = match &self.ready {
+            Some(ready) => ready_for(&self.value, ready),
+            None if self.warmth == Some(true) => warm(&self.value, true),
+            None => return Said::of(&self.value),
+        };
+        Said::of(added.as_ref().unwrap_or(&self.value))
     }
 
     /// Returns the term with that fencing token; `None` if it is over.

@@ -1,5 +1,6 @@
 //! Reports the core's decisions to the handles of one candidate.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub(crate) struct CandidateState {
 pub(crate) trait Winner: Send + Sync {
     /// A term began. If no caller takes it up, the term's key must be released.
     fn elected(&self, slot: SlotId, id: TermId, term: Term);
+
+    /// These partitions are coming to a member.
+    fn coming(&self, _partitions: BTreeSet<u32>) {}
 }
 
 /// A term that began and was not handed to a caller yet.
@@ -146,6 +150,23 @@ impl CandidateState {
             metrics::warm(identity, election, is_warm);
         }
         Some(said)
+    }
+
+    /// Makes the member announce for which partitions it is ready.
+    pub(crate) fn says_ready(&mut self) {
+        self.announcing.says_ready();
+    }
+
+    /// The member is ready for these partitions. Returns what its key must announce; `None` if it prepares for none.
+    pub(super) fn ready(&mut self, identity: &str, partitions: BTreeSet<u32>) -> Option<Said> {
+        let election = &*self.election;
+        tracing::debug!(target: "eldest::election", identity, election, ?partitions, "ready for partitions");
+        self.announcing.ready(partitions)
+    }
+
+    /// These partitions are coming to the member.
+    pub(super) fn coming(&self, partitions: BTreeSet<u32>) {
+        self.elected.coming(partitions);
     }
 
     /// The leader serves in the term with that fencing token. Returns what its key must announce, unless the term is

@@ -107,6 +107,11 @@ impl Driver {
                     self.candidates.insert(slot, Box::new(candidate));
                 }
             }
+            CandidateAction::Coming { slot, partitions } => {
+                if let Some(candidate) = self.candidates.get(&slot) {
+                    candidate.coming(partitions);
+                }
+            }
             CandidateAction::TermEnded {
                 slot,
                 term,

@@ -18,7 +18,7 @@ mod releases;
 mod spans;
 mod watches;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use eldest_peers::Answering;
@@ -109,6 +109,12 @@ pub(crate) enum Command {
     Warm {
         slot: SlotId,
         warm: bool,
+        reply: oneshot::Sender<Result<bool>>,
+    },
+    /// Announces that the member is ready for these partitions. Answered with `false` if it prepares for none.
+    Ready {
+        slot: SlotId,
+        ready: BTreeSet<u32>,
         reply: oneshot::Sender<Result<bool>>,
     },
     /// Reports that the session of that lease is suspected to be silent, or no longer. It grants nothing.
@@ -304,22 +310,21 @@ impl Driver {
                 self.core.end_by_leader(now, slot, term, reason);
             }
             Command::Joined { slot, term, state } => self.joined(slot, term, state),
-            Command::Proclaim { slot, value, reply } => {
-                let said = match self.candidates.get_mut(&slot) {
-                    Some(candidate) => candidate.announcing.replace(value).map(Some),
-                    None => Ok(Some(Said::of(&value))),
-                };
-                self.answer_with(slot, said, reply);
-            }
+            Command::Proclaim { slot, value, reply } => self.replace(slot, value, reply),
             Command::Serve { slot, token, reply } => {
-                let candidate = self.candidates.get(&slot);
-                let said = candidate.and_then(|candidate| candidate.serve(&self.identity, token));
-                self.answer_with(slot, Ok(said), reply);
+                self.announce(slot, reply, |leader, identity| {
+                    leader.serve(identity, token)
+                });
             }
             Command::Warm { slot, warm, reply } => {
-                let candidate = self.candidates.get_mut(&slot);
-                let said = candidate.and_then(|candidate| candidate.warm(&self.identity, warm));
-                self.answer_with(slot, Ok(said), reply);
+                self.announce(slot, reply, |waiting, identity| {
+                    waiting.warm(identity, warm)
+                });
+            }
+            Command::Ready { slot, ready, reply } => {
+                self.announce(slot, reply, |member, identity| {
+                    member.ready(identity, ready)
+                });
             }
             Command::Suspect { lease, is_silent } => {
                 let challenges = self.core.challenges(now);
@@ -335,6 +340,27 @@ impl Driver {
                 self.core.close(now);
             }
         }
+    }
+
+    /// Replaces the caller's announcement of a candidate.
+    fn replace(&mut self, slot: SlotId, value: Arc<[u8]>, reply: Answer) {
+        let said = match self.candidates.get_mut(&slot) {
+            Some(candidate) => candidate.announcing.replace(value).map(Some),
+            None => Ok(Some(Said::of(&value))),
+        };
+        self.answer_with(slot, said, reply);
+    }
+
+    /// Announces what a candidate says about itself. Answers `false` if it says nothing.
+    fn announce(
+        &mut self,
+        slot: SlotId,
+        reply: Answer,
+        says: impl FnOnce(&mut CandidateState, &str) -> Option<Said>,
+    ) {
+        let candidate = self.candidates.get_mut(&slot);
+        let said = candidate.and_then(|candidate| says(candidate, &self.identity));
+        self.answer_with(slot, Ok(said), reply);
     }
 
     /// Gives back the key of a term whose work has ended, with the state that it leaves.

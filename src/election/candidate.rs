@@ -1,5 +1,6 @@
 //! Defines a candidate: a place in the queue of an election, and the wait until it is elected.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +9,14 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::leadership::{Claim, Leadership, proclaim};
+use super::leadership::{Claim, Leadership, announced, proclaim};
 use super::work_monitor::WorkMonitor;
 use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
 use crate::state::{
-    Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, versioned, warm,
+    Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, ready_for, versioned,
+    warm,
 };
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
@@ -64,6 +66,8 @@ pub struct Candidate {
     since: Duration,
     status: Arc<LazyWatch<Status>>,
     elected: Receiver<Leadership>,
+    /// The partitions that are coming to a member.
+    coming: Option<watch::Receiver<BTreeSet<u32>>>,
     failure: Arc<OnceLock<Error>>,
     /// The limit within which a leader must serve; `None`: there is none, or `run` watches it.
     pub(super) serving_within: Option<Duration>,
@@ -82,17 +86,22 @@ pub(crate) struct Opening<'a> {
     pub(crate) prepares: bool,
     /// The version that the candidate announces, if its election requires versions.
     pub(crate) version: Option<&'a Version>,
+    /// True if the member announces for which partitions it is ready.
+    pub(crate) prepares_partitions: bool,
 }
 
 impl Opening<'_> {
-    /// Returns the announcement with the version, and with the fields that say later that the candidate is warm, and that
-    /// its leader serves. Refuses one that has no room for them.
+    /// Returns the announcement with the version, and with the fields that say later that the candidate is warm or ready, and
+    /// that its leader serves. Refuses one that has no room for them.
     fn with_fields(self, mut value: Arc<[u8]>) -> Result<Arc<[u8]>> {
         if let Some(version) = self.version {
             value = versioned(&value, *version)?;
         }
         if self.prepares {
             value = warm(&value, false)?;
+        }
+        if self.prepares_partitions {
+            value = ready_for(&value, &BTreeSet::new())?;
         }
         if self.unready {
             value = not_serving(&value)?;
@@ -106,6 +115,7 @@ struct Elected {
     handle: WeakHandle,
     since: Duration,
     sender: Sender<Leadership>,
+    coming: Option<watch::Sender<BTreeSet<u32>>>,
 }
 
 impl Winner for Elected {
@@ -114,6 +124,12 @@ impl Winner for Elected {
             // If the receiver is gone, the leadership is dropped, which releases the key.
             let claim = Claim::new(handle, slot, self.since, id, term);
             self.sender.send(Leadership::new(claim));
+        }
+    }
+
+    fn coming(&self, partitions: BTreeSet<u32>) {
+        if let Some(coming) = &self.coming {
+            coming.send_replace(partitions);
         }
     }
 }
@@ -143,10 +159,13 @@ impl Candidate {
             value = [LOCK, &value].concat().into();
         }
         let (sender, elected) = channel();
+        let shares = config.partitions.is_some();
+        let (sees_coming, coming) = shares.then(|| watch::channel(BTreeSet::new())).unzip();
         let winner = Elected {
             handle: handle.downgrade(),
             since,
             sender,
+            coming: sees_coming,
         };
         let (mut candidate, channels) = CandidateState::new(
             Arc::new(winner),
@@ -157,6 +176,9 @@ impl Candidate {
             local.map(|local| LocalStatusWriter::new(local, slot)),
         );
         candidate.says(opening.unready, opening.prepares, opening.version.copied());
+        if opening.prepares_partitions {
+            candidate.says_ready();
+        }
         handle.send(Command::Campaign {
             slot,
             value,
@@ -169,6 +191,7 @@ impl Candidate {
             since,
             status: channels.status,
             elected,
+            coming,
             failure: channels.failure,
             serving_within: None,
             leaves: AtomicBool::new(false),
@@ -232,6 +255,15 @@ impl Candidate {
         let monitor = WorkMonitor::start(leadership.claim(), grace, None, false);
         monitor.serve_within(limit);
         leadership.watched_by(monitor)
+    }
+
+    /// Returns the partitions that are coming to a member, and the announcer of those for which it is ready.
+    pub(crate) fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
+        let announcer = Readiness {
+            handle: self.handle.clone(),
+            slot: self.slot,
+        };
+        Some((self.coming.clone()?, announcer))
     }
 
     /// Sets whether the candidate must not join again after a term.
@@ -317,6 +349,25 @@ impl Candidate {
                 Some(leadership) = self.elected.recv() => drop(leadership),
             }
         }
+    }
+}
+
+/// Announces for which partitions a member is ready.
+pub(crate) struct Readiness {
+    handle: Handle,
+    slot: SlotId,
+}
+
+impl Readiness {
+    /// Announces that the member is ready for these partitions, and for no others. Returns once etcd has the
+    /// announcement, and waits while etcd is out of reach.
+    pub(crate) async fn announce(&self, partitions: &BTreeSet<u32>) -> Result<()> {
+        let command = |reply| Command::Ready {
+            slot: self.slot,
+            ready: partitions.clone(),
+            reply,
+        };
+        announced(&self.handle, command).await.map(drop)
     }
 }
 

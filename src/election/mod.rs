@@ -35,7 +35,7 @@ use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::version::Version;
 
 pub use candidate::Candidate;
-pub(crate) use candidate::Opening;
+pub(crate) use candidate::{Opening, Readiness};
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{key_of_leader, prefix_of_partitions};
 pub use following::Following;
@@ -48,7 +48,7 @@ pub use on_error::{OnError, Pause};
 pub use ordering::StepDown;
 pub use rules::OnOverrun;
 pub(crate) use rules::Rules;
-use rules::validate_limit;
+pub(crate) use rules::validate_limit;
 pub(crate) use run::{end_term, late, span_of, unconfirmed};
 pub use run_handle::{RunHandle, spawn};
 pub use runner::Runner;
@@ -317,6 +317,7 @@ impl Election {
             unready: self.serving_within.is_some(),
             prepares: self.warm_within.is_some(),
             version: self.version.as_ref(),
+            ..Opening::default()
         };
         let mut candidate =
             Candidate::join(&self.handle, name, prefix, None, local, opening, config).await?;

@@ -102,7 +102,7 @@ impl fmt::Debug for Rules<'_> {
     }
 }
 
-pub(super) fn validate_limit(name: &str, limit: Duration) -> Result<()> {
+pub(crate) fn validate_limit(name: &str, limit: Duration) -> Result<()> {
     if limit.is_zero() || limit > LONGEST {
         return Err(invalid(format!(
             "{name} is {limit:?}; it must be more than zero and at most {LONGEST:?}"

@@ -144,7 +144,8 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
             }
             Command::Proclaim { reply, .. }
             | Command::Serve { reply, .. }
-            | Command::Warm { reply, .. } => {
+            | Command::Warm { reply, .. }
+            | Command::Ready { reply, .. } => {
                 drop(reply.send(Ok(!ending.shared.is_lost())));
             }
             _ => {}

@@ -1,17 +1,21 @@
 //! Defines the handles of shared partitions, and hands a member each partition that it wins.
 
+mod preparing;
 mod runner;
 mod work;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use twox_hash::XxHash3_64;
 
 use crate::election::{
-    Candidate, Checkpoint, Claim, Heartbeats, Leadership, Opening, prefix_of_partitions,
+    Candidate, Checkpoint, Claim, Heartbeats, Leadership, Opening, Readiness, prefix_of_partitions,
+    validate_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
@@ -22,6 +26,7 @@ use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 use eldest_core::reason::EndReason;
 
+pub use preparing::ComingPartition;
 pub use runner::PartitionRunner;
 
 /// A number of partitions that all members share: **at every instant, at most one member acts for a partition**. Once
@@ -95,6 +100,7 @@ pub struct Partitions {
     family: Arc<[u8]>,
     prefix: Arc<str>,
     count: u32,
+    warm_within: Option<Duration>,
 }
 
 impl Session {
@@ -130,6 +136,7 @@ impl Partitions {
             handle,
             name,
             count,
+            warm_within: None,
         })
     }
 
@@ -146,6 +153,28 @@ impl Partitions {
     /// Returns the prefix of the keys, with the final `/`.
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// Makes members that join or run through this handle from now on keep a partition that moves until its next owner
+    /// is **ready** for it, for `limit` at most. By default, a partition moves at once.
+    ///
+    /// A member is ready for a partition once the work of [`PartitionRunner::prepare`] has prepared it, or has failed. The
+    /// limit is more than zero and at most 24 h. It counts from when the assignment moved the partition, and nothing
+    /// extends it. A next owner that does not prepare is not awaited, nor is one of an earlier version. Use the same limit
+    /// on all members.
+    ///
+    /// That applies where members join, change their capacities or are [evacuated](crate::Session::evacuate). A member
+    /// that leaves, dies, is ill or loses its lease keeps nothing.
+    ///
+    /// **The wait changes nothing else.** The assignment is the same, the owner's term and token are valid as ever, and the
+    /// next owner may not act before it owns the partition.
+    ///
+    /// # Errors
+    ///
+    /// [`Partitions::join`] and [`Partitions::run`] refuse another limit as `InvalidInput`.
+    pub fn warm_within(mut self, limit: Duration) -> Self {
+        self.warm_within = Some(limit);
+        self
     }
 
     /// Returns the partition that a key belongs to: the XXH3 hash of its bytes with 64 bits and seed 0, modulo the
@@ -179,14 +208,22 @@ impl Partitions {
     ///
     /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn join(&self) -> Result<PartitionMembership> {
-        self.enter(false).await
+        self.enter(false, false).await
     }
 
-    pub(crate) async fn enter(&self, persistent: bool) -> Result<PartitionMembership> {
+    pub(crate) async fn enter(
+        &self,
+        persistent: bool,
+        prepares: bool,
+    ) -> Result<PartitionMembership> {
+        if let Some(limit) = self.warm_within {
+            validate_limit("warm_within", limit)?;
+        }
         let settings = &self.handle.shared.settings;
         let config = CandidateConfig {
             watch_scope: WatchScope::Everyone,
             persistent,
+            warm_within: self.warm_within.unwrap_or_default(),
             partitions: Some(PartitionSet {
                 count: self.count,
                 family: Arc::clone(&self.family),
@@ -195,16 +232,12 @@ impl Partitions {
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
-        let candidate = Candidate::join(
-            &self.handle,
-            name,
-            prefix,
-            None,
-            None,
-            Opening::default(),
-            |_| config,
-        )
-        .await?;
+        let opening = Opening {
+            prepares_partitions: prepares,
+            ..Opening::default()
+        };
+        let candidate =
+            Candidate::join(&self.handle, name, prefix, None, None, opening, |_| config).await?;
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
@@ -333,6 +366,11 @@ impl PartitionMembership {
                 return Ok(Partition { number, leadership });
             }
         }
+    }
+
+    /// Returns the partitions that are coming to this member, and the announcer of those for which it is ready.
+    fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
+        self.candidate.readiness()
     }
 
     /// Replaces this member's whole announcement (at most 32 KiB), now and after every rejoin.

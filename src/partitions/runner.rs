@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures::FutureExt;
+
+use super::preparing::{ComingPartition, Prepare};
 use super::work::Run;
 use super::{Partition, Partitions};
 use crate::election::{OnError, OnOverrun, Rules, Shutdown, Work, cancel_on};
@@ -54,6 +57,7 @@ use crate::error::{BoxError, Result};
 #[must_use = "a runner does nothing until it is run"]
 pub struct PartitionRunner<'a> {
     partitions: Partitions,
+    prepare: Option<Prepare<'a>>,
     rules: Rules<'a>,
 }
 
@@ -62,12 +66,66 @@ impl Partitions {
     pub fn runner<'a>(&self) -> PartitionRunner<'a> {
         PartitionRunner {
             partitions: self.clone(),
+            prepare: None,
             rules: Rules::default(),
         }
     }
 }
 
 impl<'a> PartitionRunner<'a> {
+    /// Sets work that prepares this member for a partition that is about to move to it from another member. With
+    /// [`Partitions::warm_within`] on the other members, the partition's owner serves on until this member is ready.
+    ///
+    /// The work is called once for each move of a partition, for at most 64 partitions at a time, beside the work on those
+    /// that this member owns. Preparing gives no right to act: the work has no term and no token, so it only reads. When it
+    /// returns `Ok`, the member announces that it is ready. An error is logged as a warning and ends the wait as well. A
+    /// panic ends the run, as one of the work does.
+    ///
+    /// When the member owns the partition, no longer expects it, or leaves, [`ComingPartition::stopped`] is cancelled and
+    /// the work is awaited for a [grace period](crate::SessionOptions::grace); then it is dropped. The work on an owned
+    /// partition begins after that. Partitions that nobody owns, as after a death, are taken without a preparation.
+    ///
+    /// The member's announcement must be no plain string, and at most 32 KiB less 400 bytes; otherwise, the run ends with
+    /// `InvalidInput`.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{BoxError, CancellationToken, ComingPartition, Partition, Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let shutdown = CancellationToken::new();
+    /// # let stop = shutdown.clone();
+    /// # async fn fill_the_cache(_: u32) {}
+    /// use std::time::Duration;
+    ///
+    /// let partitions = session.partitions("billing", 64)?.warm_within(Duration::from_secs(60));
+    /// partitions
+    ///     .runner()
+    ///     .prepare(async |coming: ComingPartition| {
+    ///         Ok::<_, BoxError>(fill_the_cache(coming.number()).await)
+    ///     })
+    ///     .run(shutdown, async |partition: Partition| {
+    /// #       stop.cancel();
+    ///         Ok::<_, BoxError>(partition.lost().cancelled().await)
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prepare<W, F, E>(mut self, mut work: W) -> Self
+    where
+        W: FnMut(ComingPartition) -> F + Send + 'a,
+        F: Future<Output = Result<(), E>> + Send + 'a,
+        E: Into<BoxError>,
+    {
+        self.prepare = Some(Box::new(move |coming| {
+            let work = work(coming);
+            async { work.await.map_err(Into::into) }.boxed()
+        }));
+        self
+    }
+
     /// Ends the term of a partition as [`Stalled`](crate::LostReason::Stalled) if the work on it does not call
     /// [`Partition::heartbeat`] for `timeout`, which is at most 24 h. The time counts from the beginning of that work.
     /// By default, there is no limit.
@@ -140,6 +198,7 @@ impl<'a> PartitionRunner<'a> {
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             partitions: self.partitions,
+            prepare: self.prepare,
             rules: self.rules,
             work,
         };

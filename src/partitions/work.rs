@@ -1,6 +1,7 @@
 //! Runs the user's work for each owned partition, and awaits the work before the partition's key is released.
 
 use std::any::Any;
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::preparing::{Event, Prepare, Preparing};
 use super::{Partition, PartitionMembership, Partitions};
 use crate::election::{
     Claim, Health, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, end_term, late, span_of,
@@ -108,6 +110,7 @@ impl Partitions {
 /// One call of [`PartitionRunner::run`](super::PartitionRunner::run).
 pub(super) struct Run<'a, W> {
     pub(super) partitions: Partitions,
+    pub(super) prepare: Option<Prepare<'a>>,
     pub(super) rules: Rules<'a>,
     pub(super) work: W,
 }
@@ -132,9 +135,10 @@ impl<W> Run<'_, W> {
             let mut member = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(None),
-                member = self.partitions.enter(true) => member?,
+                member = self.partitions.enter(true, self.prepare.is_some()) => member?,
             };
             let watch = self.watch();
+            let mut preparing = Preparing::new(&self.partitions, &member, self.prepare.as_mut());
             let mut under_way = FuturesUnordered::new();
             let mut ill = pin!(falls_ill(self.rules.check.as_mut(), &watch));
             let verdict = loop {
@@ -148,8 +152,17 @@ impl<W> Run<'_, W> {
                         End::Panicked(panic) => break Verdict::Panicked(panic),
                     },
                     () = &mut ill => break Verdict::Ill,
+                    event = preparing.next() => match event {
+                        Event::Arrived(partition) => {
+                            under_way.push(term(partition, &mut self.work, &watch));
+                        }
+                        Event::Panicked(panic) => break Verdict::Panicked(panic),
+                    },
                     partition = member.owned() => match partition {
-                        Ok(partition) => under_way.push(term(partition, &mut self.work, &watch)),
+                        Ok(partition) => {
+                            let ready = preparing.arrives(partition);
+                            under_way.extend(ready.map(|p| term(p, &mut self.work, &watch)));
+                        }
                         Err(error) => break Verdict::Refused(error),
                     },
                 }
@@ -158,24 +171,13 @@ impl<W> Run<'_, W> {
                 watch.stall();
             }
             // The first verdict counts; other work that ends only ends its own term.
-            let (other, left) = wind_up(&mut member, verdict.reason(), under_way).await;
-            match (verdict, other) {
-                (Verdict::Panicked(panic), _) | (_, Some(End::Panicked(panic))) => {
-                    std::panic::resume_unwind(panic)
-                }
-                (Verdict::Refused(error), _) => return Err(error),
-                (Verdict::Done(value), _) | (Verdict::Ill, Some(End::Done(value))) => {
-                    return left.map(|()| Some(value));
-                }
-                (Verdict::Failed(error), _) | (Verdict::Ill, Some(End::Failed(error))) => {
-                    left?;
-                    if self.rules.on_error == OnError::Leave {
-                        return Err(error);
-                    }
-                    pause = pauses.after(env.now().since(begun));
-                }
-                (Verdict::Shutdown, _) => return left.map(|()| None),
-                (Verdict::Ill, _) => left?,
+            let winding_up = wind_up(&mut member, verdict.reason(), under_way);
+            let ((other, left), panicked) = tokio::join!(winding_up, preparing.end());
+            let other = panicked.map(End::Panicked).or(other);
+            match conclude(verdict, other, left, self.rules.on_error) {
+                ControlFlow::Break(result) => return result,
+                ControlFlow::Continue(false) => {}
+                ControlFlow::Continue(true) => pause = pauses.after(env.now().since(begun)),
             }
         }
     }
@@ -247,6 +249,34 @@ impl Watch {
 
     fn monitors(&self) -> MutexGuard<'_, Vec<Weak<WorkMonitor>>> {
         self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the result of the run, or true if the member joins again after a pause, false if it does so at once. `left`: the
+/// end of the membership; `other`: the first other work that ended by itself.
+fn conclude<T>(
+    verdict: Verdict<T>,
+    other: Option<End<T>>,
+    left: Result<()>,
+    on_error: OnError,
+) -> ControlFlow<Result<Option<T>>, bool> {
+    match (verdict, other) {
+        (Verdict::Panicked(panic), _) | (_, Some(End::Panicked(panic))) => {
+            std::panic::resume_unwind(panic)
+        }
+        (Verdict::Refused(error), _) => ControlFlow::Break(Err(error)),
+        (Verdict::Done(value), _) | (Verdict::Ill, Some(End::Done(value))) => {
+            ControlFlow::Break(left.map(|()| Some(value)))
+        }
+        (Verdict::Failed(error), _) | (Verdict::Ill, Some(End::Failed(error))) => match left {
+            Ok(()) if on_error != OnError::Leave => ControlFlow::Continue(true),
+            left => ControlFlow::Break(left.and(Err(error))),
+        },
+        (Verdict::Shutdown, _) => ControlFlow::Break(left.map(|()| None)),
+        (Verdict::Ill, _) => match left {
+            Ok(()) => ControlFlow::Continue(false),
+            Err(error) => ControlFlow::Break(Err(error)),
+        },
     }
 }
 

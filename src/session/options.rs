@@ -17,8 +17,8 @@ use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
-    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, set_aside, share,
-    version,
+    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, ready, set_aside,
+    share, version,
 };
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
@@ -563,6 +563,7 @@ impl Settings {
             home,
             is_cold,
             version,
+            ready,
             set_aside,
             share,
         }

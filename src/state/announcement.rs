@@ -1,7 +1,7 @@
 //! Encodes and decodes announcements: JSON objects, and the plain strings of foreign candidates, which are read as
 //! identities.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -355,14 +355,20 @@ pub(crate) fn not_serving(value: &[u8]) -> Result<Arc<[u8]>> {
         return Ok(value);
     }
     let longest = format!(",{SERVES:?}:{}", i64::MAX).len();
-    Err(no_room(value, longest, "serving_within"))
+    Err(no_room(
+        value,
+        longest,
+        "in an election with",
+        "serving_within",
+    ))
 }
 
 /// Returns the error for an announcement that has no room for the field that the option needs, in that many bytes.
-fn no_room(value: &[u8], longest: usize, option: &str) -> Error {
+/// `place` is the beginning of the words that name the option.
+fn no_room(value: &[u8], longest: usize, place: &str, option: &str) -> Error {
     let message = match object(value).and_then(|object| unix_ms(object.get("since_unix_ms"))) {
         Some(_) => format!(
-            "the announcement has {} bytes; at most {} are allowed in an election with `{option}`, which adds a field to it",
+            "the announcement has {} bytes; at most {} are allowed {place} `{option}`, which adds a field to it",
             value.len(),
             MAX_ANNOUNCEMENT - longest
         ),
@@ -381,7 +387,8 @@ const WARM: &str = "warm";
 /// Returns the announcement of a candidate that is warm, or not. Refuses a value without room for the field.
 pub(crate) fn warm(value: &[u8], is_warm: bool) -> Result<Arc<[u8]>> {
     let longest = format!(",{WARM:?}:false").len();
-    with(value, WARM, is_warm.into()).ok_or_else(|| no_room(value, longest, "warm_within"))
+    with(value, WARM, is_warm.into())
+        .ok_or_else(|| no_room(value, longest, "in an election with", "warm_within"))
 }
 
 /// Returns true if a waiting candidate with this announcement is warm; `None` if it does not say.
@@ -407,7 +414,8 @@ pub(super) const VERSION: &str = "version";
 pub(crate) fn versioned(value: &[u8], version: Version) -> Result<Arc<[u8]>> {
     let version = version.to_string();
     let longest = format!(",{VERSION:?}:{version:?}").len();
-    with(value, VERSION, version.into()).ok_or_else(|| no_room(value, longest, "require_version"))
+    with(value, VERSION, version.into())
+        .ok_or_else(|| no_room(value, longest, "in an election with", "require_version"))
 }
 
 /// Returns the version that a candidate or a mark announces. `None`: it names none in our spelling, and is older than every
@@ -419,8 +427,44 @@ pub(crate) fn version(value: &[u8]) -> Option<Version> {
     object(value)?.get(VERSION)?.as_str()?.parse().ok()
 }
 
-/// Returns `true` if two values differ at most in the beginning of a term, in the term in which the leader serves, in whether
-/// the candidate is warm, and in its version: sessions announce these by themselves.
+/// The field of a member of partitions that prepares for them: the numbers of those for which it is ready. A member that
+/// prepares has the field from the beginning.
+const READY: &str = "ready";
+
+/// The largest number of partitions for which a member prepares, or is ready, at a time: the announcement has room for
+/// their numbers.
+pub(crate) const READY_AT_ONCE: usize = 64;
+
+/// Returns the announcement of a member that is ready for these partitions. Refuses a value without room for the field.
+pub(crate) fn ready_for(value: &[u8], ready: &BTreeSet<u32>) -> Result<Arc<[u8]>> {
+    let longest = format!(",{READY:?}:[]").len() + "65535,".len() * READY_AT_ONCE;
+    let numbers: Vec<u32> = ready.iter().copied().collect();
+    let has_room = value.len() + longest <= MAX_ANNOUNCEMENT;
+    let value_with = has_room.then(|| with(value, READY, numbers.into()));
+    value_with
+        .flatten()
+        .ok_or_else(|| no_room(value, longest, "with", "prepare"))
+}
+
+/// Returns the partitions for which a member with this announcement is ready; `None` if it prepares for none.
+pub(crate) fn ready(value: &[u8]) -> Option<BTreeSet<u32>> {
+    if !mentions(value, READY) {
+        return None;
+    }
+    let object = object(value)?;
+    // Only sessions of this library put this field.
+    unix_ms(object.get("since_unix_ms"))?;
+    let numbers = object.get(READY)?.as_array()?.iter();
+    Some(
+        numbers
+            .filter_map(|number| u32::try_from(number.as_u64()?).ok())
+            .collect(),
+    )
+}
+
+/// Returns `true` if two values differ at most in the beginning of a term, in the term in which the leader serves, in
+/// whether the candidate is warm, in its version, and in the partitions for which a member is ready: sessions announce
+/// these by themselves.
 pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
     let without = |value| {
         let mut object = object(value)?;
@@ -428,6 +472,7 @@ pub(crate) fn say_the_same(one: &[u8], other: &[u8]) -> bool {
         object.remove(SERVES);
         object.remove(WARM);
         object.remove(VERSION);
+        object.remove(READY);
         Some(object)
     };
     one == other || without(one).is_some_and(|one| Some(one) == without(other))
@@ -568,6 +613,47 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&written), said);
         let read = Announcement::decode(&written);
         assert_eq!(read.since(), Some(UNIX_EPOCH + NOW));
+    }
+
+    #[test]
+    fn only_a_member_that_prepares_says_for_which_partitions_it_is_ready() {
+        let value = written(&Announcement::new("node-a"));
+        assert_eq!(ready(&value), None);
+        let none = ready_for(&value, &BTreeSet::new()).unwrap();
+        assert_eq!(ready(&none), Some(BTreeSet::new()));
+        let three = ready_for(&none, &[7, 3, 65_535].into()).unwrap();
+        assert_eq!(ready(&three), Some([3, 7, 65_535].into()));
+        assert!(say_the_same(&value, &three));
+        let odd = br#"{"identity":"a","since_unix_ms":1,"ready":[-1,"2",3,4294967296]}"#;
+        assert_eq!(ready(odd), Some([3].into()));
+        for foreign in [
+            &b"ready"[..],
+            br#"{"ready":[1]}"#,
+            br#"{"since_unix_ms":1,"ready":1}"#,
+        ] {
+            assert_eq!(ready(foreign), None);
+        }
+    }
+
+    #[test]
+    fn an_announcement_that_is_accepted_has_room_for_all_numbers() {
+        let most: BTreeSet<u32> = (0..READY_AT_ONCE as u32).map(|n| 65_535 - n).collect();
+        let with_length = |length: usize| {
+            let large = Announcement::new("a").with_metadata("m", "x".repeat(length));
+            written(&large)
+        };
+        let refused = (31_000..32_000).find(|length| {
+            let accepted = ready_for(&with_length(*length), &BTreeSet::new());
+            let full = accepted.as_ref().ok().map(|value| ready_for(value, &most));
+            assert!(full.is_none_or(|full| full.is_ok()), "{length}");
+            accepted.is_err()
+        });
+        assert!(refused.is_some(), "a longer one is refused");
+        let error = ready_for(b"node-a", &BTreeSet::new()).unwrap_err();
+        assert!(
+            error.to_string().contains("do not set `prepare`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Defines the requests, answers and actions between the pure core and its driver.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -440,6 +441,14 @@ pub enum CandidateAction {
         /// The slot that reports its terms.
         slot: SlotId,
     },
+    /// These partitions should be a member's, and others own them or gave them up a moment ago. It replaces the last
+    /// report.
+    Coming {
+        /// The member.
+        slot: SlotId,
+        /// The partitions' numbers.
+        partitions: BTreeSet<u32>,
+    },
     /// A term is over. If `valid`, it stays valid until `cutoff` at most; otherwise the key is no longer ours. Work
     /// that continues is dropped at `cutoff`. Reported again, not `valid`, if the key disappears before the work has
     /// ended.
@@ -490,6 +499,7 @@ impl CandidateAction {
         match self {
             Self::Elected { slot, .. }
             | Self::Taken { slot, .. }
+            | Self::Coming { slot, .. }
             | Self::TermEnded { slot, .. }
             | Self::Registered { slot }
             | Self::Status { slot, .. }

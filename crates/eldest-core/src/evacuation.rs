@@ -74,6 +74,8 @@ pub struct Homes {
     pub is_cold: fn(&[u8]) -> bool,
     /// Returns the version that an announcement names, or the mark of an election.
     pub version: fn(&[u8]) -> Option<Version>,
+    /// Returns the partitions for which a member with this announcement is ready; `None` if it prepares for none.
+    pub ready: fn(&[u8]) -> Option<BTreeSet<u32>>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
     /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose

@@ -6,6 +6,7 @@ mod membership;
 mod observers;
 mod spread;
 mod stalls;
+mod warming;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

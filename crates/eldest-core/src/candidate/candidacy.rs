@@ -88,7 +88,10 @@ impl Candidacy {
     /// Makes a candidate that has not joined yet.
     pub fn new(prefix: Arc<[u8]>, value: Arc<[u8]>, config: CandidateConfig) -> Self {
         let role = match &config.partitions {
-            Some(partitions) => Role::Member(Box::new(Membership::new(partitions.clone()))),
+            Some(partitions) => Role::Member(Box::new(Membership::new(
+                partitions.clone(),
+                config.warm_within,
+            ))),
             None if config.present => Role::Present,
             None => Role::Candidate,
         };

@@ -63,7 +63,8 @@ pub struct CandidateConfig {
     /// True if the candidate gives up its place to candidates elsewhere while its data centre is evacuated. Members of
     /// partitions need no such setting: they always give up their partitions then.
     pub gives_way: bool,
-    /// How long a leader that must give way leads on while its successor is not warm.
+    /// How long a leader that must give way leads on while its successor is not warm, and how long a member keeps a
+    /// partition whose next owner is not ready.
     pub warm_within: Duration,
     /// `Some` if the candidate does not lead once a newer version has led its election.
     pub required: Option<Required>,

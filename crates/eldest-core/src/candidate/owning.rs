@@ -1,10 +1,14 @@
 //! Decides what a member does about the partitions that its view shows.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::Role;
 use super::phase::Phase;
 use super::seat::Seat;
-use crate::partitions::{Wants, partition_key};
+use crate::ids::SlotId;
+use crate::partitions::{Move, Wants, member_key, partition_key};
 use crate::queue::{Fate, Own, View};
+use crate::timers::Timer;
 
 impl Seat<'_> {
     /// Returns what the member must do, once its view shows everything.
@@ -18,6 +22,30 @@ impl Seat<'_> {
         let shown = |key: &[u8], created| self.removals.shown(key, created, roster.revision());
         let complete = view.is_synced();
         complete.then(|| member.wants(&self.me.prefix, own, roster, share, shown))
+    }
+
+    /// Returns the terms of partitions that the member gives up now, and arranges when it gives up those whose next owners
+    /// are not ready.
+    pub(crate) fn give_up_now(&mut self, moves: &[Move]) -> Vec<SlotId> {
+        let (prefix, read) = (&self.me.prefix, self.evacuation.homes().ready);
+        let (Role::Member(member), View::Prefix(view)) = (&mut self.me.role, &self.me.view) else {
+            return Vec::new();
+        };
+        let next: BTreeSet<i64> = moves.iter().map(|of| of.to).collect();
+        let announced = next.into_iter().filter_map(|lease| {
+            let entry = view.roster().get(&member_key(prefix, lease))?;
+            Some((lease, read(&entry.value)?))
+        });
+        let ready: BTreeMap<_, _> = announced.collect();
+        let is_cold = |of: &Move| {
+            let ready = ready.get(&of.to);
+            ready.is_some_and(|ready| !ready.contains(&of.partition))
+        };
+        let (ending, next) = member.give_up_now(moves, self.now, is_cold);
+        if let Some(next) = next {
+            self.out.set_timer(next, Timer::Rebalance(self.slot));
+        }
+        ending
     }
 
     /// Applies the answer to a take, at `revision`, for one partition. Returns its key if it was `taken` under `lease`;

@@ -3,6 +3,10 @@
 //! A member is a candidate that never leads: its key shows that the member is there, and the key's create revision is
 //! its seniority. Each owned partition is a candidate of its own that leads from the start, so its term ends as any
 //! other does.
+//!
+//! A member learns which partitions of others are coming to it, and may prepare for them. Their owner keeps each of them
+//! until the member announces that it is ready, for a limited time. The assignment and the keys are as without the wait:
+//! preparing gives no authority.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -97,13 +101,26 @@ struct Hold {
     own: Own,
 }
 
+/// A partition that we own, and that another member should own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// The number of the partition.
+    pub partition: u32,
+    /// The slot of its term.
+    pub slot: SlotId,
+    /// The lease of the member that should own it.
+    pub to: i64,
+}
+
 /// The next actions of a member, by the state of its view.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Keys of ours that are gone or no longer ours.
     pub lost: Vec<(SlotId, Fate)>,
     /// Terms of partitions that others should own.
-    pub give_up: Vec<SlotId>,
+    pub give_up: Vec<Move>,
+    /// Partitions that should be ours, and that their owner has not given up or gave up a moment ago.
+    pub coming: BTreeSet<u32>,
     /// Terms of partitions without an owner, which we must not take before our work there has ended, and which other
     /// members could take.
     pub waiting: Vec<SlotId>,
@@ -126,6 +143,8 @@ struct Seen {
     key: Option<Owned>,
     /// Our lease.
     me: i64,
+    /// The lease of the member that should own the partition.
+    next: i64,
     /// True if the partition should be ours.
     wanted: bool,
 }
@@ -147,7 +166,11 @@ impl Wants {
         }
         match hold.own.read(roster.get(&hold.own.key)) {
             Fate::Ours if seen.wanted => {}
-            Fate::Ours => self.give_up.push(hold.slot),
+            Fate::Ours => self.give_up.push(Move {
+                partition: seen.partition,
+                slot: hold.slot,
+                to: seen.next,
+            }),
             fate => {
                 if seen.wanted && seen.key.is_none() && others {
                     self.waiting.push(hold.slot);
@@ -187,11 +210,17 @@ pub struct Membership {
     blocked: BTreeSet<u32>,
     /// Partitions that others had taken at the given revision, which the view has not reached.
     refused: BTreeMap<u32, i64>,
+    /// How long the member keeps a partition whose next owner is not ready.
+    warm_within: Duration,
+    /// The end of that time, for each partition that others should own.
+    kept_until: BTreeMap<u32, Time>,
+    /// The partitions that were reported as coming.
+    coming: BTreeSet<u32>,
 }
 
 impl Membership {
-    /// Makes a member that owns no partition yet.
-    pub fn new(partitions: PartitionSet) -> Self {
+    /// Makes a member that owns no partition yet, and keeps one whose next owner is not ready for `warm_within`.
+    pub fn new(partitions: PartitionSet, warm_within: Duration) -> Self {
         Self {
             partitions,
             held: BTreeMap::new(),
@@ -206,6 +235,9 @@ impl Membership {
             blocked: BTreeSet::new(),
             past: BTreeMap::new(),
             refused: BTreeMap::new(),
+            warm_within,
+            kept_until: BTreeMap::new(),
+            coming: BTreeSet::new(),
         }
     }
 
@@ -384,6 +416,38 @@ impl Membership {
         news
     }
 
+    /// Returns the terms to end now. The member keeps a partition whose next owner `is_cold` for a limited time, which
+    /// counts from when others first should own the partition. Also returns the end of the first such time.
+    pub(crate) fn give_up_now(
+        &mut self,
+        moves: &[Move],
+        now: Time,
+        is_cold: impl Fn(&Move) -> bool,
+    ) -> (Vec<SlotId>, Option<Time>) {
+        let limit = now.after(self.warm_within);
+        let before = std::mem::take(&mut self.kept_until);
+        let (mut ending, mut next) = (Vec::new(), None);
+        for of in moves {
+            let until = *before.get(&of.partition).unwrap_or(&limit);
+            self.kept_until.insert(of.partition, until);
+            if now < until && is_cold(of) {
+                next = Some(next.map_or(until, |next: Time| next.min(until)));
+            } else {
+                ending.push(of.slot);
+            }
+        }
+        (ending, next)
+    }
+
+    /// Records the partitions that are coming. Returns them if they have changed.
+    pub(crate) fn news_of_coming(&mut self, coming: BTreeSet<u32>) -> Option<BTreeSet<u32>> {
+        if self.coming == coming {
+            return None;
+        }
+        self.coming.clone_from(&coming);
+        Some(coming)
+    }
+
     /// Returns the create revision of a partition's key that was ours under an earlier lease.
     pub fn former_of(&self, partition: u32) -> Option<i64> {
         self.former.get(&partition).copied()
@@ -461,8 +525,12 @@ impl Membership {
                 partition,
                 key,
                 me,
+                next: lease,
                 wanted: lease == me,
             };
+            if self.is_coming(&seen) {
+                wants.coming.insert(partition);
+            }
             let created = key.as_ref().map(|key| key.since);
             let shown = || shown(&partition_key(prefix, partition), created);
             let free = || !taking.contains(&partition) && shown() != Shown::Going;
@@ -475,6 +543,15 @@ impl Membership {
             }
         }
         wants
+    }
+
+    /// Returns true if the partition should be ours, and another member owns it or gave it up a moment ago.
+    fn is_coming(&self, seen: &Seen) -> bool {
+        let is_others = match seen.key {
+            Some(key) => key.lease != seen.me && key.lease != 0,
+            None => self.coming.contains(&seen.partition),
+        };
+        seen.wanted && is_others && !self.held.contains_key(&seen.partition)
     }
 
     /// Returns true if a partition that we do not hold may need an action: it has no owner and we should take it, it is

@@ -6,4 +6,4 @@ mod membership;
 
 pub use assignment::{Assignee, Center, Owned, assign};
 pub use keys::{KeyKind, kind_of, member_key, partition_key};
-pub use membership::{Membership, PartitionSet, Share, Wants, facts};
+pub use membership::{Membership, Move, PartitionSet, Share, Wants, facts};

@@ -8,7 +8,7 @@ use super::slots::{Rooms, Slot, Slots};
 use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
 use crate::candidate::{Candidacy, End, Phase, Seat};
 use crate::kv::Header;
-use crate::partitions::{Membership, partition_key};
+use crate::partitions::{Membership, Move, partition_key};
 use crate::purpose::Purpose;
 use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
@@ -80,7 +80,8 @@ impl Holdings<'_> {
                 seat.key_lost(fate);
             }
         }
-        self.end_terms(wants.give_up, LostReason::Reassigned);
+        self.hand_over(&wants.give_up);
+        self.report_coming(wants.coming);
         for (_, own) in wants.discard {
             self.discard(&own);
         }
@@ -91,17 +92,7 @@ impl Holdings<'_> {
             }
         }
         for (partition, own) in wants.adopt {
-            debug_assert!(
-                !self
-                    .rooms
-                    .out
-                    .was_asked_to_go(&own.key, own.create_revision),
-                "a key that was asked to go is never adopted"
-            );
-            self.rooms.out.note(Note::OrphanFound {
-                key: Arc::clone(&own.key),
-            });
-            self.own_partition(partition, own);
+            self.adopt(partition, own);
         }
         debug_assert!(
             self.shows_every_term(),
@@ -178,6 +169,37 @@ impl Holdings<'_> {
             let key = partition_key(&prefix, partition);
             let slot = self.slot;
             self.rooms.out.note(Note::Blocked { slot, key });
+        }
+    }
+
+    /// Ends the terms of partitions that others should own, except for those whose next owners are awaited.
+    fn hand_over(&mut self, moves: &[Move]) {
+        let ending = self.seat(self.slot).map(|mut s| s.give_up_now(moves));
+        self.end_terms(ending.unwrap_or_default(), LostReason::Reassigned);
+    }
+
+    /// Owns a partition by a key that an earlier take put.
+    fn adopt(&mut self, partition: u32, own: Own) {
+        debug_assert!(
+            !self
+                .rooms
+                .out
+                .was_asked_to_go(&own.key, own.create_revision),
+            "a key that was asked to go is never adopted"
+        );
+        self.rooms.out.note(Note::OrphanFound {
+            key: Arc::clone(&own.key),
+        });
+        self.own_partition(partition, own);
+    }
+
+    /// Reports the partitions that should be ours and are not yet, if they have changed.
+    fn report_coming(&mut self, coming: BTreeSet<u32>) {
+        let slot = self.slot;
+        let news = self.membership().and_then(|m| m.news_of_coming(coming));
+        if let Some(partitions) = news {
+            let action = CandidateAction::Coming { slot, partitions };
+            self.rooms.out.notify_candidate(action);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use super::cluster::ELECTIONS;
-use super::home::{COLD, Home, MARKS, home, share, share_tag, version, version_tag};
+use super::home::{Home, MARKS, cold_tag, home, share, share_tag, version, version_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
@@ -176,13 +176,16 @@ impl World {
     }
 
     /// Returns the value that a node announces, with its data centre, its share, its version, and if it is cold.
-    pub(super) fn tagged(&self, node: usize, value: &str) -> Key {
+    pub(crate) fn tagged(&self, node: usize, value: &str) -> Key {
         let node = &self.nodes[node];
         let (tag, share) = (
             node.home.tag(),
             share_tag(node.share.capacity, node.share.spread),
         );
-        let cold = if node.warmth.is_cold { COLD } else { "" };
+        let cold = match &node.warmth {
+            warmth if warmth.is_cold => cold_tag(&warmth.ready),
+            _ => String::new(),
+        };
         let version = version_tag(node.version);
         Arc::from(format!("{tag}{share}{version}{cold}{value}").into_bytes())
     }

@@ -1,5 +1,7 @@
 //! Defines a node's place and version as it announces them, and names the marks of evacuated data centres.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::store::Key;
@@ -51,7 +53,7 @@ pub(super) fn home(value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The sign of a candidate that prepares for its terms and is not warm.
-pub(super) const COLD: &str = "~";
+const COLD: &str = "~";
 
 fn is_cold(value: &[u8]) -> bool {
     value.contains(&COLD.as_bytes()[0])
@@ -71,6 +73,18 @@ pub(super) fn version_tag(version: u32) -> String {
 pub(super) fn version(value: &[u8]) -> Option<Version> {
     let text = std::str::from_utf8(value).ok()?;
     text.split(VERSION).nth(1)?.parse().ok()
+}
+
+/// Returns the sign, with the partitions for which a member is ready.
+pub(super) fn cold_tag(ready: &BTreeSet<u32>) -> String {
+    let ready: Vec<_> = ready.iter().map(u32::to_string).collect();
+    format!("{COLD}{}{COLD}", ready.join(","))
+}
+
+fn ready(value: &[u8]) -> Option<BTreeSet<u32>> {
+    let value = std::str::from_utf8(value).ok()?;
+    let numbers = value.split(COLD).nth(1)?.split(',');
+    Some(numbers.filter_map(|number| number.parse().ok()).collect())
 }
 
 fn set_aside(value: &[u8]) -> Key {
@@ -116,6 +130,7 @@ pub(super) fn homes() -> Homes {
         home,
         is_cold,
         version,
+        ready,
         set_aside,
         share,
     }

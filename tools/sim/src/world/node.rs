@@ -1,7 +1,7 @@
 //! Holds the state of one node beside its core: its clock, its link, and the state of the driver and the handles.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +136,8 @@ pub(crate) struct SimCandidate {
     /// True if its last join failed before the session had any key. The end of the candidacy may follow later, when a
     /// key that the join may have put is deleted.
     pub(crate) failed_new: bool,
+    /// The partitions that are coming to a member.
+    pub(crate) coming: BTreeSet<u32>,
 }
 
 #[allow(
@@ -281,7 +283,9 @@ impl Default for NodeShare {
 pub(crate) struct Warmth {
     /// True if it announces that it prepares for its terms and is not warm.
     pub(crate) is_cold: bool,
-    /// How long its leaders wait for a warm successor.
+    /// The partitions for which it announces that it is ready.
+    pub(crate) ready: BTreeSet<u32>,
+    /// How long its leaders wait for a warm successor, and its members for a next owner that is ready.
     pub(crate) within: Duration,
 }
 

@@ -150,6 +150,9 @@ impl Node {
                 }
                 candidate.ended = Some((reason, error));
             }
+            CandidateAction::Coming { slot, partitions } => {
+                self.candidate_of(slot).coming = partitions;
+            }
             CandidateAction::Released { slot } => self.candidate_of(slot).releases += 1,
             CandidateAction::Elected { .. } | CandidateAction::Taken { .. } => {}
         }

@@ -33,6 +33,7 @@ impl World {
         let config = CandidateConfig {
             watch_scope: WatchScope::Everyone,
             persistent: true,
+            warm_within: n.warmth.within,
             partitions: Some(PartitionSet {
                 count,
                 family: (*b"p/").into(),

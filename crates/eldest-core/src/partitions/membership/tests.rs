@@ -4,6 +4,8 @@ use super::*;
 use crate::partitions::keys::member_key;
 
 const PREFIX: &[u8] = b"p/2/";
+/// How long the member keeps a partition whose next owner is not ready.
+const LIMIT: Duration = Duration::from_secs(20);
 
 const EQUAL: Share = Share {
     aside: false,
@@ -45,7 +47,8 @@ fn member() -> (Membership, Own) {
         family: (*b"p/").into(),
         tag: (*b"a").into(),
     };
-    (Membership::new(partitions), own(member_key(PREFIX, 7), 10))
+    let member = Membership::new(partitions, LIMIT);
+    (member, own(member_key(PREFIX, 7), 10))
 }
 
 fn alone(revision: i64, keys: impl IntoIterator<Item = (u32, i64)>) -> Roster {
@@ -96,7 +99,8 @@ fn member_without_capacity_gives_up_all_unless_no_member_has_any() {
         let wants = member.wants(PREFIX, &me, &roster(20, keys), aside, |_, _| {
             Shown::Standing
         });
-        (wants.give_up, wants.take)
+        let slots: Vec<_> = wants.give_up.iter().map(|of| of.slot).collect();
+        (slots, wants.take)
     };
     assert_eq!(wants(b""), (vec![1], vec![]));
     assert_eq!(
@@ -248,4 +252,50 @@ fn a_key_younger_than_the_view_is_not_judged_by_it() {
     };
     assert_eq!(wants(11).lost, []);
     assert_eq!(wants(12).lost, [(1, Fate::Gone)]);
+}
+
+#[test]
+fn a_partition_of_another_member_is_coming_until_it_is_held() {
+    let (mut member, me) = member();
+    let roster_of = |keys: &[(u32, i64, i64)]| {
+        let of_member = |lease: i64| entry(member_key(PREFIX, lease), lease + 3, lease);
+        let owned = keys.iter().map(|(partition, since, lease)| {
+            entry(partition_key(PREFIX, *partition), *since, *lease)
+        });
+        roster(20, owned.chain([7, 8].map(of_member)).collect::<Vec<_>>())
+    };
+    let coming = |member: &Membership, keys: &[(u32, i64, i64)]| {
+        let wants = member.wants(PREFIX, &me, &roster_of(keys), equal, |_, _| Shown::Standing);
+        (Vec::from_iter(wants.coming), wants.take)
+    };
+    assert_eq!(coming(&member, &[]), (vec![], vec![0]), "nobody's");
+    assert!(coming(&member, &[(0, 12, 0)]).0.is_empty(), "blocked");
+    let both = [(0, 12, 8), (1, 13, 8)];
+    assert_eq!(coming(&member, &both), (vec![1], vec![]));
+    assert_eq!(member.news_of_coming([1].into()), Some([1].into()));
+    assert_eq!(member.news_of_coming([1].into()), None);
+    assert_eq!(coming(&member, &both[..1]), (vec![1], vec![1]), "free");
+    member.hold(1, 5, own(partition_key(PREFIX, 1), 15));
+    let taken = [(0, 12, 8), (1, 15, 7)];
+    assert_eq!(coming(&member, &taken), (vec![], vec![]));
+}
+
+#[test]
+fn a_kept_partition_has_one_limit_for_as_long_as_others_should_own_it() {
+    let (mut member, _) = member();
+    let of = |partition| Move {
+        partition,
+        slot: u64::from(partition),
+        to: 8,
+    };
+    let at = |seconds| Time::ZERO.after(Duration::from_secs(seconds));
+    let limit = at(20);
+    let mut give_up = |moves: &[Move], now| member.give_up_now(moves, now, |of| of.to == 8);
+    assert_eq!(give_up(&[of(0)], at(0)), (vec![], Some(limit)));
+    let two = [of(0), Move { to: 9, ..of(1) }];
+    assert_eq!(give_up(&two, at(19)), (vec![1], Some(limit)));
+    let two = [of(0), of(1)];
+    assert_eq!(give_up(&two, at(20)), (vec![0], Some(at(39))));
+    assert_eq!(give_up(&[], at(21)), (vec![], None));
+    assert_eq!(give_up(&[of(0)], at(22)), (vec![], Some(at(42))));
 }

@@ -4,6 +4,7 @@ mod evacuating;
 mod meddling;
 mod moving;
 mod taking;
+mod warming;
 
 use std::time::Duration;
 

@@ -1,0 +1,256 @@
+//! Tests members that prepare for partitions before they own them, and owners that serve until then.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eldest::{
+    Announcement, BoxError, ComingPartition, ErrorKind, LostReason, Partition, PartitionRunner,
+    Term,
+};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::{PREFIX, Running, partitions, until_lost};
+use crate::common::{Result, SOON, Store, WHILE, in_memory, keys, options, session, soon, stays};
+
+/// How long the owners in this file wait; far below the TTL of [`options`].
+const LIMIT: Duration = Duration::from_secs(30);
+const COUNT: u32 = 4;
+
+/// The steps of a member, each with its partition: `prepares`, `stops`, `works`.
+type Steps = mpsc::UnboundedReceiver<(&'static str, u32)>;
+
+/// A member whose preparations end when the test says so.
+struct Member {
+    running: Running,
+    steps: Steps,
+    /// Each permit lets one preparation return.
+    prepared: Arc<Semaphore>,
+}
+
+impl Member {
+    async fn start(etcd: &impl Store, identity: &str, count: u32) -> Result<Self> {
+        let session = session(etcd, identity).await?;
+        let shards = session.partitions("billing", count)?.warm_within(LIMIT);
+        let (say, steps) = mpsc::unbounded_channel();
+        let prepared = Arc::new(Semaphore::new(0));
+        let (says, permits) = (say.clone(), Arc::clone(&prepared));
+        let runner = shards.runner().prepare(move |coming: ComingPartition| {
+            let (say, permits) = (says.clone(), Arc::clone(&permits));
+            async move {
+                let number = coming.number();
+                say.send(("prepares", number))?;
+                let stopped = coming.stopped();
+                if let Some(permit) = stopped.run_until_cancelled(permits.acquire()).await {
+                    permit?.forget();
+                } else {
+                    // The work on the partition does not begin before the preparation has ended.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    say.send(("stops", number))?;
+                }
+                Ok::<_, BoxError>(())
+            }
+        });
+        let running = Running::with(runner, move |partition| {
+            let _ = say.send(("works", partition.number()));
+            until_lost(partition)
+        });
+        Ok(Self {
+            running,
+            steps,
+            prepared,
+        })
+    }
+
+    /// Waits for so many steps of that kind, and returns their partitions.
+    async fn does(&mut self, step: &str, times: usize) -> BTreeSet<u32> {
+        let mut numbers = BTreeSet::new();
+        for _ in 0..times {
+            let (done, number) = soon(step, self.steps.recv()).await.expect("it runs");
+            assert_eq!(done, step, "{number}");
+            assert!(numbers.insert(number), "{number} twice");
+        }
+        numbers
+    }
+}
+
+/// Starts a member that owns everything and one that prepares for its half.
+async fn owner_and_next(etcd: &impl Store) -> Result<(Member, Member, BTreeSet<u32>)> {
+    let mut a = Member::start(etcd, "a", COUNT).await?;
+    a.running.owns(COUNT as usize).await?;
+    a.does("works", COUNT as usize).await;
+    let mut b = Member::start(etcd, "b", COUNT).await?;
+    let coming = b.does("prepares", COUNT as usize / 2).await;
+    Ok((a, b, coming))
+}
+
+#[tokio::test(start_paused = true)]
+async fn owner_serves_until_the_next_owner_is_ready() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (mut a, mut b, coming) = owner_and_next(&etcd).await?;
+    let before = a.running.terms.clone();
+    stays(LIMIT / 2, "the owner serves", async || {
+        before.values().all(Term::is_serving)
+    })
+    .await?;
+    assert_eq!(keys(&mut client, PREFIX).await.len(), 6, "no key of b's");
+    b.prepared.add_permits(1);
+    let first = b.does("works", 1).await;
+    assert_eq!(a.running.owns(3).await?.len(), 3, "the other is kept");
+    b.prepared.add_permits(1);
+    let second = b.does("works", 1).await;
+    assert_eq!(&first | &second, coming);
+    for number in &coming {
+        let old = &before[number];
+        assert_eq!(old.lost_reason(), Some(LostReason::Reassigned));
+        b.running.owned();
+        assert!(b.running.terms[number].fencing_token() > old.fencing_token());
+    }
+    // When a leaves, nothing is kept back.
+    a.running.shutdown.cancel();
+    a.running.end().await?;
+    b.does("works", 2).await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn partition_moves_unprepared_at_the_limit_and_its_preparation_ends_first() -> Result {
+    let etcd = in_memory();
+    let begun = Instant::now();
+    let (mut a, mut b, coming) = owner_and_next(&etcd).await?;
+    stays(LIMIT * 9 / 10, "the owner serves", async || {
+        a.running.owned().len() == COUNT as usize
+    })
+    .await?;
+    let (mut stopped, mut works) = (BTreeSet::new(), BTreeSet::new());
+    while works != coming {
+        let (step, number) = soon("it moves", b.steps.recv()).await.expect("it runs");
+        if step == "stops" {
+            stopped.insert(number);
+        } else {
+            assert!(stopped.contains(&number), "{step} {number}");
+            works.insert(number);
+        }
+    }
+    assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_preparation_ends_the_wait_for_its_partition_alone() -> Result {
+    let etcd = in_memory();
+    let mut a = Member::start(&etcd, "a", COUNT).await?;
+    a.running.owns(COUNT as usize).await?;
+    let (_b, second) = partitions(&etcd, "b", COUNT).await?;
+    let (say, mut coming) = mpsc::unbounded_channel();
+    let runner = second.runner().prepare(move |partition: ComingPartition| {
+        let is_first = say.send(partition.number()).is_ok() && partition.number() == 2;
+        async move {
+            if is_first {
+                return Err("the disk is full".into());
+            }
+            partition.stopped().cancelled().await;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let mut b = Running::with(runner, until_lost);
+    let two = [coming.recv().await, coming.recv().await];
+    assert_eq!(two, [Some(2), Some(3)]);
+    assert_eq!(b.owns(1).await?, [2].into());
+    stays(LIMIT / 2, "the other one is kept", async || {
+        b.owned().len() == 1
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_preparing_unwinds_after_the_other_work_has_ended() -> Result {
+    let etcd = in_memory();
+    let mut a = Member::start(&etcd, "a", COUNT).await?;
+    a.running.owns(COUNT as usize).await?;
+    let (_b, second) = partitions(&etcd, "b", COUNT).await?;
+    let runner = second.runner().prepare(async |coming: ComingPartition| {
+        assert_ne!(coming.number(), 3, "it panics");
+        coming.stopped().cancelled().await;
+        Ok::<_, BoxError>(())
+    });
+    let b = Running::with(runner, until_lost);
+    let ended = soon("run ends", b.task).await;
+    assert!(ended.expect_err("it panicked").is_panic());
+    stays(WHILE, "a owns all", async || a.running.owned().len() == 4).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_that_leaves_or_expects_a_partition_no_longer_stops_to_prepare() -> Result {
+    let etcd = in_memory();
+    let (mut a, mut b, coming) = owner_and_next(&etcd).await?;
+    // A third member halves what is coming to b.
+    let mut c = Member::start(&etcd, "c", COUNT).await?;
+    let gone = b.does("stops", 1).await;
+    assert_eq!(c.does("prepares", 1).await, gone);
+    b.running.shutdown.cancel();
+    let left = b.does("stops", 1).await;
+    assert_eq!(&gone | &left, coming);
+    b.running.end().await?;
+    // Now c has b's place, and a new wait for the partition that b had.
+    assert_eq!(c.does("prepares", 1).await, left);
+    c.prepared.add_permits(2);
+    assert_eq!(c.does("works", 2).await, coming);
+    assert_eq!(a.running.owned().len(), 2);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_prepares_for_at_most_64_partitions_at_a_time() -> Result {
+    let etcd = in_memory();
+    let mut a = Member::start(&etcd, "a", 200).await?;
+    a.running.owns(200).await?;
+    let mut b = Member::start(&etcd, "b", 200).await?;
+    let first = b.does("prepares", 64).await;
+    tokio::time::sleep(WHILE).await;
+    assert!(b.steps.try_recv().is_err(), "no more than 64");
+    b.prepared.add_permits(100);
+    let mut all = first;
+    while let Ok(Some((step, number))) = tokio::time::timeout(SOON, b.steps.recv()).await {
+        assert_ne!(step, "stops", "{number}");
+        all.insert(number);
+        if b.running.owned().len() == 100 {
+            break;
+        }
+    }
+    assert_eq!(b.running.owned(), all);
+    assert_eq!(a.running.owned().len(), 100);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_or_announcement_that_cannot_be_used_is_refused_with_the_rule() -> Result {
+    let etcd = in_memory();
+    let session = session(&etcd, "a").await?;
+    let day = Duration::from_secs(24 * 60 * 60);
+    for limit in [Duration::ZERO, day + Duration::from_millis(1)] {
+        let shards = session.partitions("billing", COUNT)?.warm_within(limit);
+        let error = shards.join().await.expect_err("the limit is refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(&format!("{limit:?}")), "{error}");
+    }
+    let prepared = async |_: ComingPartition| Ok::<_, BoxError>(());
+    let refuses = async |announcement: Announcement, rule: &str| -> Result {
+        let session = etcd
+            .session(options("b").announcement(announcement))
+            .await?;
+        let runner: PartitionRunner = session.partitions("billing", COUNT)?.runner();
+        let never = std::future::pending::<()>();
+        let work = async |_: Partition| Ok::<(), BoxError>(());
+        let error = soon(rule, runner.prepare(prepared).run(never, work)).await;
+        let error = error.expect_err("the announcement is refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(rule), "{error}");
+        Ok(())
+    };
+    refuses("b".into(), "do not set `prepare`").await?;
+    let long = Announcement::new("b").with_metadata("m", "x".repeat(32 * 1024 - 400));
+    refuses(long, "allowed with `prepare`").await
+}

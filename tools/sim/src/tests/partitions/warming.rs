@@ -1,0 +1,161 @@
+//! Tests members that prepare for partitions: the owner keeps each until its next owner is ready, for a limited time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::tests::asks::secs;
+use crate::tests::{GRACE, TTL};
+use crate::world::World;
+use crate::world::home::Home;
+use crate::world::node::Work;
+use crate::world::partitions::prefix_of;
+use eldest_core::reason::LostReason;
+
+const COUNT: u32 = 8;
+/// How long an owner waits for the next one.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Makes a world in which one member owns all partitions and another one, which prepares, has just joined.
+fn joining() -> World {
+    let mut w = World::new(2, 1);
+    w.nodes[0].warmth.within = LIMIT;
+    w.nodes[1].warmth.is_cold = true;
+    w.join_partitions(0, COUNT);
+    w.until("owned", secs(2), |w| w.all_owned(COUNT));
+    w.join_partitions(1, COUNT);
+    w.run(secs(1));
+    w
+}
+
+fn coming(w: &World, node: usize) -> BTreeSet<u32> {
+    let candidate = w.nodes[node].candidate(&prefix_of(COUNT));
+    candidate.map_or_else(BTreeSet::new, |(_, candidate)| candidate.coming.clone())
+}
+
+/// Makes a member announce that it is ready for these partitions.
+fn says_ready(w: &mut World, node: usize, ready: impl IntoIterator<Item = u32>) {
+    w.nodes[node].warmth.ready = ready.into_iter().collect();
+    says(w, node);
+}
+
+/// Makes a member announce its present state.
+fn says(w: &mut World, node: usize) {
+    let value = w.tagged(node, &format!("n{node}"));
+    let (slot, _) = w.nodes[node].candidate(&prefix_of(COUNT)).unwrap();
+    w.give(node, move |m, now| m.proclaim(now, slot, value, 1));
+}
+
+#[test]
+fn owner_keeps_each_partition_until_the_next_owner_is_ready() {
+    let mut w = joining();
+    let all = coming(&w, 1);
+    assert_eq!((all.len(), w.loads(COUNT)), (4, vec![8, 0]));
+    w.run(LIMIT / 2);
+    assert_eq!(w.loads(COUNT), [8, 0], "preparing gives no authority");
+    let first: Vec<u32> = all.iter().copied().take(1).collect();
+    says_ready(&mut w, 1, first.clone());
+    w.until("one moves", secs(1), |w| w.loads(COUNT) == [7, 1]);
+    assert!(w.owns(1, COUNT, first[0]), "no other");
+    w.run(secs(1));
+    assert_eq!(coming(&w, 1).len(), 3);
+    says_ready(&mut w, 1, all);
+    w.until("all move", secs(1), |w| w.loads(COUNT) == [4, 4]);
+    w.run(secs(1));
+    assert_eq!((coming(&w, 0), coming(&w, 1)), <_>::default());
+    w.check_shared(COUNT);
+}
+
+#[test]
+fn owner_gives_partitions_up_at_the_limit_whatever_changes() {
+    let mut w = joining();
+    for second in 1..LIMIT.as_secs() - 1 {
+        // Neither announcements nor a broken watch nor another next owner extend the time.
+        says(&mut w, 1);
+        w.disturb_watches(0, second % 2 == 0);
+        if second == 5 {
+            w.add_node();
+            w.nodes[2].warmth.is_cold = true;
+            w.join_partitions(2, COUNT);
+        }
+        w.run(secs(1));
+        assert_eq!(w.loads(COUNT)[0], 8, "after {second} s");
+    }
+    // One more partition moves since the third member is there.
+    w.until("the limit", secs(3), |w| w.loads(COUNT)[0] <= 4);
+    w.until("the later limit", secs(6), |w| w.even(COUNT, &[0, 1, 2]));
+    w.run(TTL);
+    w.check_shared(COUNT);
+}
+
+#[test]
+fn each_move_of_a_partition_has_the_whole_limit() {
+    let mut w = joining();
+    w.run(LIMIT * 3 / 4);
+    w.leave_partitions(1, COUNT);
+    w.run(secs(1));
+    w.join_partitions(1, COUNT);
+    w.run(LIMIT * 3 / 4);
+    assert_eq!(w.loads(COUNT), [8, 0], "the wait begins again");
+    w.until("the limit", LIMIT / 2, |w| w.loads(COUNT) == [4, 4]);
+}
+
+#[test]
+fn owner_awaits_nobody_that_does_not_prepare() {
+    let mut w = World::new(2, 1);
+    w.nodes[0].warmth.within = LIMIT;
+    w.join_partitions(0, COUNT);
+    w.until("owned", secs(2), |w| w.all_owned(COUNT));
+    w.join_partitions(1, COUNT);
+    w.until("moved", secs(1), |w| w.loads(COUNT) == [4, 4]);
+}
+
+#[test]
+fn member_that_leaves_or_dies_keeps_nothing_back() {
+    let mut w = joining();
+    w.leave_partitions(0, COUNT);
+    w.until("all move", GRACE + secs(1), |w| w.loads(COUNT)[1] == 8);
+    let mut w = joining();
+    w.kill(0);
+    w.until("all move", TTL + secs(4), |w| w.loads(COUNT)[1] == 8);
+    w.run(secs(1));
+    assert_eq!(coming(&w, 1), BTreeSet::new());
+}
+
+#[test]
+fn evacuated_owner_keeps_partitions_until_the_others_are_ready() {
+    let mut w = World::new(2, 1);
+    for (node, home) in [Home::East, Home::West].into_iter().enumerate() {
+        w.nodes[node].home = home;
+        w.nodes[node].warmth.is_cold = true;
+        w.nodes[node].warmth.within = LIMIT;
+        w.join_partitions(node, COUNT);
+    }
+    w.until("owned", secs(2), |w| w.loads(COUNT) == [4, 4]);
+    w.evacuate(Home::East, None);
+    w.run(LIMIT / 2);
+    let all = coming(&w, 1);
+    assert_eq!((all.len(), w.loads(COUNT)), (4, vec![4, 4]));
+    says_ready(&mut w, 1, all);
+    w.until("all move", secs(1), |w| w.loads(COUNT) == [0, 8]);
+}
+
+#[test]
+fn owner_drains_its_work_before_the_ready_owner_takes_the_partition() {
+    let mut w = joining();
+    w.nodes[0].work = Work::Never;
+    let all = coming(&w, 1);
+    says_ready(&mut w, 1, all.clone());
+    let key = |partition| eldest_core::partitions::partition_key(&prefix_of(COUNT), partition);
+    let first = *all.first().unwrap();
+    w.until("asked to hand over", secs(1), |w| {
+        let term = w.nodes[0].term_of(&key(first)).unwrap();
+        term.reason == Some(LostReason::Reassigned)
+    });
+    assert!(w.owns(0, COUNT, first), "valid for the grace period");
+    assert!(!w.owns(1, COUNT, first));
+    w.drop_leadership(0, &key(first));
+    w.until("taken", secs(1), |w| w.owns(1, COUNT, first));
+    w.until("work is dropped", GRACE + secs(1), |w| {
+        w.loads(COUNT) == [4, 4]
+    });
+}
