@@ -213,7 +213,7 @@ fn refusal(election: &Election, error: &eldest_route::Error) -> Response {
                 .insert(eldest_route::ANSWER_LOST, name);
             return response;
         }
-        ErrorKind::NoLeader => "no_leader",
+        ErrorKind::NoLeader | ErrorKind::Full => "no_leader",
         ErrorKind::NoAddress => "no_address",
         _ => "leader_unreachable",
     };

@@ -24,6 +24,14 @@ pub(crate) enum Outcome {
     Replaced,
 }
 
+/// The end of a wait without the awaited event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    OutOfTime,
+    /// As many requests wait as may be held.
+    Full,
+}
+
 /// The attempts to send one request.
 #[derive(Debug)]
 pub(crate) struct Attempts {
@@ -83,8 +91,16 @@ impl Attempts {
         self.lost.take().unwrap_or(because)
     }
 
+    /// Returns the error after such an end of a wait.
+    pub(crate) fn waited(&mut self, end: End, because: impl FnOnce() -> Error) -> Error {
+        match end {
+            End::OutOfTime => self.out_of_time(because),
+            End::Full => self.give_up(because()),
+        }
+    }
+
     /// Returns the error after the end of the wait.
-    pub(crate) fn out_of_time(&mut self, because: impl FnOnce() -> Error) -> Error {
+    fn out_of_time(&mut self, because: impl FnOnce() -> Error) -> Error {
         let last = self.last.take().unwrap_or_else(because);
         self.give_up(last)
     }

@@ -11,6 +11,9 @@ use eldest::BoxError;
 pub enum ErrorKind {
     /// No node led within the wait. The request was not sent: send it again later.
     NoLeader,
+    /// As many requests as may be [held](crate::Routed::held) wait already. No node worked on the request: send it again
+    /// later.
+    Full,
     /// The leader announces no address, or an invalid one. The request was not sent: correct the announcement of that
     /// node.
     NoAddress,
@@ -34,6 +37,7 @@ impl ErrorKind {
     fn what(self) -> &'static str {
         match self {
             Self::NoLeader => "nobody leads",
+            Self::Full => "too many requests wait",
             Self::NoAddress => "the leader has no address",
             Self::NoKey => "the request has no key",
             Self::Unreachable => "the leader cannot be reached",

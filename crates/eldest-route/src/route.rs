@@ -94,6 +94,8 @@ pub struct Route {
 /// The way of a request by one view.
 enum Way {
     To(Destination),
+    /// The owner of a partition, whose member has left: it finishes its work, has no address and takes no new requests.
+    Leaving(Destination),
     Nobody,
     Gone(Error),
 }
@@ -115,7 +117,7 @@ impl Route {
     /// yet. Reads memory.
     pub fn destination(&self) -> Option<Destination> {
         match self.way() {
-            Way::To(destination) => Some(destination),
+            Way::To(destination) | Way::Leaving(destination) => Some(destination),
             Way::Nobody | Way::Gone(_) => None,
         }
     }
@@ -158,8 +160,7 @@ impl Route {
         let mut seen = self.seen.clone();
         loop {
             let same = |to: &Destination| to.fencing_token() == node.fencing_token();
-            let goes_on =
-                matches!(self.choose_way(&seen.borrow_and_update().view), Way::To(to) if same(&to));
+            let goes_on = matches!(self.choose_way(&seen.borrow_and_update().view), Way::To(to) | Way::Leaving(to) if same(&to));
             if !goes_on || seen.changed().await.is_err() {
                 return;
             }
@@ -187,14 +188,14 @@ impl Route {
         &self.env
     }
 
-    /// Waits for a leader.
+    /// Waits for a leader, or for an owner that has not left.
     pub(crate) async fn next(&self) -> Result<Destination, Error> {
         let mut seen = self.seen.clone();
         loop {
             match self.choose_way(&seen.borrow_and_update().view) {
                 Way::To(destination) => return Ok(destination),
                 Way::Gone(error) => return Err(error),
-                Way::Nobody => {}
+                Way::Leaving(_) | Way::Nobody => {}
             }
             if seen.changed().await.is_err() {
                 return Err(self.closed());
@@ -206,7 +207,8 @@ impl Route {
     pub(crate) async fn replaced(&self, token: i64) {
         let mut seen = self.seen.clone();
         loop {
-            let another = |way| matches!(way, Way::To(to) if to.fencing_token() != token);
+            let another =
+                |way| matches!(way, Way::To(to) | Way::Leaving(to) if to.fencing_token() != token);
             if another(self.choose_way(&seen.borrow_and_update().view)) {
                 return;
             }
@@ -229,6 +231,9 @@ impl Route {
                 .map(|leader| Destination::leader(leader, item)),
             View::Partitions(map) => {
                 let owner = self.partition.and_then(|partition| map.owner(partition));
+                if let Some(owner) = owner.filter(|owner| owner.member().is_none()) {
+                    return Way::Leaving(Destination::owner(&owner, item));
+                }
                 owner.map(|owner| Destination::owner(&owner, item))
             }
             View::Refused(error) => {
@@ -282,7 +287,8 @@ pub struct PartitionRoutes {
 impl PartitionRoutes {
     /// Returns the way to the owner of a key's partition ([`Partitions::partition_for`]).
     ///
-    /// While a partition moves, it has no owner. An owner that leaves, and whose work is still ending, has no address.
+    /// While a partition moves, it has no owner. An owner that leaves, and whose work is still ending, has no address:
+    /// [`Routed`](crate::Routed) waits for the next owner.
     pub fn to(&self, key: impl AsRef<[u8]>) -> Route {
         self.to_partition(self.partitions.partition_for(key))
     }

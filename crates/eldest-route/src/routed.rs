@@ -12,9 +12,10 @@ use eldest::internal::SharedEnv;
 use futures::future::{BoxFuture, Either, select};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
-use crate::attempts::{Attempts, Outcome};
+use crate::attempts::{Attempts, End, Outcome};
 use crate::body::{Body, Replay};
 use crate::client::{Clients, MakeClient};
 use crate::destination::Destination;
@@ -83,6 +84,9 @@ where
 /// **It waits** for a leader through a hand-over, [`wait`](Routed::wait) at most (default: one TTL and 5 seconds). The
 /// time for an answer is not limited: add a timeout of your own.
 ///
+/// At most [`held`](Routed::held) requests wait at a time (default: 1024). The next one fails with
+/// [`Full`](ErrorKind::Full).
+///
 /// **It sends a request again** only if that is safe, and if the body can be sent again
 /// ([`replay_limit`](Routed::replay_limit)):
 ///
@@ -107,6 +111,8 @@ where
 pub struct Routed<M: MakeClient, D = Route> {
     direct: Arc<D>,
     clients: Arc<Clients<M>>,
+    /// The room for requests that wait.
+    room: Arc<Semaphore>,
     options: Options,
 }
 
@@ -124,6 +130,7 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
         Self {
             direct: Arc::new(direct),
             clients: Arc::new(Clients::new(make)),
+            room: Arc::new(Semaphore::new(1024)),
             options: Options {
                 wait: None,
                 attempts: 32,
@@ -136,6 +143,14 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
     /// Sets how long a request waits in all, for a leader and between attempts (default: [`Route::usual_wait`]).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Some(wait);
+        self
+    }
+
+    /// Sets how many requests may wait at a time, in this service and its later clones, for a leader or between two
+    /// attempts (default: 1024). Each keeps its body up to the [`replay_limit`](Routed::replay_limit) in memory. With 0, no
+    /// request waits.
+    pub fn held(mut self, requests: usize) -> Self {
+        self.room = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
         self
     }
 
@@ -177,11 +192,15 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
         };
         let idempotent = is_idempotent(&parts);
         let mut attempts = Attempts::new(idempotent, most, wait);
-        let mut patience = Patience::new(route.env(), wait);
+        let mut patience = Patience::new(route.env(), &self.room, wait);
+        let why = |end, route: &Route| match end {
+            End::OutOfTime => route.nobody(wait),
+            End::Full => Error::new(ErrorKind::Full, route.what()),
+        };
         let replay = Replay::new(body, self.options.replay_limit);
         loop {
             let next = patience.within(route.next()).await;
-            let next = next.ok_or_else(|| attempts.out_of_time(|| route.nobody(wait)))?;
+            let next = next.map_err(|end| attempts.waited(end, || why(end, &route)))?;
             let to = next.map_err(|error| attempts.give_up(error))?;
             let client = self
                 .client(&to, &route)
@@ -198,10 +217,8 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
             attempts.another(outcome, &whom, replay.is_whole())?;
             let pause = route.env().sleep(attempts.pause());
             let replaced = pin!(route.replaced(to.fencing_token()));
-            let paused = patience.within(select(pause, replaced)).await.is_some();
-            paused
-                .then_some(())
-                .ok_or_else(|| attempts.out_of_time(|| route.nobody(wait)))?;
+            let paused = patience.within(select(pause, replaced)).await;
+            paused.map_err(|end| attempts.waited(end, || why(end, &route)))?;
         }
     }
 
@@ -265,33 +282,37 @@ where
 /// The time that a request may wait, counted from its first wait.
 struct Patience {
     env: SharedEnv,
+    room: Arc<Semaphore>,
     wait: Duration,
     end: Option<BoxFuture<'static, ()>>,
 }
 
 impl Patience {
-    fn new(env: &SharedEnv, wait: Duration) -> Self {
+    fn new(env: &SharedEnv, room: &Arc<Semaphore>, wait: Duration) -> Self {
         Self {
             env: Arc::clone(env),
+            room: Arc::clone(room),
             wait,
             end: None,
         }
     }
 
-    /// Returns the output of a future, unless the time is over first. A future that is ready always returns its output.
-    async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
+    /// Returns the output of a future, unless the time is over first, or too many requests wait. A future that is ready
+    /// always returns its output.
+    async fn within<F: Future>(&mut self, future: F) -> Result<F::Output, End> {
         let mut future = pin!(future);
         let first = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
         if let Poll::Ready(output) = first {
-            return Some(output);
+            return Ok(output);
         }
         if self.wait.is_zero() {
-            return None;
+            return Err(End::OutOfTime);
         }
+        let _held = self.room.try_acquire().map_err(|_| End::Full)?;
         let end = self.end.get_or_insert_with(|| self.env.sleep(self.wait));
         match select(future, end).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right(_) => None,
+            Either::Left((output, _)) => Ok(output),
+            Either::Right(_) => Err(End::OutOfTime),
         }
     }
 }
@@ -320,6 +341,7 @@ impl<M: MakeClient, D> Clone for Routed<M, D> {
         Self {
             direct: Arc::clone(&self.direct),
             clients: Arc::clone(&self.clients),
+            room: Arc::clone(&self.room),
             options: self.options,
         }
     }

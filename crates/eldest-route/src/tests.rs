@@ -477,3 +477,30 @@ async fn an_answer_names_its_node() {
     let named = answer.extensions().get::<Destination>();
     assert_eq!(named, Some(&node("b", 2)));
 }
+
+#[tokio::test]
+async fn the_number_of_requests_that_wait_is_bounded() {
+    let (nodes, route) = Nodes::new(None, [Does::Answers(StatusCode::OK)]);
+    let routed = nodes.routed(route).wait(LONG).held(1);
+    let request = || Request::get("/").body(Empty::<Bytes>::new()).unwrap();
+    let send = || routed.clone().call(request());
+    let mut first = send();
+    assert!((&mut first).now_or_never().is_none(), "it waits");
+    let error = send().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(!error.may_have_been_carried_out());
+    drop(first);
+    let mut next = send();
+    assert!((&mut next).now_or_never().is_none(), "there is room again");
+    nodes.leader(Some(node("a", 1)));
+    assert_eq!(next.await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn request_that_may_have_been_applied_stays_so_if_too_many_wait() {
+    let (nodes, route) = Nodes::new(Some(node("a", 1)), [Does::Breaks]);
+    let routed = nodes.routed(route).held(0);
+    let request = Request::get("/").body(Empty::<Bytes>::new()).unwrap();
+    let error = routed.clone().call(request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+}
