@@ -64,7 +64,7 @@ pub(crate) trait Winner: Send + Sync {
     /// A term began. If no caller takes it up, the term's key must be released.
     fn elected(&self, slot: SlotId, id: TermId, term: Term);
 
-    /// These partitions are coming to a member.
+    /// Reports the partitions that are coming to a member.
     fn coming(&self, _partitions: BTreeSet<u32>) {}
 }
 
@@ -164,7 +164,7 @@ impl CandidateState {
         self.announcing.ready(partitions)
     }
 
-    /// These partitions are coming to the member.
+    /// Reports the partitions that are coming to the member.
     pub(super) fn coming(&self, partitions: BTreeSet<u32>) {
         self.elected.coming(partitions);
     }

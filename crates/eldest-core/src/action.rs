@@ -441,8 +441,8 @@ pub enum CandidateAction {
         /// The slot that reports its terms.
         slot: SlotId,
     },
-    /// These partitions should be a member's, and others own them or gave them up a moment ago. It replaces the last
-    /// report.
+    /// Lists the partitions that should be a member's, while others own them or gave them up a moment ago. It replaces the
+    /// last list.
     Coming {
         /// The member.
         slot: SlotId,
