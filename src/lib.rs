@@ -124,7 +124,7 @@
 //! A dropped `campaign`, `acquire` or `run` leaves no key behind. The outcome of a dropped write, such as
 //! [`Term::txn`], is unknown.
 //!
-//! The crate logs with `tracing`: [log lines][logging].
+//! It logs with `tracing`: [log lines][logging].
 //!
 //! # Features
 //!

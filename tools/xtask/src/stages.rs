@@ -85,12 +85,8 @@ pub(crate) const STAGES: &[Entry] = &[
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, and from 999 with challenges",
         simulate::short,
     )),
-    // The stages after it wait for half of their time.
-    to_the_end(quick(
-        "doc",
-        "the examples in the documentation",
-        suites::doc,
-    )),
+    // Half of its time is waiting, which the simulator uses.
+    quick("doc", "the examples in the documentation", suites::doc),
     quick("unit", "unit tests of all packages", suites::unit),
     quick(
         TESTS,
