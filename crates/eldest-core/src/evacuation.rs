@@ -118,6 +118,8 @@ pub struct Evacuation {
     look_again: Option<Time>,
     /// True once the marks were seen.
     known: bool,
+    /// The revision of the marks as last seen.
+    seen_at: i64,
     changed: Option<Time>,
 }
 
@@ -131,6 +133,7 @@ impl Evacuation {
             versions: BTreeMap::new(),
             look_again: None,
             known: false,
+            seen_at: 0,
             changed: None,
         }
     }
@@ -152,6 +155,7 @@ impl Evacuation {
 
     /// Records the marks below their prefix. Returns true if they have changed.
     pub(crate) fn seen(&mut self, roster: &Roster, now: Time) -> bool {
+        self.seen_at = roster.revision();
         let below = self.homes.marks.len();
         let is_order = |mark: &&Entry| mark.key[below..].starts_with(STEP_DOWN);
         let orders = roster.by_key().filter(is_order);
@@ -191,6 +195,11 @@ impl Evacuation {
     pub(crate) fn mark_of(&self, election: &[u8]) -> Mark {
         let mark = self.versions.get(named(election));
         mark.copied().unwrap_or_default()
+    }
+
+    /// Returns the revision at which the marks were last seen; 0 if they never were.
+    pub(crate) fn seen_at(&self) -> i64 {
+        self.seen_at
     }
 
     /// Returns true if marks changed so recently that a new term may be their effect.

@@ -1,5 +1,6 @@
 //! Stores a candidate's claim to lead with its version: whether its transaction is in flight, waits, or has held.
 
+use crate::evacuation::Mark;
 use crate::ids::RequestId;
 use crate::queue::Own;
 use crate::time::Time;
@@ -9,6 +10,8 @@ use crate::version::Version;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Claim {
     pub(super) state: State,
+    /// The mark that the last failed transaction found; the default if there was none.
+    pub(super) found: Mark,
     /// How many transactions in a row have failed, or have found a newer version.
     pub(super) failures: u32,
     /// The version for which the candidate was last reported to hold back.

@@ -27,22 +27,31 @@ use crate::txn::{Op, Transacted, Txn, When};
 use crate::version::Version;
 
 impl Seat<'_> {
-    /// Returns the mark of the candidate's election, as last seen.
+    /// Returns the mark of the candidate's election, as last seen or found by a claim. The session may not see the marks, or
+    /// see them late.
     pub(super) fn mark(&self) -> Mark {
+        let found = self.me.claim.found;
+        if found.written > self.evacuation.seen_at() {
+            found
+        } else {
+            self.seen_mark()
+        }
+    }
+
+    fn seen_mark(&self) -> Mark {
         self.evacuation.mark_of(self.me.prefix())
     }
 
-    /// Returns the newest version that led, if it is newer than the candidate's.
-    fn newer_version(&self) -> Option<Version> {
+    /// Returns the version that the mark names, if it is newer than the candidate's.
+    fn newer_version(&self, mark: Mark) -> Option<Version> {
         let required = self.me.config.required.as_ref()?;
-        let newest = self.mark().version?;
-        (newest > required.version).then_some(newest)
+        mark.version.filter(|newest| *newest > required.version)
     }
 
     /// Returns true if the candidate waits, and its version is older than the newest that led.
     pub(super) fn is_too_old(&self) -> bool {
         let waits = matches!(self.me.phase, Phase::Waiting { .. });
-        waits && self.newer_version().is_some()
+        waits && self.newer_version(self.mark()).is_some()
     }
 
     /// Returns true if the mark lets the other candidate lead. Without a requirement, versions do not count.
@@ -56,7 +65,7 @@ impl Seat<'_> {
         if matches!(self.me.phase, Phase::Leading { .. } | Phase::Ending { .. }) {
             return;
         }
-        let newest = self.newer_version();
+        let newest = self.newer_version(self.mark());
         let before = std::mem::replace(&mut self.me.claim.reported, newest);
         let required = self.me.config.required.as_ref();
         if let (Some(newest), Some(required)) = (newest.filter(|_| before != newest), required) {
@@ -70,7 +79,8 @@ impl Seat<'_> {
     }
 
     /// Returns true if the candidate may lead by that key, which is the eldest, for all that versions say. Otherwise the
-    /// candidate claims the lead, unless it waits for an answer, for a pause to end, or for the mark to be removed.
+    /// candidate claims the lead, unless it waits for an answer, for a pause to end, or for the mark to be removed. A mark
+    /// that only a claim found is claimed against again, because the session may not see that it is removed.
     pub(super) fn is_admitted(&mut self, own: &Own) -> bool {
         if !self.me.requires_versions() || self.me.claim.is_won_by(own) {
             return true;
@@ -80,8 +90,9 @@ impl Seat<'_> {
             State::Paused(until) => self.now < until,
             State::Unmade | State::Won(_) => false,
         };
-        if !waits && !self.is_too_old() {
-            self.claim(own, self.mark());
+        let seen = self.seen_mark();
+        if !waits && self.newer_version(seen).is_none() {
+            self.claim(own, seen);
         }
         false
     }
@@ -146,16 +157,19 @@ impl Seat<'_> {
             Answer::Transacted(Transacted { held: true, .. }) => {
                 self.me.claim.state = State::Won(created);
                 self.me.claim.failures = 0;
+                self.me.claim.found = Mark::default();
                 return true;
             }
             Answer::Transacted(found) => {
                 let mark = self.evacuation.mark(found.entry(0));
+                self.me.claim.found = mark;
                 let ours = self.me.config.required.as_ref();
                 if mark.written != written && mark.version <= ours.map(|ours| ours.version) {
                     self.claim(&own, mark);
                 } else {
-                    // A newer version led, as the watch of the marks will show, or the key is gone.
+                    // A newer version led, so that the candidate may have to give way, or the key is gone.
                     self.pause_claim(Class::Retry);
+                    return true;
                 }
             }
             Answer::Failed(error) => {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::ELECTIONS;
-use super::home::MARKS;
 use super::message::Message;
 use super::store::{ELECTION, Key, denied, failed};
-use super::versions::is_claim;
+use super::versions::{CLAIMS, is_claim};
 use super::{Ev, Event, Fate, Forbidden, Rule, Watcher, World};
 use eldest_core::action::{Answer, Ask, Class, RequestId};
 use eldest_core::time::Time;
@@ -177,7 +176,7 @@ impl World {
             Ask::Grant { .. } => false,
             Ask::Open { .. } | Ask::Renew => link.renewals_denied,
             _ if self.may_not_save(node, ask) => true,
-            _ if is_claim(ask) && self.unreadable(node, MARKS) => true,
+            _ if is_claim(ask) && self.unreadable(node, CLAIMS) => true,
             _ => link.not_permitted || (link.sessions_denied && self.is_about_sessions(ask)),
         }
     }

@@ -14,6 +14,9 @@ use eldest_core::kv::Entry;
 use eldest_core::txn::When;
 use eldest_core::version::Version;
 
+/// The prefix of the marks of versions, below [`MARKS`]. A node that may not read there may not claim.
+pub(crate) const CLAIMS: &[u8] = b"~evacuated/~version/";
+
 /// The newest version that led each election since its mark was last removed.
 #[derive(Debug, Default)]
 pub(crate) struct Led {

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::{E, TTL};
 use crate::world::home::{Home, MARKS};
 use crate::world::store::Key;
-use crate::world::versions::is_claim;
+use crate::world::versions::{CLAIMS, is_claim};
 use crate::world::{Fate, World};
 use eldest_core::action::{Class, Note, Status};
 use eldest_core::candidate::WatchScope;
@@ -134,6 +134,7 @@ fn session_that_may_not_read_the_marks_does_not_lead() {
     let mut w = World::new(1, 1);
     w.nodes[0].version = 1;
     w.forbid(0, MARKS, false);
+    w.forbid(0, CLAIMS, false);
     w.join(0, E, WatchScope::Auto, false);
     w.run(TTL * 20);
     assert_eq!(terms(&w, 0), 0);
@@ -143,6 +144,29 @@ fn session_that_may_not_read_the_marks_does_not_lead() {
     w.forbidden.clear();
     w.until("it is permitted", secs(5), |w| w.leads(0));
     w.check_settled();
+}
+
+/// The first node may not read the marks, and learns of the newer version only from its claim.
+#[test]
+fn candidate_that_may_not_read_the_marks_gives_way_by_its_claim() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        w.store.put(&version_key(MARKS, E).into(), b"@2@", 0);
+        w.forbid(0, MARKS, false);
+        for (node, version) in [(0, 1), (1, 2)] {
+            w.nodes[node].version = version;
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.until("the newer version leads", secs(5), |w| w.leads(1));
+        assert_eq!((terms(&w, 0), order(&w)), (0, vec![1, 0]), "{scope:?}");
+        assert_eq!(holds_back(&w, 0), 1, "{scope:?}");
+        resign(&mut w, 1);
+        w.run(TTL);
+        assert_eq!((w.leader(E), holds_back(&w, 0)), (None, 1), "{scope:?}");
+        w.remove_version(E);
+        w.until("its claim finds no mark", secs(5), |w| w.leads(0));
+    }
 }
 
 #[test]
