@@ -54,10 +54,12 @@ impl Seat<'_> {
         waits && self.newer_version(self.mark()).is_some()
     }
 
-    /// Returns true if the mark lets the other candidate lead. Without a requirement, versions do not count.
+    /// Returns true if the mark lets the other candidate lead. A candidate that requires no version counts one that names
+    /// none: nothing holds that one back.
     pub(super) fn is_new_enough(&self, other: &Entry) -> bool {
-        let version = self.evacuation.homes().version;
-        !self.me.requires_versions() || version(&other.value) >= self.mark().version
+        let version = (self.evacuation.homes().version)(&other.value);
+        let is_free = version.is_none() && !self.me.requires_versions();
+        is_free || version >= self.mark().version
     }
 
     /// Reports, once for each version, that a newer version than the candidate's led.

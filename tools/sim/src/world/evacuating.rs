@@ -97,7 +97,8 @@ impl World {
             let queue = self.store.queue(election);
             let requires = |first: &Entry| version(&first.value).is_some();
             let may_lead = |entry: &&Entry| {
-                !queue.first().is_some_and(requires) || self.is_new_enough(election, entry)
+                let is_free = !requires(entry) && !queue.first().is_some_and(requires);
+                is_free || self.is_new_enough(election, entry)
             };
             let outsider =
                 |entry: &&Entry| entry.lease != 0 && !self.is_away(entry) && may_lead(entry);

@@ -246,6 +246,23 @@ fn leader_does_not_give_way_to_a_version_that_may_not_lead() {
     }
 }
 
+/// The leader requires no version, but its successor would hold back.
+#[test]
+fn leader_without_a_version_does_not_give_way_to_one_that_may_not_lead() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        w.store.put(&version_key(MARKS, E).into(), b"@2@", 0);
+        w.nodes[1].version = 1;
+        for node in [0, 1] {
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.order_step_down(E, secs(600));
+        w.run(TTL * 2);
+        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+    }
+}
+
 #[test]
 fn term_of_the_same_version_waits_for_one_request() {
     let mut w = seated(WatchScope::Auto, &[1, 1]);
