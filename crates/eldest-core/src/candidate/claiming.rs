@@ -64,7 +64,10 @@ impl Seat<'_> {
 
     /// Reports, once for each version, that a newer version than the candidate's led.
     pub(super) fn note_newer_version(&mut self) {
-        if matches!(self.me.phase, Phase::Leading { .. } | Phase::Ending { .. }) {
+        if matches!(
+            self.me.phase,
+            Phase::Leading { .. } | Phase::Ending { .. } | Phase::Leaving { .. }
+        ) {
             return;
         }
         let newest = self.newer_version(self.mark());
