@@ -21,7 +21,7 @@ use crate::evacuation::{Mark, version_key};
 use crate::ids::RequestId;
 use crate::kv::Entry;
 use crate::purpose::Purpose;
-use crate::queue::Own;
+use crate::queue::{Own, View};
 use crate::timers::Timer;
 use crate::txn::{Op, Transacted, Txn, When};
 use crate::version::Version;
@@ -181,10 +181,33 @@ impl Seat<'_> {
                 let class = error.class;
                 self.out.note_failure("claim", &self.me.prefix, error);
                 self.pause_claim(class);
+                if matches!(class, Class::Denied | Class::Auth) {
+                    self.let_another_claim(&own);
+                    return true;
+                }
             }
             _ => {}
         }
         false
+    }
+
+    /// Steps behind the others if one of them may lead, because etcd refuses this candidate's claims. The pause before the
+    /// next claim separates its moves. One refusal alone may have been for an outdated token.
+    fn let_another_claim(&mut self, own: &Own) {
+        if self.me.claim.failures < 2 {
+            return;
+        }
+        let View::Prefix(view) = &self.me.view else {
+            self.follow_everyone();
+            return;
+        };
+        let may_lead = |entry: &Entry| {
+            let is_behind = entry.create_revision > own.create_revision;
+            is_behind && entry.lease != 0 && self.is_new_enough(entry)
+        };
+        if view.is_synced() && view.roster().in_order().any(may_lead) {
+            self.step_back();
+        }
     }
 
     /// Claims the lead again, after an answer that does not count.

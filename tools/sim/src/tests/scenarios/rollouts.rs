@@ -169,6 +169,42 @@ fn candidate_that_may_not_read_the_marks_gives_way_by_its_claim() {
     }
 }
 
+/// The first node's user may not write the mark.
+#[test]
+fn candidate_whose_claims_are_refused_lets_another_lead() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        w.forbid(0, CLAIMS, false);
+        for node in [0, 1] {
+            w.nodes[node].version = 1;
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.until("the other leads", secs(10), |w| w.leads(1));
+        w.run(TTL * 20);
+        assert!(w.leads(1) && terms(&w, 1) == 1, "{scope:?}");
+        assert_eq!((order(&w), w.count(0, joins)), (vec![1, 0], 2), "{scope:?}");
+    }
+}
+
+#[test]
+fn candidates_whose_claims_are_refused_swap_places_slowly() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        for node in [0, 1] {
+            w.forbid(node, CLAIMS, false);
+            w.nodes[node].version = 1;
+            w.join(node, E, scope, false);
+            w.run(ms(20));
+        }
+        w.run(TTL * 20);
+        let moved = w.count(0, joins) + w.count(1, joins);
+        assert!((4..=200).contains(&moved), "{moved} in {:?}", TTL * 20);
+        w.forbidden.clear();
+        w.until("one is permitted", secs(5), |w| w.leader(E).is_some());
+    }
+}
+
 #[test]
 fn claim_without_an_answer_is_repeated() {
     for fate in [
