@@ -19,7 +19,7 @@ pub use crate::state::{
 };
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
-    Session, Term, Version,
+    Session, Term, Version, VersionMark,
 };
 use eldest_core::kv::{Reach, is_elected};
 use eldest_core::time::Time;
@@ -250,7 +250,8 @@ pub async fn observe_evacuations(session: &Session) -> Result<Observer> {
 pub fn newest_version(election: &Election, seen: &Roster) -> Option<Version> {
     let key = election.version_key();
     let mut marks = seen.members().iter();
-    marks.find(|mark| mark.key() == key)?.version()
+    let mark = marks.find(|mark| mark.key() == key)?;
+    VersionMark::decode(mark.entry()).version()
 }
 
 /// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.

@@ -17,8 +17,8 @@ use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
-    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, ready, set_aside,
-    share, version,
+    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, marked, ready,
+    set_aside, share, version,
 };
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
@@ -564,6 +564,7 @@ impl Settings {
             is_cold,
             version,
             ready,
+            marked,
             set_aside,
             share,
         }

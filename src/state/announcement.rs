@@ -418,13 +418,15 @@ pub(crate) fn versioned(value: &[u8], version: Version) -> Result<Arc<[u8]>> {
         .ok_or_else(|| no_room(value, longest, "in an election with", "require_version"))
 }
 
-/// Returns the version that a candidate or a mark announces. `None`: it names none in our spelling, and is older than every
-/// version.
+/// Returns the version that a candidate announces. `None`: it names none in our spelling, and is older than every version.
 pub(crate) fn version(value: &[u8]) -> Option<Version> {
     if !mentions(value, VERSION) {
         return None;
     }
-    object(value)?.get(VERSION)?.as_str()?.parse().ok()
+    let object = object(value)?;
+    // Only sessions of this library put this field.
+    unix_ms(object.get("since_unix_ms"))?;
+    object.get(VERSION)?.as_str()?.parse().ok()
 }
 
 /// The field of a member of partitions that prepares for them: the numbers of those for which it is ready. A member that
@@ -803,8 +805,9 @@ mod tests {
         assert_eq!(written(&Announcement::decode(&said)), value);
         for foreign in [
             &b"version"[..],
-            br#"{"version":2}"#,
-            br#"{"version":"2.x"}"#,
+            br#"{"since_unix_ms":5,"version":2}"#,
+            br#"{"since_unix_ms":5,"version":"2.x"}"#,
+            br#"{"identity":"foreign","version":"2.0"}"#,
             br#"{"identity":"version"}"#,
             br#"{"version":"2""#,
         ] {

@@ -36,3 +36,4 @@ pub use session_state::{LeaseView, SessionState};
 pub(crate) use term::TermState;
 pub use term::{Deadline, Term};
 pub use version_mark::VersionMark;
+pub(crate) use version_mark::marked;

@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::announcement::{MAX_IDENTITY, VERSION, bounded, version};
+use super::announcement::{MAX_IDENTITY, VERSION, bounded, object};
 use eldest_core::kv::Entry;
 use eldest_core::version::Version;
+
+/// Returns the version that the mark of an election names. `None`: another program wrote it.
+pub(crate) fn marked(value: &[u8]) -> Option<Version> {
+    object(value)?.get(VERSION)?.as_str()?.parse().ok()
+}
 
 /// The newest version that led an election, read from its mark in etcd.
 ///
@@ -31,7 +36,7 @@ impl VersionMark {
         let value: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
         let by = value.get("by").and_then(Value::as_str);
         Self {
-            version: version(&entry.value),
+            version: marked(&entry.value),
             by: by.map(|by| bounded(by, MAX_IDENTITY)),
         }
     }

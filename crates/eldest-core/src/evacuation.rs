@@ -72,10 +72,12 @@ pub struct Homes {
     pub home: fn(&[u8]) -> Option<Vec<u8>>,
     /// Returns true if an announcement says that its candidate prepares for its terms and is not warm yet.
     pub is_cold: fn(&[u8]) -> bool,
-    /// Returns the version that an announcement names, or the mark of an election.
+    /// Returns the version that an announcement names.
     pub version: fn(&[u8]) -> Option<Version>,
     /// Returns the partitions for which a member with this announcement is ready; `None` if it prepares for none.
     pub ready: fn(&[u8]) -> Option<BTreeSet<u32>>,
+    /// Returns the version that the mark of an election names.
+    pub marked: fn(&[u8]) -> Option<Version>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
     /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose
@@ -186,7 +188,7 @@ impl Evacuation {
     /// Reads the mark of an election.
     pub(crate) fn mark(&self, entry: Option<&Entry>) -> Mark {
         entry.map_or_else(Mark::default, |mark| Mark {
-            version: (self.homes.version)(&mark.value),
+            version: (self.homes.marked)(&mark.value),
             written: mark.mod_revision,
         })
     }

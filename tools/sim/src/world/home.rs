@@ -131,6 +131,7 @@ pub(super) fn homes() -> Homes {
         is_cold,
         version,
         ready,
+        marked: version,
         set_aside,
         share,
     }
