@@ -198,28 +198,41 @@ impl Election {
     }
 
     /// Checks that another candidate could lead: nodes of evacuated data centres do not, unless the leader is one of
-    /// them, nor do nodes whose version is older than one that led, if the leader requires versions.
+    /// them, nor do nodes whose version is older than one that led. A node that announces none counts as older if the
+    /// leader requires versions: such a leader would not make way for it.
     async fn successor(&self, roster: &Roster, leader: &Member) -> Result<()> {
         let evacuated = self.session().evacuations().await?;
         let is_away = |member: &Member| {
             let at = member.announcement().data_center();
             at.is_some_and(|at| evacuated.iter().any(|order| order.data_center() == at))
         };
-        let newest = match leader.version() {
-            Some(_) => self.version_mark().await?.and_then(|mark| mark.version()),
-            None => None,
+        let counts = roster.members().iter().any(|m| m.version().is_some());
+        let newest = match counts {
+            true => self.version_mark().await?.and_then(|mark| mark.version()),
+            false => None,
+        };
+        let is_new_enough = |other: &Member| {
+            let is_free = other.version().is_none() && leader.version().is_none();
+            is_free || other.version() >= newest
         };
         let others = || roster.members().iter().filter(|other| *other != leader);
         let mut others = others().filter(|other| other.lease_id() != 0);
-        if others.any(|other| other.version() >= newest && (is_away(leader) || !is_away(other))) {
+        if others.any(|other| is_new_enough(other) && (is_away(leader) || !is_away(other))) {
             return Ok(());
         }
         let others = match roster.members().len() {
             1 => "there is no other candidate".to_owned(),
-            _ => format!(
-                "the others are in evacuated data centres, have no lease, or have older versions than one that led: {}",
-                names(&roster.members()[1..])
-            ),
+            _ => {
+                let names = names(&roster.members()[1..]);
+                match newest {
+                    Some(newest) => format!(
+                        "the others are in evacuated data centres, have no lease, or have older versions than {newest}, which led: {names}"
+                    ),
+                    None => format!(
+                        "the others are in evacuated data centres or have no lease: {names}"
+                    ),
+                }
+            }
         };
         Err(not_obeyed(format!(
             "{leader} leads {:?}, and nobody else could: {others}",

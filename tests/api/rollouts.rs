@@ -95,7 +95,8 @@ async fn order_needs_a_successor_whose_version_may_lead() -> Result {
     let error = b.election.order_step_down(StepDown::new()).await;
     let error = error.expect_err("only an older version waits");
     assert_eq!(error.kind(), ErrorKind::NotObeyed);
-    assert!(error.to_string().contains("older versions"), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("older versions than 2, which led"), "{said}");
     assert!(leads.is_valid());
     b.election.remove_version_mark().await?;
     let ordered = b.election.order_step_down(StepDown::new());
@@ -106,6 +107,26 @@ async fn order_needs_a_successor_whose_version_may_lead() -> Result {
     ordered?;
     let next = elected(&mut b.candidate).await?;
     assert!(next.is_valid());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn order_to_a_leader_without_a_version_needs_a_successor_that_may_lead() -> Result {
+    let etcd = in_memory();
+    let mut a = Node::start(&etcd, "a", "2").await?;
+    let newest = elected(&mut a.candidate).await?;
+    let session = etcd.session(options("b")).await?;
+    let mut candidate = session.election("e")?.campaign().await?;
+    newest.resign().await?;
+    a.session.close().await?;
+    let leads = elected(&mut candidate).await?;
+    let c = Node::start(&etcd, "c", "1").await?;
+    let error = c.election.order_step_down(StepDown::new()).await;
+    let error = error.expect_err("the version 1 holds back");
+    assert_eq!(error.kind(), ErrorKind::NotObeyed);
+    let said = error.to_string();
+    assert!(said.contains("older versions than 2, which led"), "{said}");
+    assert!(leads.is_valid());
     Ok(())
 }
 
