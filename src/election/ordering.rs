@@ -207,9 +207,10 @@ impl Election {
             at.is_some_and(|at| evacuated.iter().any(|order| order.data_center() == at))
         };
         let counts = roster.members().iter().any(|m| m.version().is_some());
-        let newest = match counts {
-            true => self.version_mark().await?.and_then(|mark| mark.version()),
-            false => None,
+        let newest = if counts {
+            self.version_mark().await?.and_then(|mark| mark.version())
+        } else {
+            None
         };
         let is_new_enough = |other: &Member| {
             let is_free = other.version().is_none() && leader.version().is_none();

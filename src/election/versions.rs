@@ -30,7 +30,8 @@ impl Election {
     /// longer.
     ///
     /// The mark is a key without a lease below `<namespace>/~evacuated/~version/`, which the session's user must be allowed
-    /// to read and to write. [`Election::version_mark`] shows it, and [`Election::remove_version_mark`] allows older
+    /// to read and to write; the user also needs to read `<namespace>/~evacuated/`. A candidate whose claims etcd refuses does
+    /// not lead, and moves behind the others. [`Election::version_mark`] shows it, and [`Election::remove_version_mark`] allows older
     /// versions again. The announcement of a candidate then has a field with the version, so a plain string cannot be
     /// announced.
     ///
