@@ -152,17 +152,15 @@ impl<'f, 'a> Preparing<'f, 'a> {
         let Some(work) = &mut self.work else {
             return;
         };
-        let ready = self.ready.borrow();
-        let coming = self.coming.borrow();
-        let mut room = READY_AT_ONCE.saturating_sub(ready.len() + self.stops.len());
-        for number in coming.difference(&ready).copied() {
-            if room == 0 {
-                return;
-            }
-            if self.stops.contains_key(&number) {
-                continue;
-            }
-            room -= 1;
+        // The work is called without a lock, which the session's driver would wait for.
+        let due = {
+            let (ready, coming) = (self.ready.borrow(), self.coming.borrow());
+            let room = READY_AT_ONCE.saturating_sub(ready.len() + self.stops.len());
+            let waiting = coming.difference(&ready).copied();
+            let new = waiting.filter(|number| !self.stops.contains_key(number));
+            new.take(room).collect::<Vec<_>>()
+        };
+        for number in due {
             let stop = CancellationToken::new();
             self.stops.insert(number, stop.clone());
             let running = work(ComingPartition {

@@ -545,10 +545,14 @@ impl Membership {
         wants
     }
 
-    /// Returns true if the partition should be ours, and another member owns it or gave it up a moment ago.
+    /// Returns true if the partition should be ours, and another member owns it or gave it up a moment ago. A key of our
+    /// earlier lease is nobody's.
     fn is_coming(&self, seen: &Seen) -> bool {
         let is_others = match seen.key {
-            Some(key) => key.lease != seen.me && key.lease != 0,
+            Some(key) => {
+                let was_ours = self.former.get(&seen.partition) == Some(&key.since);
+                key.lease != seen.me && key.lease != 0 && !was_ours
+            }
             None => self.coming.contains(&seen.partition),
         };
         seen.wanted && is_others && !self.held.contains_key(&seen.partition)

@@ -299,3 +299,29 @@ fn a_kept_partition_has_one_limit_for_as_long_as_others_should_own_it() {
     assert_eq!(give_up(&[], at(21)), (vec![], None));
     assert_eq!(give_up(&[of(0)], at(22)), (vec![], Some(at(42))));
 }
+
+#[test]
+fn a_key_of_our_earlier_lease_is_not_coming() {
+    let (mut member, _) = member();
+    member.hold(1, 5, own(partition_key(PREFIX, 1), 15));
+    member.lease_lost();
+    member.let_go(1);
+    let me = Own {
+        lease: 9,
+        ..own(member_key(PREFIX, 9), 30)
+    };
+    let coming = |since| {
+        let keys = [
+            entry(member_key(PREFIX, 8), 11, 8),
+            entry(member_key(PREFIX, 9), 30, 9),
+            entry(partition_key(PREFIX, 0), 12, 8),
+            entry(partition_key(PREFIX, 1), since, 7),
+        ];
+        let wants = member.wants(PREFIX, &me, &roster(40, keys), equal, |_, _| {
+            Shown::Standing
+        });
+        Vec::from_iter(wants.coming)
+    };
+    assert_eq!(coming(15), []);
+    assert_eq!(coming(31), [1], "another program's");
+}
