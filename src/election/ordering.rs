@@ -221,18 +221,14 @@ impl Election {
         if others.any(|other| is_new_enough(other) && (is_away(leader) || !is_away(other))) {
             return Ok(());
         }
-        let others = match roster.members().len() {
-            1 => "there is no other candidate".to_owned(),
-            _ => {
-                let names = names(&roster.members()[1..]);
-                match newest {
-                    Some(newest) => format!(
-                        "the others are in evacuated data centres, have no lease, or have older versions than {newest}, which led: {names}"
-                    ),
-                    None => format!(
-                        "the others are in evacuated data centres or have no lease: {names}"
-                    ),
-                }
+        let named = names(roster.members().get(1..).unwrap_or_default());
+        let others = match (roster.members().len(), newest) {
+            (1, _) => "there is no other candidate".to_owned(),
+            (_, Some(newest)) => format!(
+                "the others are in evacuated data centres, have no lease, or have older versions than {newest}, which led: {named}"
+            ),
+            (_, None) => {
+                format!("the others are in evacuated data centres or have no lease: {named}")
             }
         };
         Err(not_obeyed(format!(
