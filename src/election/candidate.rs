@@ -137,7 +137,11 @@ impl Winner for Elected {
 impl Candidate {
     /// Joins the queue with the configuration that `config` makes for its slot, and returns once its place is known.
     /// `turn` is given back when the key is gone; `local` receives the status.
-    pub(crate) async fn join(
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "the arguments of an `async fn` are in its future twice, and thousands of campaigns may wait"
+    )]
+    pub(crate) fn join(
         handle: &Handle,
         name: Arc<str>,
         prefix: Arc<[u8]>,
@@ -145,61 +149,63 @@ impl Candidate {
         local: Option<Arc<LocalStatus>>,
         opening: Opening<'_>,
         config: impl FnOnce(SlotId) -> CandidateConfig,
-    ) -> Result<Self> {
-        let announcement = opening
-            .announcement
-            .unwrap_or(&handle.shared.settings.announcement);
-        let since = handle.shared.env.unix_time();
-        let mut value = opening.with_fields(handle.encode(announcement, since)?)?;
-        handle.guarded(&prefix).await?;
-        let room = handle.shared.room.campaign().await;
-        let slot = handle.new_slot();
-        let config = config(slot);
-        if config.lock {
-            value = [LOCK, &value].concat().into();
-        }
-        let (sender, elected) = channel();
-        let shares = config.partitions.is_some();
-        let (sees_coming, coming) = shares.then(|| watch::channel(BTreeSet::new())).unzip();
-        let winner = Elected {
-            handle: handle.downgrade(),
-            since,
-            sender,
-            coming: sees_coming,
-        };
-        let (mut candidate, channels) = CandidateState::new(
-            Arc::new(winner),
-            name,
-            prefix,
-            room,
-            turn,
-            local.map(|local| LocalStatusWriter::new(local, slot)),
-        );
-        candidate.says(opening.unready, opening.prepares, opening.version.copied());
-        if opening.prepares_partitions {
-            candidate.says_ready();
-        }
-        handle.send(Command::Campaign {
-            slot,
-            value,
-            config,
-            candidate,
-        })?;
-        let candidate = Self {
-            handle: handle.clone(),
-            slot,
-            since,
-            status: channels.status,
-            elected,
-            coming,
-            failure: channels.failure,
-            serving_within: None,
-            leaves: AtomicBool::new(false),
-        };
-        match channels.placed.await {
-            Ok(Ok(())) => Ok(candidate),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::closed()),
+    ) -> impl Future<Output = Result<Self>> {
+        async move {
+            let announcement = opening
+                .announcement
+                .unwrap_or(&handle.shared.settings.announcement);
+            let since = handle.shared.env.unix_time();
+            let mut value = opening.with_fields(handle.encode(announcement, since)?)?;
+            handle.guarded(&prefix).await?;
+            let room = handle.shared.room.campaign().await;
+            let slot = handle.new_slot();
+            let config = config(slot);
+            if config.lock {
+                value = [LOCK, &value].concat().into();
+            }
+            let (sender, elected) = channel();
+            let shares = config.partitions.is_some();
+            let (sees_coming, coming) = shares.then(|| watch::channel(BTreeSet::new())).unzip();
+            let winner = Elected {
+                handle: handle.downgrade(),
+                since,
+                sender,
+                coming: sees_coming,
+            };
+            let (mut candidate, channels) = CandidateState::new(
+                Arc::new(winner),
+                name,
+                prefix,
+                room,
+                turn,
+                local.map(|local| LocalStatusWriter::new(local, slot)),
+            );
+            candidate.says(opening.unready, opening.prepares, opening.version.copied());
+            if opening.prepares_partitions {
+                candidate.says_ready();
+            }
+            handle.send(Command::Campaign {
+                slot,
+                value,
+                config,
+                candidate,
+            })?;
+            let candidate = Self {
+                handle: handle.clone(),
+                slot,
+                since,
+                status: channels.status,
+                elected,
+                coming,
+                failure: channels.failure,
+                serving_within: None,
+                leaves: AtomicBool::new(false),
+            };
+            match channels.placed.await {
+                Ok(Ok(())) => Ok(candidate),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(Error::closed()),
+            }
         }
     }
 

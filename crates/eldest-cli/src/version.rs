@@ -18,9 +18,8 @@ use crate::output::{self, Format, one_line};
     after_help = "Examples:
   # Show the newest version that led
   eldest version billing/scheduler
-  # Go back to an older version: let it lead, and end the present term
-  eldest version billing/scheduler --remove
-  eldest step-down billing/scheduler"
+  # Let an older version lead; `eldest step-down billing/scheduler` then ends the present term
+  eldest version billing/scheduler --remove"
 )]
 pub(crate) struct Args {
     /// The name of the election
