@@ -6,6 +6,7 @@ mod join;
 mod locks;
 mod many;
 mod observers;
+mod requests;
 mod takeover;
 mod valid;
 
@@ -45,6 +46,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     join::BENCH,
     many::BENCH,
     observers::BENCH,
+    requests::BENCH,
     valid::BENCH,
     locks::BENCH,
     idle::BENCH,
