@@ -71,7 +71,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     let group = run.group("hand-overs", hand_overs, "ms");
     let added = moving.took.p99() - still.took.p99();
     let lost = still.lost + moving.lost;
-    group.print(&[Row::new("still", still.took), Row::new("moving", moving.took)]);
+    group.print(&[
+        Row::new("still", still.took),
+        Row::new("moving", moving.took),
+    ]);
     let report = &mut *run.report;
     report.target(group, "p99 added by hand-overs, ms", added, P99_ADDED);
     report.count(group, "requests lost", lost as f64, 0.0);
@@ -163,9 +166,11 @@ async fn hand_over(nodes: &[Node; 2], times: usize) -> Result<()> {
         let leader = nodes.iter().position(|node| node.election.is_leader());
         let leader = leader.context("nobody leads")?;
         let next = &nodes[1 - leader];
-        next.is(|status| matches!(status, Status::Waiting { .. })).await?;
+        next.is(|status| matches!(status, Status::Waiting { .. }))
+            .await?;
         nodes[leader].election.step_down().await?;
-        next.is(|status| matches!(status, Status::Leading { .. })).await?;
+        next.is(|status| matches!(status, Status::Leading { .. }))
+            .await?;
     }
     Ok(())
 }
