@@ -30,14 +30,29 @@ pub(super) enum State {
     },
     /// No transaction is sent before that time.
     Paused(Time),
-    /// The transaction has held while the key with that create revision existed.
-    Won(i64),
+    /// The transaction has held while the key with that create revision existed, and left that mark.
+    Won { created: i64, mark: Mark },
 }
 
 impl Claim {
     /// Returns true if etcd has confirmed that the candidate may lead by that key.
     pub(super) fn is_won_by(&self, own: &Own) -> bool {
-        self.state == State::Won(own.create_revision)
+        matches!(self.state, State::Won { created, .. } if created == own.create_revision)
+    }
+
+    /// Returns the mark that the last transaction found or left; the default if there was none. A mark that a former key's
+    /// transaction left does not count, because the mark may be another one by now.
+    pub(super) fn mark(&self, own: Option<&Own>) -> Mark {
+        match self.state {
+            State::Won { mark, .. } if own.is_some_and(|own| self.is_won_by(own)) => mark,
+            _ => self.found,
+        }
+    }
+
+    /// Forgets what the transactions for keys of a lost lease have shown.
+    pub(super) fn forget(&mut self) {
+        self.state = State::Unmade;
+        self.found = Mark::default();
     }
 
     /// Ends a pause, because the mark may have changed.

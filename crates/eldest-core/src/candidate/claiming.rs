@@ -27,10 +27,10 @@ use crate::txn::{Op, Transacted, Txn, When};
 use crate::version::Version;
 
 impl Seat<'_> {
-    /// Returns the mark of the candidate's election, as last seen or found by a claim. The session may not see the marks, or
-    /// see them late.
+    /// Returns the mark of the candidate's election, as last seen, or as a claim found or left it. The session may not see
+    /// the marks, or see them late: a leader knows at least the mark that its own claim has left.
     pub(super) fn mark(&self) -> Mark {
-        let found = self.me.claim.found;
+        let found = self.me.claim.mark(self.me.own());
         if found.written > self.evacuation.seen_at() {
             found
         } else {
@@ -93,7 +93,7 @@ impl Seat<'_> {
         let waits = match self.me.claim.state {
             State::Sent { .. } => true,
             State::Paused(until) => self.now < until,
-            State::Unmade | State::Won(_) => false,
+            State::Unmade | State::Won { .. } => false,
         };
         let seen = self.seen_mark();
         if !waits && self.newer_version(seen).is_none() {
@@ -159,8 +159,9 @@ impl Seat<'_> {
             return true;
         };
         match answer {
-            Answer::Transacted(Transacted { held: true, .. }) => {
-                self.me.claim.state = State::Won(created);
+            Answer::Transacted(won @ Transacted { held: true, .. }) => {
+                let mark = self.mark_after(&won);
+                self.me.claim.state = State::Won { created, mark };
                 self.me.claim.failures = 0;
                 self.me.claim.found = Mark::default();
                 return true;
@@ -189,6 +190,19 @@ impl Seat<'_> {
             _ => {}
         }
         false
+    }
+
+    /// Returns the mark that a claim left which has held: the one that it confirmed, or the one that it wrote.
+    fn mark_after(&self, won: &Transacted) -> Mark {
+        let confirmed = self.evacuation.mark(won.entry(0));
+        if confirmed.written > 0 {
+            return confirmed;
+        }
+        let ours = self.me.config.required.as_ref();
+        Mark {
+            version: ours.map(|ours| ours.version),
+            written: won.header.revision,
+        }
     }
 
     /// Steps behind the others if one of them may lead, because etcd refuses this candidate's claims. The pause before the

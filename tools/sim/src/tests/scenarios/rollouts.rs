@@ -5,7 +5,7 @@ use crate::tests::{E, TTL};
 use crate::world::home::{Home, MARKS};
 use crate::world::store::Key;
 use crate::world::versions::{CLAIMS, is_claim};
-use crate::world::{Fate, World};
+use crate::world::{Fate, Watcher, World};
 use eldest_core::action::{Class, Note, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::version_key;
@@ -279,6 +279,40 @@ fn leader_does_not_give_way_to_a_version_that_may_not_lead() {
         w.run(TTL * 2);
         assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
         w.check_settled();
+    }
+}
+
+/// The leader's watch of the marks is behind that of the queue, so the leader does not see the mark that its own claim has
+/// raised.
+#[test]
+fn leader_that_sees_its_own_mark_late_does_not_give_way_to_an_older_version() {
+    for scope in SCOPES {
+        let mut w = World::new(2, 1);
+        w.store.put(&version_key(MARKS, E).into(), b"@1@", 0);
+        w.evacuate(Home::East, None);
+        for (node, home, version) in [(0, Home::East, 2), (1, Home::West, 1)] {
+            w.nodes[node].home = home;
+            w.nodes[node].version = version;
+        }
+        // The leader sees the evacuation and the former mark before its claim arrives.
+        w.next(0, is_claim, Fate::Delayed(ms(200)));
+        w.join(0, E, scope, false);
+        w.run(ms(100));
+        let late = w.now.after(secs(1));
+        let of_marks = |watcher: &&mut Watcher| watcher.node == 0 && *watcher.key == *MARKS;
+        let watcher = w.watchers.iter_mut().find(of_marks).unwrap();
+        watcher.last = late;
+        w.until("it leads", ms(400), |w| w.leads(0));
+        assert_eq!(marked(&w).as_deref(), Some("2"));
+        w.join(1, E, scope, false);
+        w.run(ms(300));
+        assert!(w.now < late && w.leads(0), "{scope:?}");
+        w.run(TTL);
+        assert_eq!((terms(&w, 0), order(&w)), (1, vec![0, 1]), "{scope:?}");
+        w.check_settled();
+        // The mark of its own claim binds the leader only until the leader sees that the mark is gone.
+        w.remove_version(E);
+        w.until("the other leads", secs(1), |w| w.leads(1));
     }
 }
 
