@@ -54,10 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shells_receive_no_secrets_and_no_command_of_ours() {
+    fn shells_receive_no_secrets_and_no_command_or_version_of_ours() {
         let shell = shell(&["-c", "true"]);
         let set: Vec<_> = shell.as_std().get_envs().collect();
-        for hidden in [variables::PASSWORD, variables::HTTP_TOKEN, "ELDEST_AFTER"] {
+        for hidden in [
+            variables::PASSWORD,
+            variables::HTTP_TOKEN,
+            "ELDEST_AFTER",
+            variables::APP_VERSION,
+        ] {
             assert!(
                 set.contains(&(OsStr::new(hidden), None)),
                 "{hidden}: {set:?}"

@@ -172,7 +172,6 @@ pub(crate) struct Args {
         env = "ELDEST_APP_VERSION",
         hide_env_values = true,
         conflicts_with = "observe",
-        requires = "elections",
         help_heading = "Health"
     )]
     app_version: Option<eldest::Version>,
@@ -194,6 +193,7 @@ pub(crate) struct Args {
 /// Answers requests until a signal stops the node or it cannot continue.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     args.check_names()?;
+    args.check_version()?;
     let mut stop = Stop::new()?;
     let program = args.program()?;
     let health = args.health()?;
@@ -319,6 +319,20 @@ impl Args {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a version without an election, because partitions have no versions. The version may come from a variable,
+    /// which the message must name.
+    fn check_version(&self) -> Result<()> {
+        match self.app_version {
+            Some(version) if self.elections.is_empty() => {
+                let message = format!(
+                    "--app-version or ELDEST_APP_VERSION is {version}, but no ELECTION is given: partitions have no versions"
+                );
+                Err(fault(Code::Usage, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn elections(&self, session: &Session) -> Result<Vec<Election>> {

@@ -23,10 +23,15 @@ pub(crate) const ID: &str = "ELDEST_ID";
 #[cfg(unix)]
 pub(crate) const OF_AFTER: [&str; 2] = ["ELDEST_AFTER", "ELDEST_AFTER_LIMIT"];
 
+/// Variable of an option that no program receives either: an `eldest` that it runs in another election would require this
+/// program's version there.
+#[cfg(unix)]
+pub(crate) const APP_VERSION: &str = "ELDEST_APP_VERSION";
+
 /// Returns the variables that no program receives which this command runs.
 #[cfg(unix)]
 pub(crate) fn hidden() -> impl Iterator<Item = &'static str> {
-    SECRETS.into_iter().chain(OF_AFTER)
+    SECRETS.into_iter().chain(OF_AFTER).chain([APP_VERSION])
 }
 
 /// Further variables that are set for a program. No option may ever have one of these names.

@@ -6,8 +6,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
 use crate::variables::{
-    DATA_CENTER, ELECTION, END_REASON, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID, MAY_OVERLAP,
-    OF_AFTER, PARTITION, PARTITION_COUNT, PASSWORD, TERM_KEY, TIME_LEFT_MS,
+    APP_VERSION, DATA_CENTER, ELECTION, END_REASON, ENDPOINTS, FENCING_TOKEN, HTTP_TOKEN, ID,
+    MAY_OVERLAP, OF_AFTER, PARTITION, PARTITION_COUNT, PASSWORD, TERM_KEY, TIME_LEFT_MS,
 };
 
 /// Variables that only programs and their commands receive.
@@ -78,7 +78,8 @@ fn variables_for_a_program_are_never_taken_for_options() {
     for name in PASSED {
         assert!(!options.contains_key(name), "an option has the name {name}");
     }
-    for shared in [ENDPOINTS, DATA_CENTER, ID].into_iter().chain(OF_AFTER) {
+    let shared = [ENDPOINTS, DATA_CENTER, ID, APP_VERSION];
+    for shared in shared.into_iter().chain(OF_AFTER) {
         assert!(!options[shared].is_empty(), "no option reads {shared}");
     }
 }

@@ -50,3 +50,59 @@ async fn text_without_a_version_is_refused_with_the_rule() -> Result {
     run(serve).await?.failed_usage(USAGE, refused);
     Ok(())
 }
+
+/// The variable may be set for all commands of a machine, so it must not be ignored where it has no effect.
+#[tokio::test]
+async fn version_is_refused_where_nothing_is_led() -> Result {
+    for (args, why) in [
+        (
+            &[
+                "run",
+                "--partitions",
+                "p",
+                "--count",
+                "2",
+                "--app-version",
+                "2",
+                "--",
+                "true",
+            ][..],
+            "cannot be used with",
+        ),
+        (
+            &["serve", "e", "--observe", "--app-version", "2"],
+            "cannot be used with",
+        ),
+        (
+            &["serve", "--own", "p=2", "--app-version", "2"],
+            "ELDEST_APP_VERSION is 2, but no ELECTION is given",
+        ),
+    ] {
+        run(eldest(args)).await?.failed_usage(USAGE, why);
+        let option = args.iter().position(|arg| *arg == "--app-version");
+        let at = option.ok_or("the option")?;
+        let mut by_variable = eldest(&[&args[..at], &args[at + 2..]].concat());
+        by_variable.env("ELDEST_APP_VERSION", "2");
+        run(by_variable).await?.failed_usage(USAGE, why);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn order_to_step_down_names_the_version_for_which_nobody_else_may_lead() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let newer = a.election("jobs")?.require_version("2.0".parse()?);
+    let leadership = newer.campaign().await?.elected().await?;
+    let older = b.election("jobs")?.require_version("1.9".parse()?);
+    let _waits = older.campaign().await?;
+    let refused = run(at(&etcd, &["step-down", "jobs"])).await?;
+    let why = [
+        "nobody else could",
+        "older versions than 2.0, which led",
+        "b",
+    ];
+    refused.failed(NOT_DONE, &why);
+    assert!(leadership.is_valid());
+    Ok(())
+}

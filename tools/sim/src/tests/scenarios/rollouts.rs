@@ -333,6 +333,22 @@ fn leader_without_a_version_does_not_give_way_to_one_that_may_not_lead() {
     }
 }
 
+/// A change of the mark moves no lead back, so the next leader obeys an order without the distance in time between moves.
+#[test]
+fn raised_mark_does_not_count_as_a_move() {
+    for scope in SCOPES {
+        let mut w = seated(scope, &[1, 2, 2, 2]);
+        resign(&mut w, 0);
+        w.until("the newer version leads", secs(1), |w| w.leads(1));
+        w.run(ms(100));
+        resign(&mut w, 1);
+        w.until("the next leads", secs(1), |w| w.leads(2));
+        w.order_step_down(E, secs(600));
+        w.until("it steps down at once", secs(2), |w| w.leads(3));
+        w.check_settled();
+    }
+}
+
 #[test]
 fn term_of_the_same_version_waits_for_one_request() {
     let mut w = seated(WatchScope::Auto, &[1, 1]);
