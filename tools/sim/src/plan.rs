@@ -155,6 +155,14 @@ pub(crate) struct Member {
     pub(crate) capacity: u32,
     /// True if the node wants data centres to own equal shares.
     pub(crate) spread: bool,
+    /// True if the node prepares for its terms, and for the partitions that are coming to it.
+    pub(crate) prepares: bool,
+    /// How long it prepares for partitions before it announces that it is ready for them.
+    #[serde(with = "seconds")]
+    pub(crate) prepares_for: Duration,
+    /// How long its leaders wait for a warm successor, and how long it keeps a partition whose next owner is not ready.
+    #[serde(with = "seconds")]
+    pub(crate) warm_within: Duration,
     /// How much of the plan's `lead` a clean read lets the node lead; zero if its session allows no challenges.
     pub(crate) lead_percent: u32,
 }
@@ -219,6 +227,9 @@ impl Default for Member {
             version: 0,
             capacity: 1,
             spread: false,
+            prepares: false,
+            prepares_for: Duration::ZERO,
+            warm_within: Duration::ZERO,
             lead_percent: 100,
         }
     }
@@ -285,6 +296,7 @@ impl Plan {
         plan.draw_later(&mut rng, nodes);
         plan.draw_states(nodes);
         plan.draw_versions(nodes);
+        plan.draw_preparing();
         plan
     }
 
@@ -318,6 +330,20 @@ impl Plan {
         }
         if rng.u8(..3) == 0 {
             self.one_a_storm(&mut rng, nodes, &Kind::BLIND);
+        }
+    }
+
+    /// Draws which members prepare for partitions, and how long owners wait for them, from numbers of its own, so that every
+    /// other choice stays as it is. Some members are not ready before the owner's limit.
+    fn draw_preparing(&mut self) {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0xa54f_f53a_5f1d_36f1);
+        if self.beside != Beside::Partitions || rng.bool() {
+            return;
+        }
+        for member in &mut self.members {
+            member.prepares = rng.u8(..3) > 0;
+            member.prepares_for = Duration::from_millis(rng.u64(..2500));
+            member.warm_within = Duration::from_millis([0, 500, 2000][rng.usize(..3)]);
         }
     }
 
@@ -474,6 +500,9 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
         version: 0,
         capacity: 1,
         spread: false,
+        prepares: false,
+        prepares_for: Duration::ZERO,
+        warm_within: Duration::ZERO,
         lead_percent: 100,
     }
 }

@@ -71,13 +71,14 @@ fn count_lines(sum: &Sum) -> [String; 8] {
             tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, partitions prepared {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
             happened.queued,
             happened.stopped,
             happened.together,
             happened.lost_together,
             happened.announced,
             happened.not_announced,
+            happened.prepared,
             happened.shown,
             happened.looks_failed,
             happened.pages,
@@ -131,6 +132,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("joins that were lost together", sum.happened.lost_together),
         ("values announced", sum.happened.announced),
         ("values not announced", sum.happened.not_announced),
+        ("partitions prepared", sum.happened.prepared),
         ("states shown to observers", sum.happened.shown),
         ("observers refused", sum.happened.looks_failed),
         ("reads in pages", sum.happened.pages),
@@ -196,9 +198,11 @@ pub(crate) fn story(plan: &Plan, outcome: &Outcome, lines: usize) -> String {
     for (node, member) in plan.members.iter().enumerate() {
         let (rate, follow, work) = (member.rate_ppm, member.follow, member.work);
         let (looks, lead) = (member.looks, member.lead_percent);
+        let prepares = member.prepares.then_some(member.prepares_for);
+        let within = member.warm_within;
         let _ = writeln!(
             text,
-            "  node {node}: clock {rate:+} ppm, follows {follow:?}, looks at {looks:?}, leads for {lead} % of that, work {}",
+            "  node {node}: clock {rate:+} ppm, follows {follow:?}, looks at {looks:?}, leads for {lead} % of that, prepares for {prepares:?}, waits for others {within:?}, work {}",
             work.map_or("ignores its token".to_owned(), |work| format!(
                 "ends after {work:?}"
             ))

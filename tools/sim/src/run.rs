@@ -11,7 +11,7 @@ use crate::mutant::Mutant;
 use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
 use crate::world::cluster::ELECTIONS;
 use crate::world::driver::Happened;
-use crate::world::node::{NodeShare, Work};
+use crate::world::node::{NodeShare, Warmth, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::promise::{Broken, Invariant};
 use crate::world::settings::Settings;
@@ -212,6 +212,12 @@ fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
     n.share = NodeShare {
         capacity: member.capacity,
         spread: member.spread,
+    };
+    n.warmth = Warmth {
+        is_cold: member.prepares,
+        takes: member.prepares.then_some(member.prepares_for),
+        within: member.warm_within,
+        ..Warmth::default()
     };
     let looks = member.looks.at(plan.beside);
     n.looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));

@@ -130,6 +130,8 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     for node in 0..nodes {
         attempt(&|plan| plan.members[node].rate_ppm = 0);
         attempt(&|plan| plan.members[node].lead_percent = 100);
+        attempt(&|plan| plan.members[node].prepares = false);
+        attempt(&|plan| plan.members[node].warm_within = Duration::ZERO);
         attempt(&|plan| plan.members[node].follow = WatchScope::Everyone);
         attempt(&|plan| plan.members[node].looks = Looks::Nothing);
         attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));

@@ -1,9 +1,10 @@
 //! Carries out a core's actions, and does to nodes what happens to processes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{Link, Node, Term, Work};
+use super::node::{Link, Node, Term, Warmth, Work};
 use super::store::Key;
 use super::{Ev, Event, World};
 use eldest_core::action::{Action, CandidateAction, SlotId, TermId, WatchId};
@@ -53,6 +54,10 @@ impl World {
         new.home = old.home;
         new.version = old.version;
         new.share = old.share;
+        new.warmth = Warmth {
+            ready: BTreeSet::new(),
+            ..old.warmth
+        };
         new.looks_at = old.looks_at;
         new.draws = old.draws;
         self.note_wake(node);
@@ -112,6 +117,9 @@ impl World {
                 self.says_action(node, &other);
                 match &other {
                     Action::Left { term, left } => self.left(node, *term, left),
+                    Action::Candidate(CandidateAction::Coming { slot, .. }) => {
+                        self.prepare(node, *slot);
+                    }
                     Action::Proclaimed { ticket, result } => self.proclaimed(node, *ticket, result),
                     _ => self.check_lead(node, &other),
                 }

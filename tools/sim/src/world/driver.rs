@@ -61,6 +61,8 @@ pub(crate) struct Happened {
     /// Calls that returned that a value was announced, or was not.
     pub(crate) announced: u64,
     pub(crate) not_announced: u64,
+    /// Partitions for which a member announced that it is ready.
+    pub(crate) prepared: u64,
     /// States that observers were shown, or denied.
     pub(crate) shown: u64,
     pub(crate) looks_failed: u64,
@@ -83,6 +85,7 @@ impl std::ops::AddAssign for Happened {
         self.lost_together += other.lost_together;
         self.announced += other.announced;
         self.not_announced += other.not_announced;
+        self.prepared += other.prepared;
         self.shown += other.shown;
         self.looks_failed += other.looks_failed;
         self.pages += other.pages;

@@ -285,6 +285,8 @@ pub(crate) struct Warmth {
     pub(crate) is_cold: bool,
     /// The partitions for which it announces that it is ready.
     pub(crate) ready: BTreeSet<u32>,
+    /// How long it prepares for partitions that are coming to it; `None` if a test says when it is ready.
+    pub(crate) takes: Option<Duration>,
     /// How long its leaders wait for a warm successor, and its members for a next owner that is ready.
     pub(crate) within: Duration,
 }

@@ -9,6 +9,9 @@ use eldest_core::action::SlotId;
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::partitions::{PartitionSet, partition_key};
 
+/// The ticket of a member's announcement that it is ready; nobody awaits the answer.
+const READY: u64 = 1;
+
 pub(crate) fn prefix_of(count: u32) -> Key {
     format!("p/{count}/").into_bytes().into()
 }
@@ -43,6 +46,31 @@ impl World {
         };
         let value = self.tagged(node, &format!("n{node}"));
         self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
+    }
+
+    /// Lets a member that prepares announce, after a while, that it is ready for the partitions that are then coming to it.
+    pub(super) fn prepare(&mut self, node: usize, slot: SlotId) {
+        let life = self.lives[node];
+        let Some(takes) = self.nodes[node].warmth.takes else {
+            return;
+        };
+        self.after(takes, move |w| {
+            if w.lives[node] == life && !w.nodes[node].paused {
+                w.command(node, move |w| w.say_ready(node, slot));
+            }
+        });
+    }
+
+    fn say_ready(&mut self, node: usize, slot: SlotId) {
+        let n = &mut self.nodes[node];
+        let coming = n.candidates.get(&slot).map(|member| member.coming.clone());
+        let Some(ready) = coming.filter(|_| !n.closed()) else {
+            return;
+        };
+        self.happened.prepared += ready.len() as u64;
+        n.warmth.ready = ready;
+        let value = self.tagged(node, &format!("n{node}"));
+        self.give(node, |m, now| m.proclaim(now, slot, value, READY));
     }
 
     pub(crate) fn taken(&mut self, node: usize, member: SlotId, partition: u32, slot: SlotId) {

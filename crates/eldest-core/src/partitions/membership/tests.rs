@@ -111,6 +111,46 @@ fn member_without_capacity_gives_up_all_unless_no_member_has_any() {
 }
 
 #[test]
+fn member_set_aside_could_take_a_partition_whose_work_here_goes_on() {
+    let (mut member, me) = member();
+    member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
+    let aside = |value: &[u8]| Share {
+        aside: value == b"aside",
+        ..EQUAL
+    };
+    let waiting = |others: Option<Entry>| {
+        let keys = [entry(member_key(PREFIX, 7), 10, 7)].into_iter();
+        let roster = roster(20, keys.chain(others).collect::<Vec<_>>());
+        let wants = member.wants(PREFIX, &me, &roster, aside, |_, _| Shown::Standing);
+        wants.waiting
+    };
+    assert_eq!(waiting(None), [], "nobody could take it");
+    let other = Entry {
+        value: (*b"aside").into(),
+        ..entry(member_key(PREFIX, 8), 11, 8)
+    };
+    assert_eq!(waiting(Some(other)), [1]);
+}
+
+#[test]
+fn share_of_a_member_is_read_from_its_announcement() {
+    let read = |_: &[u8]| Share {
+        aside: false,
+        capacity: 3,
+        center: Some(4),
+    };
+    let keys = [entry(member_key(PREFIX, 7), 10, 7)];
+    let (members, owned, all) = facts(PREFIX, &roster(20, keys), read);
+    let assignee = Assignee {
+        since: 10,
+        lease: 7,
+        capacity: 3,
+        center: Some(4),
+    };
+    assert_eq!((members, owned, all), (vec![assignee], vec![], 1));
+}
+
+#[test]
 fn a_member_takes_as_many_as_its_announced_capacity_allows() {
     let (mut member, me) = member();
     member.partitions.count = 6;
@@ -276,6 +316,7 @@ fn a_partition_of_another_member_is_coming_until_it_is_held() {
     assert_eq!(member.news_of_coming([1].into()), None);
     assert_eq!(coming(&member, &both[..1]), (vec![1], vec![1]), "free");
     member.hold(1, 5, own(partition_key(PREFIX, 1), 15));
+    assert!(coming(&member, &both[..1]).0.is_empty(), "its work goes on");
     let taken = [(0, 12, 8), (1, 15, 7)];
     assert_eq!(coming(&member, &taken), (vec![], vec![]));
 }
