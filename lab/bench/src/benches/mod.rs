@@ -6,6 +6,7 @@ mod join;
 mod locks;
 mod many;
 mod observers;
+mod partitions;
 mod requests;
 mod takeover;
 mod valid;
@@ -47,6 +48,7 @@ pub(crate) const BENCHES: &[Bench] = &[
     many::BENCH,
     observers::BENCH,
     requests::BENCH,
+    partitions::BENCH,
     valid::BENCH,
     locks::BENCH,
     idle::BENCH,

@@ -1,0 +1,315 @@
+//! `partitions/moves`: a steady stream of requests by key while partitions move between two members that prepare for them,
+//! until each is answered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use bytes::Bytes;
+use eldest::{
+    Announcement, BoxError, CancellationToken, ComingPartition, Partition, PartitionMap,
+    Partitions, Session, SessionOptions, Term,
+};
+use eldest_http::{Limits, serve};
+use eldest_route::{ByKey, Http, NOT_LEADER, RouteExt, Routed, not_leader};
+use futures::FutureExt;
+use futures::future::join_all;
+use http::request::Parts;
+use http::{Request, StatusCode, Uri};
+use http_body_util::Full;
+use tokio::net::TcpListener;
+use tokio::sync::RwLock;
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
+
+use super::Bench;
+use crate::peer::TTL;
+use crate::report::Row;
+use crate::run::Run;
+use crate::samples::Samples;
+
+pub(super) const BENCH: Bench = Bench {
+    name: "partitions/moves",
+    about: "1,000 POSTs a second by key, while partitions move 1,000 times to owners that are ready, until each is answered",
+    checked: false,
+    run: |run| measure(run).boxed(),
+    peer: |context, _| async move { bail!("{}: no peer", context.peer) }.boxed(),
+};
+
+/// The number of partitions. Each change of the data centres moves half of them.
+const COUNT: u32 = 64;
+/// The time from one request to the next.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// The target for the requests that moves delay, in milliseconds beyond the same quantile without moves.
+const P99_ADDED: f64 = 10.0;
+const SOON: Duration = Duration::from_secs(30);
+const NAME: &str = "moves";
+/// The members, each of which is alone in the data centre of its name.
+const MEMBERS: [&str; 2] = ["a", "b"];
+
+async fn measure(run: &mut Run<'_>) -> Result<()> {
+    let moves = run.samples(1000, 160);
+    let endpoint = run.endpoint().await?;
+    let counts = Counts::default();
+    let [a, b] = MEMBERS;
+    let nodes = [
+        Node::start(&endpoint, a, &counts).await?,
+        Node::start(&endpoint, b, &counts).await?,
+    ];
+    let observer = connect(&endpoint, SessionOptions::new("observer")).await?;
+    let partitions = observer.partitions(NAME, COUNT)?;
+    shared(&partitions, [COUNT / 2; 2]).await?;
+    let by_path: KeyOf = |parts| Some(parts.uri.path().as_bytes().to_vec());
+    let client = Routed::new(partitions.route().await?.by_key(by_path), Http::new());
+
+    let begun = Instant::now();
+    let before = counts.terms();
+    let moving = move_all(&observer, &partitions, (&counts, before + moves));
+    let moved = send(&client, moving).await?;
+    let as_long = tokio::time::sleep(begun.elapsed());
+    let still = send(&client, as_long.map(Ok)).await?;
+
+    let group = run.group("", counts.terms() - before, "ms");
+    let added = moved.took.p99() - still.took.p99();
+    let lost = still.lost + moved.lost;
+    group.print(&[
+        Row::new("still", still.took),
+        Row::new("moving", moved.took),
+    ]);
+    let report = &mut run.report;
+    report.target(group, "p99 added by moves, ms", added, P99_ADDED);
+    report.count(group, "requests lost", lost as f64, 0.0);
+    let twice = counts.twice() as f64;
+    report.count(group, "requests carried out twice", twice, 0.0);
+    for node in nodes {
+        node.end().await?;
+    }
+    Ok(observer.close().await?)
+}
+
+async fn connect(endpoint: &str, options: SessionOptions) -> Result<Session> {
+    Ok(Session::connect([endpoint], options.ttl(TTL)).await?)
+}
+
+/// Waits until the two members own so many partitions.
+async fn shared(partitions: &Partitions, wanted: [u32; 2]) -> Result<()> {
+    let mut maps = partitions.observe().await?;
+    let reached = async {
+        while let Some(map) = maps.next().await {
+            let map = map?;
+            if MEMBERS.map(|identity| owns(&map, identity)) == wanted {
+                return Ok(());
+            }
+        }
+        bail!("the observer has ended")
+    };
+    let reached = tokio::time::timeout(SOON, reached).await;
+    reached.with_context(|| format!("the members do not own {wanted:?} partitions"))?
+}
+
+fn owns(map: &PartitionMap, identity: &str) -> u32 {
+    let owners = map.iter().filter(|(_, owner)| owner.identity() == identity);
+    owners.count() as u32
+}
+
+/// Moves partitions until so many terms have begun in all: the evacuation of a member's data centre moves its half to the
+/// other member, and the end of the evacuation moves a half back.
+async fn move_all(
+    session: &Session,
+    partitions: &Partitions,
+    (counts, terms): (&Counts, usize),
+) -> Result<()> {
+    let mut turns = [[0, COUNT], [COUNT, 0]].into_iter().zip(MEMBERS).cycle();
+    while counts.terms() < terms {
+        let (all, away) = turns.next().context("turns never end")?;
+        session.evacuate(away).await?;
+        shared(partitions, all).await?;
+        session.lift(away).await?;
+        shared(partitions, [COUNT / 2; 2]).await?;
+    }
+    Ok(())
+}
+
+/// The work of all nodes.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    /// How often each request was carried out, by its path.
+    orders: Arc<Mutex<HashMap<String, usize>>>,
+    /// The number of terms that began.
+    terms: Arc<AtomicUsize>,
+}
+
+impl Counts {
+    fn carried_out(&self, path: &str) {
+        let mut orders = self.orders.lock().expect("no thread panics here");
+        *orders.entry(path.to_owned()).or_default() += 1;
+    }
+
+    fn terms(&self) -> usize {
+        self.terms.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests were carried out more than once.
+    fn twice(&self) -> usize {
+        let orders = self.orders.lock().expect("no thread panics here");
+        orders.values().filter(|times| **times > 1).count()
+    }
+}
+
+/// A partition that its owner serves. Each request under way holds a read lock.
+struct Served {
+    term: Term,
+    busy: Arc<RwLock<()>>,
+}
+
+/// A member's work: it carries out the requests for the partitions that it owns.
+#[derive(Clone)]
+struct Work {
+    partitions: Partitions,
+    served: Arc<Mutex<BTreeMap<u32, Served>>>,
+    counts: Counts,
+}
+
+impl Work {
+    /// Serves a partition until its term ends; then finishes the requests under way and refuses others.
+    async fn serve(self, partition: Partition) -> Result<(), BoxError> {
+        let busy = Arc::new(RwLock::new(()));
+        let served = Served {
+            term: partition.term(),
+            busy: Arc::clone(&busy),
+        };
+        self.all_served().insert(partition.number(), served);
+        self.counts.terms.fetch_add(1, Ordering::Relaxed);
+        partition.lost().cancelled().await;
+        self.all_served().remove(&partition.number());
+        let _all_ended = busy.write().await;
+        Ok(())
+    }
+
+    fn all_served(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Served>> {
+        self.served.lock().expect("no thread panics here")
+    }
+
+    async fn answer(State(work): State<Self>, uri: Uri) -> Response {
+        let partition = work.partitions.partition_for(uri.path());
+        let busy = {
+            let served = work.all_served();
+            let mine = served.get(&partition).filter(|one| one.term.is_valid());
+            mine.and_then(|one| Arc::clone(&one.busy).try_read_owned().ok())
+        };
+        let Some(_busy) = busy else {
+            let refused = [(NOT_LEADER, not_leader(NAME))];
+            return (StatusCode::SERVICE_UNAVAILABLE, refused).into_response();
+        };
+        work.counts.carried_out(uri.path());
+        StatusCode::OK.into_response()
+    }
+}
+
+/// A member that prepares for partitions and serves them.
+struct Node {
+    session: Session,
+    shutdown: CancellationToken,
+    run: JoinHandle<eldest::Result<Option<()>>>,
+    server: JoinHandle<std::io::Result<()>>,
+}
+
+impl Node {
+    async fn start(endpoint: &str, identity: &str, counts: &Counts) -> Result<Self> {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+        let me = Announcement::default()
+            .with_address(listener.local_addr()?.to_string())
+            .with_data_center(identity);
+        let session = connect(endpoint, SessionOptions::new(identity).announcement(me)).await?;
+        let work = Work {
+            partitions: session.partitions(NAME, COUNT)?.warm_within(SOON),
+            served: Arc::default(),
+            counts: counts.clone(),
+        };
+        let app = Router::new()
+            .route("/{order}", post(Work::answer))
+            .with_state(work.clone());
+        let shutdown = CancellationToken::new();
+        let stopped = shutdown.clone();
+        let run = tokio::spawn(async move {
+            let prepare = async |_: ComingPartition| Ok::<_, BoxError>(());
+            let runner = work.partitions.runner().prepare(prepare);
+            runner
+                .run(stopped, move |partition| work.clone().serve(partition))
+                .await
+        });
+        Ok(Self {
+            session,
+            shutdown,
+            run,
+            server: tokio::spawn(serve(
+                listener,
+                app,
+                Limits::default(),
+                CancellationToken::new(),
+            )),
+        })
+    }
+
+    async fn end(self) -> Result<()> {
+        self.shutdown.cancel();
+        self.run.await??;
+        self.server.abort();
+        Ok(self.session.close().await?)
+    }
+}
+
+/// Returns the key of a request.
+type KeyOf = fn(&Parts) -> Option<Vec<u8>>;
+type Client = Routed<Http, ByKey<KeyOf>>;
+
+/// Sends one request. Returns the time from when it was due until its answer came.
+async fn post_one(client: Client, due: Instant) -> Result<Duration> {
+    static ORDERS: AtomicU64 = AtomicU64::new(0);
+    let order = ORDERS.fetch_add(1, Ordering::Relaxed);
+    let request = Request::post(format!("/{order}")).body(Full::<Bytes>::default())?;
+    let answer = client.oneshot(request).await;
+    let answer = answer.map_err(|error| anyhow!("{error}"))?;
+    let status = answer.status();
+    ensure!(status.is_success(), "{status}");
+    Ok(due.elapsed())
+}
+
+#[derive(Default)]
+struct Sent {
+    /// The milliseconds from when each request was due until its answer came.
+    took: Samples,
+    lost: usize,
+}
+
+/// Sends requests until `during` ends, each at its time, whether or not those before are answered.
+async fn send(client: &Client, during: impl Future<Output = Result<()>>) -> Result<Sent> {
+    let mut during = std::pin::pin!(during);
+    let mut pace = tokio::time::interval(INTERVAL);
+    let mut requests = Vec::new();
+    loop {
+        let due = tokio::select! {
+            ended = &mut during => break ended?,
+            due = pace.tick() => due.into_std(),
+        };
+        requests.push(tokio::spawn(post_one(client.clone(), due)));
+    }
+    let mut sent = Sent::default();
+    for answer in join_all(requests).await {
+        match answer? {
+            Ok(took) => sent.took.add(took.as_secs_f64() * 1e3),
+            Err(error) => {
+                println!("  lost: {error:#}");
+                sent.lost += 1;
+            }
+        }
+    }
+    Ok(sent)
+}
