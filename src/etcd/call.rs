@@ -76,13 +76,15 @@ pub(super) async fn within(
 ) -> Result<(), RequestError> {
     let checked = match timeout(env, limit, check).await {
         Some(checked) => checked.map_err(|error| error.at(endpoint)),
-        None => Err(RequestError::new(
-            Class::Retry,
-            format!("no answer within {limit:?}"),
-            endpoint,
-        )),
+        None => Err(unanswered(limit, endpoint)),
     };
     checked.map_err(RequestError::unsent)
+}
+
+/// Returns the failure of a request that the endpoint did not answer in time.
+pub(super) fn unanswered(limit: Duration, endpoint: &str) -> RequestError {
+    let message = format!("no answer within {limit:?}");
+    RequestError::new(Class::Retry, message, endpoint)
 }
 
 /// The KV client of a connection.

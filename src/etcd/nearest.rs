@@ -12,7 +12,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, ResponseHeader};
 use futures::future::join_all;
 
-use super::call::{CallError, header, kv};
+use super::call::{CallError, header, kv, unanswered};
 use super::endpoint::Place;
 use super::lane::{Lane, Ticket};
 use super::pool::Pool;
@@ -148,11 +148,7 @@ impl Pool {
         let limit = self.request_timeout;
         match self.within(limit, work).await {
             Some(done) => done.map_err(|error| error.at(url)),
-            None => Err(RequestError::new(
-                Class::Retry,
-                format!("no answer within {limit:?}"),
-                url,
-            )),
+            None => Err(unanswered(limit, url)),
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::access::Access;
-use super::call::{CallError, timeout, within};
+use super::call::{CallError, timeout, unanswered, within};
 use super::direct;
 use super::endpoint::{self, Endpoint, Place};
 use super::endpoint_status::{self, EndpointStatus};
@@ -654,8 +654,7 @@ impl Pool {
 }
 
 fn timed_out(ticket: &Ticket, limit: Duration) -> RequestError {
-    let message = format!("no answer within {limit:?}");
-    RequestError::new(Class::Retry, message, ticket.url())
+    unanswered(limit, ticket.url())
 }
 
 impl Connection {

@@ -317,10 +317,24 @@ pub(crate) fn leading(value: &[u8], token: i64, since: Duration) -> Option<Arc<[
     with(value, LEADS, leads)
 }
 
+/// Returns the object of an announcement that a session of this library wrote.
+fn of_a_session(value: &[u8]) -> Option<Map<String, Value>> {
+    let object = object(value)?;
+    unix_ms(object.get("since_unix_ms"))?;
+    Some(object)
+}
+
+/// Returns a field that only sessions of this library put into announcements, if the value has it.
+fn field(value: &[u8], name: &str) -> Option<Value> {
+    if !mentions(value, name) {
+        return None;
+    }
+    of_a_session(value)?.remove(name)
+}
+
 /// Returns the announcement with that field. `None`: the value is not a JSON object of ours, or it would be too large.
 fn with(value: &[u8], field: &str, content: Value) -> Option<Arc<[u8]>> {
-    let mut object = object(value)?;
-    unix_ms(object.get("since_unix_ms"))?;
+    let mut object = of_a_session(value)?;
     object.insert(field.into(), content);
     let value = Value::Object(object).to_string().into_bytes();
     (value.len() <= MAX_ANNOUNCEMENT).then(|| value.into())
@@ -366,7 +380,7 @@ pub(crate) fn not_serving(value: &[u8]) -> Result<Arc<[u8]>> {
 /// Returns the error for an announcement that has no room for the field that the option needs, in that many bytes.
 /// `place` is the beginning of the words that name the option.
 fn no_room(value: &[u8], longest: usize, place: &str, option: &str) -> Error {
-    let message = match object(value).and_then(|object| unix_ms(object.get("since_unix_ms"))) {
+    let message = match of_a_session(value) {
         Some(_) => format!(
             "the announcement has {} bytes; at most {} are allowed {place} `{option}`, which adds a field to it",
             value.len(),
@@ -393,13 +407,7 @@ pub(crate) fn warm(value: &[u8], is_warm: bool) -> Result<Arc<[u8]>> {
 
 /// Returns true if a waiting candidate with this announcement is warm; `None` if it does not say.
 pub(super) fn warmth(value: &[u8]) -> Option<bool> {
-    if !mentions(value, WARM) {
-        return None;
-    }
-    let object = object(value)?;
-    // Only sessions of this library put this field.
-    unix_ms(object.get("since_unix_ms"))?;
-    object.get(WARM)?.as_bool()
+    field(value, WARM)?.as_bool()
 }
 
 /// Returns true if a candidate with this announcement prepares for its terms and is not warm.
@@ -420,13 +428,7 @@ pub(crate) fn versioned(value: &[u8], version: Version) -> Result<Arc<[u8]>> {
 
 /// Returns the version that a candidate announces. `None`: it names none in our spelling, and is older than every version.
 pub(crate) fn version(value: &[u8]) -> Option<Version> {
-    if !mentions(value, VERSION) {
-        return None;
-    }
-    let object = object(value)?;
-    // Only sessions of this library put this field.
-    unix_ms(object.get("since_unix_ms"))?;
-    object.get(VERSION)?.as_str()?.parse().ok()
+    field(value, VERSION)?.as_str()?.parse().ok()
 }
 
 /// The field of a member of partitions that prepares for them: the numbers of those for which it is ready. A member that
@@ -456,13 +458,8 @@ pub(crate) fn ready_for(value: &[u8], ready: &BTreeSet<u32>) -> Result<Arc<[u8]>
 
 /// Returns the partitions for which a member with this announcement is ready; `None` if it prepares for none.
 pub(crate) fn ready(value: &[u8]) -> Option<BTreeSet<u32>> {
-    if !mentions(value, READY) {
-        return None;
-    }
-    let object = object(value)?;
-    // Only sessions of this library put this field.
-    unix_ms(object.get("since_unix_ms"))?;
-    let numbers = object.get(READY)?.as_array()?.iter();
+    let ready = field(value, READY)?;
+    let numbers = ready.as_array()?.iter();
     Some(
         numbers
             .filter_map(|number| u32::try_from(number.as_u64()?).ok())
