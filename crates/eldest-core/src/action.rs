@@ -61,8 +61,8 @@ pub enum Ask {
         /// The youngest create revision that counts.
         create_revision: i64,
     },
-    /// A linearizable read of a key: one under our lease that the session does not remember creating, or the anchor of
-    /// another session.
+    /// A linearizable read of a key: one under our lease that the session does not remember creating, the anchor of another
+    /// session, or the mark of an election.
     Find {
         /// The key.
         key: Arc<[u8]>,

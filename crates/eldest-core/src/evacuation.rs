@@ -94,6 +94,8 @@ pub(crate) enum Way {
     Give { cold: bool },
     /// The candidates behind it must be known first.
     Look,
+    /// The newest version that led must be known first.
+    Ask,
 }
 
 /// The mark with the newest version that led an election; the default if there is none.

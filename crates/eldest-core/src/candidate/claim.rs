@@ -30,7 +30,8 @@ pub(super) enum State {
     },
     /// No transaction is sent before that time.
     Paused(Time),
-    /// The transaction has held while the key with that create revision existed, and left that mark.
+    /// The transaction has held while the key with that create revision existed, and left that mark. Or the candidate leads by
+    /// that key without a version, and has read that mark.
     Won { created: i64, mark: Mark },
 }
 
@@ -40,6 +41,15 @@ impl Claim {
         matches!(self.state, State::Won { created, .. } if created == own.create_revision)
     }
 
+    /// Returns true if the candidate waits for an answer, or for a pause to end.
+    pub(super) fn waits(&self, now: Time) -> bool {
+        match self.state {
+            State::Sent { .. } => true,
+            State::Paused(until) => now < until,
+            State::Unmade | State::Won { .. } => false,
+        }
+    }
+
     /// Returns the mark that the last transaction found or left; the default if there was none. A mark that a former key's
     /// transaction left does not count, because the mark may be another one by now.
     pub(super) fn mark(&self, own: Option<&Own>) -> Mark {
@@ -47,12 +57,6 @@ impl Claim {
             State::Won { mark, .. } if own.is_some_and(|own| self.is_won_by(own)) => mark,
             _ => self.found,
         }
-    }
-
-    /// Forgets what the transactions for keys of a lost lease have shown.
-    pub(super) fn forget(&mut self) {
-        self.state = State::Unmade;
-        self.found = Mark::default();
     }
 
     /// Ends a pause, because the mark may have changed.

@@ -19,7 +19,7 @@ use super::seat::Seat;
 use crate::action::{Answer, Ask, Class, Note};
 use crate::evacuation::{Mark, version_key};
 use crate::ids::RequestId;
-use crate::kv::Entry;
+use crate::kv::{Entry, Header};
 use crate::purpose::Purpose;
 use crate::queue::{Own, View};
 use crate::timers::Timer;
@@ -90,11 +90,7 @@ impl Seat<'_> {
         if !self.me.requires_versions() || self.me.claim.is_won_by(own) {
             return true;
         }
-        let waits = match self.me.claim.state {
-            State::Sent { .. } => true,
-            State::Paused(until) => self.now < until,
-            State::Unmade | State::Won { .. } => false,
-        };
+        let waits = self.me.claim.waits(self.now);
         let seen = self.seen_mark();
         if !waits && self.newer_version(seen).is_none() {
             self.claim(own, seen);
@@ -159,8 +155,13 @@ impl Seat<'_> {
             return true;
         };
         match answer {
+            Answer::Read { header, entry } => {
+                let mark = self.mark_at(header, entry.as_ref());
+                self.me.claim.state = State::Won { created, mark };
+                return true;
+            }
             Answer::Transacted(won @ Transacted { held: true, .. }) => {
-                let mark = self.mark_after(&won);
+                let mark = self.mark_at(won.header, won.entry(0));
                 self.me.claim.state = State::Won { created, mark };
                 self.me.claim.failures = 0;
                 self.me.claim.found = Mark::default();
@@ -182,7 +183,7 @@ impl Seat<'_> {
                 let class = error.class;
                 self.out.note_failure("claim", &self.me.prefix, error);
                 self.pause_claim(class);
-                if matches!(class, Class::Denied | Class::Auth) {
+                if matches!(class, Class::Denied | Class::Auth) && self.me.requires_versions() {
                     self.let_another_claim(&own);
                     return true;
                 }
@@ -192,17 +193,44 @@ impl Seat<'_> {
         false
     }
 
-    /// Returns the mark that a claim left which has held: the one that it confirmed, or the one that it wrote.
-    fn mark_after(&self, won: &Transacted) -> Mark {
-        let confirmed = self.evacuation.mark(won.entry(0));
-        if confirmed.written > 0 {
-            return confirmed;
+    /// Returns the election's mark at the revision of an answer that read this entry. A claim that has held and read none
+    /// wrote the mark; a leader without a version learns that there is none.
+    fn mark_at(&self, header: Header, entry: Option<&Entry>) -> Mark {
+        let read = self.evacuation.mark(entry);
+        if read.written > 0 {
+            return read;
         }
         let ours = self.me.config.required.as_ref();
         Mark {
             version: ours.map(|ours| ours.version),
-            written: won.header.revision,
+            written: header.revision,
         }
+    }
+
+    /// Returns true if the candidate leads without a version, and must read the mark before it gives way to this one, which
+    /// may hold back: the session may see the marks late. One read is enough for a term, because no mark is raised while
+    /// the leader's key exists.
+    pub(super) fn must_read_mark(&self, own: &Own, next: &Entry) -> bool {
+        let is_free = self.me.is_leading() && !self.me.requires_versions();
+        let may_hold_back = || (self.evacuation.homes().version)(&next.value).is_some();
+        is_free && !self.me.claim.is_won_by(own) && may_hold_back()
+    }
+
+    /// Reads the mark, unless the leader waits for the answer already, or for a pause to end.
+    pub(super) fn read_mark(&mut self) {
+        let created = self.me.own().map(|own| own.create_revision);
+        let Some(created) = created.filter(|_| !self.me.claim.waits(self.now)) else {
+            return;
+        };
+        let marks = &self.evacuation.homes().marks;
+        let key = version_key(marks, self.me.prefix()).into();
+        let slot = self.slot;
+        let request = self.out.ask(Purpose::Claim { slot }, Ask::Find { key });
+        self.me.claim.state = State::Sent {
+            request,
+            written: 0,
+            created,
+        };
     }
 
     /// Steps behind the others if one of them may lead, because etcd refuses this candidate's claims. The pause before the

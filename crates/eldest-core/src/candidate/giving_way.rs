@@ -66,6 +66,7 @@ impl Seat<'_> {
                 // The candidate must know the candidates behind it.
                 self.follow_everyone();
             }
+            Way::Ask => self.read_mark(),
             Way::Give { .. } if self.me.is_leading() => {
                 // The key goes when the work has ended, as after every term.
                 let reason = match self.evacuation.since(self.me.value()) {
@@ -114,6 +115,7 @@ impl Seat<'_> {
                     .as_mut()
                     .and_then(|queue| queue.find(|entry| !own.is(entry) && outside(entry)));
                 match outsider {
+                    Some(eldest) if self.must_read_mark(own, eldest) => Way::Ask,
                     Some(eldest) if eldest.create_revision > own.create_revision => Way::Give {
                         cold: me.is_leading() && (marks.homes().is_cold)(&eldest.value),
                     },

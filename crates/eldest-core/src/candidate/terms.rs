@@ -198,8 +198,6 @@ impl Seat<'_> {
         self.me.former = self.me.own().cloned().or(self.me.former.take());
         self.end_term(reason, End::Void);
         self.me.uncertain = false;
-        // Another store may give the next key the same create revision.
-        self.me.claim.forget();
         if let Some(member) = self.me.member_mut() {
             member.lease_lost();
         }

@@ -333,6 +333,39 @@ fn leader_without_a_version_does_not_give_way_to_one_that_may_not_lead() {
     }
 }
 
+/// The leader requires no version, and its watch of the marks is behind that of the queue.
+#[test]
+fn leader_without_a_version_reads_the_mark_before_it_gives_way() {
+    let reads: fn(&Ask) -> bool =
+        |ask| matches!(ask, Ask::Find { key } if **key == *version_key(MARKS, E));
+    for scope in SCOPES {
+        let mut w = World::new(3, 1);
+        w.evacuate(Home::East, None);
+        for (node, home, version) in [(0, Home::East, 0), (1, Home::West, 1), (2, Home::West, 2)] {
+            w.nodes[node].home = home;
+            w.nodes[node].version = version;
+        }
+        w.join(0, E, scope, false);
+        w.run(ms(100));
+        let late = w.now.after(secs(1));
+        let of_marks = |watcher: &&mut Watcher| watcher.node == 0 && *watcher.key == *MARKS;
+        let watcher = w.watchers.iter_mut().find(of_marks).unwrap();
+        watcher.last = late;
+        w.store.put(&version_key(MARKS, E).into(), b"@2@", 0);
+        w.publish();
+        w.next(0, reads, Fate::AnswerLost);
+        w.join(1, E, scope, false);
+        w.run(ms(700));
+        assert!(w.now < late && w.leads(0), "{scope:?}");
+        assert_eq!(w.count(0, reads), 2, "{scope:?}: the answer was lost once");
+        w.join(2, E, scope, false);
+        w.until("the newest version leads", secs(1), |w| w.leads(2));
+        assert_eq!((terms(&w, 1), w.count(0, reads)), (0, 2), "{scope:?}");
+        w.run(TTL);
+        w.check_settled();
+    }
+}
+
 /// A change of the mark moves no lead back, so the next leader obeys an order without the distance in time between moves.
 #[test]
 fn raised_mark_does_not_count_as_a_move() {
