@@ -158,6 +158,7 @@ impl Seat<'_> {
             Answer::Read { header, entry } => {
                 let mark = self.mark_at(header, entry.as_ref());
                 self.me.claim.state = State::Won { created, mark };
+                self.me.claim.failures = 0;
                 return true;
             }
             Answer::Transacted(won @ Transacted { held: true, .. }) => {
