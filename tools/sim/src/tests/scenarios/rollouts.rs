@@ -378,6 +378,7 @@ fn raised_mark_does_not_count_as_a_move() {
         w.until("the next leads", secs(1), |w| w.leads(2));
         w.order_step_down(E, secs(600));
         w.until("it steps down at once", secs(2), |w| w.leads(3));
+        w.run(TTL);
         w.check_settled();
     }
 }
