@@ -1,5 +1,6 @@
 //! Decides what the key of one candidate announces: the caller's announcement, the time of the key, its version, that the
-//! candidate is warm, when its term began, and that its leader serves.
+//! candidate is warm, for which partitions a member is ready or that it takes none, when its term began, and that its leader
+//! serves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use tokio::sync::oneshot;
 
 use crate::error::Result;
 use crate::state::{
-    TermState, in_queue_since, leading, not_serving, ready_for, serving, versioned, warm,
+    TermState, check_hand_over, in_queue_since, leading, not_serving, ready_for, serving,
+    set_aside, versioned, warm,
 };
 use eldest_core::version::Version;
 
@@ -27,6 +29,8 @@ pub(super) struct Announcing {
     version: Option<Version>,
     /// The partitions for which a member is ready; `None` if it prepares for none.
     ready: Option<BTreeSet<u32>>,
+    /// True if a member hands over its partitions; `None` if it never does so before it leaves.
+    hands_over: Option<bool>,
     /// The candidate had a key before.
     had_key: bool,
     /// The time, since 1970, at which the present key was requested; `None` for the candidate's first key.
@@ -91,6 +95,18 @@ impl Announcing {
         Some(self.present())
     }
 
+    /// Makes the member able to announce that it takes no partitions.
+    pub(super) fn may_hand_over(&mut self) {
+        self.hands_over = Some(false);
+    }
+
+    /// The member takes no more partitions, and hands over those that it owns. Returns what its key must announce; `None` if
+    /// it never does so.
+    pub(super) fn hand_over(&mut self) -> Option<Said> {
+        *self.hands_over.as_mut()? = true;
+        Some(self.present())
+    }
+
     /// Returns true if the waiting candidate is warm; `None` if it does not announce that.
     pub(super) fn warmth(&self) -> Option<bool> {
         self.warmth
@@ -130,9 +146,9 @@ impl Announcing {
         self.warmth = self.warmth.and(Some(false));
         self.value = in_queue_since(&self.value, now)?;
         self.rejoined = Some(now);
-        match self.ready {
-            Some(_) => Some(self.present().value),
-            None => Some(Arc::clone(&self.value)),
+        match (&self.ready, self.hands_over) {
+            (Some(_), _) | (None, Some(_)) => Some(self.present().value),
+            (None, None) => Some(Arc::clone(&self.value)),
         }
     }
 
@@ -151,6 +167,9 @@ impl Announcing {
             Some(_) => ready_for(&value, &BTreeSet::new())?,
             None => value,
         };
+        if self.hands_over.is_some() {
+            check_hand_over(&value)?;
+        }
         let value = if self.unready {
             not_serving(&value)?
         } else {
@@ -171,9 +190,13 @@ impl Announcing {
         let added = match &self.ready {
             Some(ready) => ready_for(&self.value, ready),
             None if self.warmth == Some(true) => warm(&self.value, true),
-            None => return Said::of(&self.value),
+            None => Ok(Arc::clone(&self.value)),
         };
-        Said::of(added.as_ref().unwrap_or(&self.value))
+        let said = added.as_ref().unwrap_or(&self.value);
+        match self.hands_over {
+            Some(true) => Said::of(&set_aside(said)),
+            _ => Said::of(said),
+        }
     }
 
     /// Returns the term with that fencing token; `None` if it is over.

@@ -164,6 +164,17 @@ impl CandidateState {
         self.announcing.ready(partitions)
     }
 
+    /// Makes the member able to announce that it takes no partitions.
+    pub(crate) fn may_hand_over(&mut self) {
+        self.announcing.may_hand_over();
+    }
+
+    /// The member takes no more partitions, and hands over those that it owns. Returns what its key must announce; `None` if
+    /// it never does so.
+    pub(super) fn hand_over(&mut self) -> Option<Said> {
+        self.announcing.hand_over()
+    }
+
     /// Reports the partitions that are coming to the member.
     pub(super) fn coming(&self, partitions: BTreeSet<u32>) {
         self.elected.coming(partitions);

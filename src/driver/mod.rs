@@ -117,6 +117,12 @@ pub(crate) enum Command {
         ready: BTreeSet<u32>,
         reply: oneshot::Sender<Result<bool>>,
     },
+    /// Announces that the member takes no more partitions, and hands over those that it owns. Answered with `false` if it
+    /// never does so.
+    HandOver {
+        slot: SlotId,
+        reply: oneshot::Sender<Result<bool>>,
+    },
     /// Reports that the session of that lease is suspected to be silent, or no longer. It grants nothing.
     Suspect {
         lease: i64,
@@ -325,6 +331,9 @@ impl Driver {
                 self.announce(slot, reply, |member, identity| {
                     member.ready(identity, ready)
                 });
+            }
+            Command::HandOver { slot, reply } => {
+                self.announce(slot, reply, |member, _| member.hand_over());
             }
             Command::Suspect { lease, is_silent } => {
                 let challenges = self.core.challenges(now);

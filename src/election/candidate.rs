@@ -15,8 +15,8 @@ use crate::driver::{CandidateState, Command, Winner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::{Handle, WeakHandle};
 use crate::state::{
-    Announcement, LocalStatus, LocalStatusWriter, Status, Term, not_serving, ready_for, versioned,
-    warm,
+    Announcement, LocalStatus, LocalStatusWriter, Status, Term, check_hand_over, not_serving,
+    ready_for, versioned, warm,
 };
 use crate::util::{LazyWatch, Receiver, Sender, channel};
 use eldest_core::action::{SlotId, TermId};
@@ -86,8 +86,17 @@ pub(crate) struct Opening<'a> {
     pub(crate) prepares: bool,
     /// The version that the candidate announces, if its election requires versions.
     pub(crate) version: Option<&'a Version>,
+    /// The announcements of a member of partitions about itself.
+    pub(crate) member: MemberSays,
+}
+
+/// The announcements of a member of partitions about itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MemberSays {
     /// True if the member announces for which partitions it is ready.
-    pub(crate) prepares_partitions: bool,
+    pub(crate) prepares: bool,
+    /// True if the member announces that it takes no more partitions, before it leaves.
+    pub(crate) hands_over: bool,
 }
 
 impl Opening<'_> {
@@ -100,8 +109,11 @@ impl Opening<'_> {
         if self.prepares {
             value = warm(&value, false)?;
         }
-        if self.prepares_partitions {
+        if self.member.prepares {
             value = ready_for(&value, &BTreeSet::new())?;
+        }
+        if self.member.hands_over {
+            check_hand_over(&value)?;
         }
         if self.unready {
             value = not_serving(&value)?;
@@ -181,8 +193,11 @@ impl Candidate {
                 local.map(|local| LocalStatusWriter::new(local, slot)),
             );
             candidate.says(opening.unready, opening.prepares, opening.version.copied());
-            if opening.prepares_partitions {
+            if opening.member.prepares {
                 candidate.says_ready();
+            }
+            if opening.member.hands_over {
+                candidate.may_hand_over();
             }
             handle.send(Command::Campaign {
                 slot,
@@ -265,11 +280,15 @@ impl Candidate {
 
     /// Returns the partitions that are coming to a member, and the announcer of those for which it is ready.
     pub(crate) fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
-        let announcer = Readiness {
+        Some((self.coming.clone()?, self.announcer()))
+    }
+
+    /// Returns the announcer of what a member of partitions says about itself.
+    pub(crate) fn announcer(&self) -> Readiness {
+        Readiness {
             handle: self.handle.clone(),
             slot: self.slot,
-        };
-        Some((self.coming.clone()?, announcer))
+        }
     }
 
     /// Sets whether the candidate must not join again after a term.
@@ -358,7 +377,7 @@ impl Candidate {
     }
 }
 
-/// Announces for which partitions a member is ready.
+/// Announces for which partitions a member is ready, and that it takes no more.
 pub(crate) struct Readiness {
     handle: Handle,
     slot: SlotId,
@@ -373,6 +392,14 @@ impl Readiness {
             ready: partitions.clone(),
             reply,
         };
+        announced(&self.handle, command).await.map(drop)
+    }
+
+    /// Announces that the member takes no more partitions, and hands over those that it owns. Returns and waits as
+    /// [`Readiness::announce`].
+    pub(crate) async fn hand_over(&self) -> Result<()> {
+        let slot = self.slot;
+        let command = |reply| Command::HandOver { slot, reply };
         announced(&self.handle, command).await.map(drop)
     }
 }

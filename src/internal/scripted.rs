@@ -145,7 +145,8 @@ async fn obey(mut asked: CommandReceiver, ending: Ending) {
             Command::Proclaim { reply, .. }
             | Command::Serve { reply, .. }
             | Command::Warm { reply, .. }
-            | Command::Ready { reply, .. } => {
+            | Command::Ready { reply, .. }
+            | Command::HandOver { reply, .. } => {
                 drop(reply.send(Ok(!ending.shared.is_lost())));
             }
             _ => {}

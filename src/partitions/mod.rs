@@ -1,5 +1,6 @@
 //! Defines the handles of shared partitions, and hands a member each partition that it wins.
 
+mod handing_over;
 mod preparing;
 mod runner;
 mod work;
@@ -14,8 +15,8 @@ use tokio::sync::watch;
 use twox_hash::XxHash3_64;
 
 use crate::election::{
-    Candidate, Checkpoint, Claim, Heartbeats, Leadership, Opening, Readiness, prefix_of_partitions,
-    validate_limit,
+    Candidate, Checkpoint, Claim, Heartbeats, Leadership, MemberSays, Opening, Readiness,
+    prefix_of_partitions, validate_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Layout, Observer, PartitionMap, PartitionMapObserver};
@@ -163,8 +164,9 @@ impl Partitions {
     /// extends it. A next owner that does not prepare is not awaited, nor is one of an earlier version. Use the same limit
     /// on all members.
     ///
-    /// That applies where members join, change their capacities or are [evacuated](crate::Session::evacuate). A member
-    /// that leaves, dies, is ill or loses its lease keeps nothing.
+    /// That applies where members join, change their capacities, are [evacuated](crate::Session::evacuate) or [hand over
+    /// before they leave](PartitionRunner::hand_over_within). A member that leaves, dies, is ill or loses its lease keeps
+    /// nothing.
     ///
     /// **The wait changes nothing else.** The assignment is the same, the owner's term and token are valid as ever, and the
     /// next owner may not act before it owns the partition.
@@ -208,13 +210,13 @@ impl Partitions {
     ///
     /// Cancel safe: if the call is dropped before it completes, the key is deleted in the background.
     pub async fn join(&self) -> Result<PartitionMembership> {
-        self.enter(false, false).await
+        self.enter(false, MemberSays::default()).await
     }
 
     pub(crate) async fn enter(
         &self,
         persistent: bool,
-        prepares: bool,
+        member: MemberSays,
     ) -> Result<PartitionMembership> {
         if let Some(limit) = self.warm_within {
             validate_limit("warm_within", limit)?;
@@ -233,7 +235,7 @@ impl Partitions {
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix_bytes());
         let opening = Opening {
-            prepares_partitions: prepares,
+            member,
             ..Opening::default()
         };
         let candidate =
@@ -241,7 +243,7 @@ impl Partitions {
         Ok(PartitionMembership {
             candidate,
             prefix: self.prefix_bytes(),
-            checkpoints: prefix_of_partitions(&settings.namespace_prefix(), &self.name, self.count),
+            checkpoints: self.checkpoints(),
             patience: settings.grace + self.handle.patience(),
         })
     }
@@ -299,6 +301,12 @@ impl Partitions {
         let family = Arc::clone(&self.family);
         let changes = Observer::start(self.handle.clone(), family, Reach::Everything).await?;
         Ok(PartitionMapObserver::new(changes, self.layout()))
+    }
+
+    /// Returns the prefix of the keys of checkpoints.
+    fn checkpoints(&self) -> String {
+        let namespace = self.handle.shared.settings.namespace_prefix();
+        prefix_of_partitions(&namespace, &self.name, self.count)
     }
 
     fn layout(&self) -> Layout {
@@ -371,6 +379,11 @@ impl PartitionMembership {
     /// Returns the partitions that are coming to this member, and the announcer of those for which it is ready.
     fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
         self.candidate.readiness()
+    }
+
+    /// Returns the announcer of what this member says about itself.
+    fn announcer(&self) -> Readiness {
+        self.candidate.announcer()
     }
 
     /// Replaces this member's whole announcement (at most 32 KiB), now and after every rejoin.

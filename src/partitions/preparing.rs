@@ -8,6 +8,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -18,17 +19,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Partition, PartitionMembership, Partitions};
-use crate::election::Readiness;
-use crate::error::BoxError;
+use crate::election::{Checkpoint, Readiness};
+use crate::error::{BoxError, Result};
+use crate::etcd::Lane;
 use crate::state::READY_AT_ONCE;
 
 /// A partition that is about to be this member's, for the work that prepares for it.
 ///
 /// See [`PartitionRunner::prepare`](super::PartitionRunner::prepare).
-#[derive(Debug)]
 pub struct ComingPartition {
     number: u32,
     stop: CancellationToken,
+    partitions: Partitions,
 }
 
 impl ComingPartition {
@@ -37,10 +39,42 @@ impl ComingPartition {
         self.number
     }
 
+    /// Reads the last checkpoint of the partition, which its present owner or an earlier one saved. `None`: nobody has saved
+    /// one.
+    ///
+    /// The owner works on, and may replace the checkpoint until the partition moves. So the work on the partition reads
+    /// [`Partition::last_checkpoint`] again, and catches up from the prepared one; equal checkpoints compare as equal.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the checkpoint was not written by this library. `PermissionDenied`: this node may not read it.
+    /// `Unavailable` and others: etcd did not answer in time.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
+        let key = format!("{}{}", self.partitions.checkpoints(), self.number);
+        let shared = &self.partitions.handle.shared;
+        let read = || async { shared.pool.read(Lane::Data, key.as_bytes()).await };
+        let (_, found) = shared.persist(read).await?;
+        found
+            .map(|found| Checkpoint::read(&key, &found.value))
+            .transpose()
+    }
+
     /// Returns a token that is cancelled when the preparation must end: the member owns the partition, no longer expects
     /// it, or leaves. A [grace period](crate::SessionOptions::grace) later, the work is dropped.
     pub fn stopped(&self) -> CancellationToken {
         self.stop.child_token()
+    }
+}
+
+impl fmt::Debug for ComingPartition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ComingPartition")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,6 +200,7 @@ impl<'f, 'a> Preparing<'f, 'a> {
             let running = work(ComingPartition {
                 number,
                 stop: stop.clone(),
+                partitions: self.partitions.clone(),
             });
             let running = AssertUnwindSafe(running).catch_unwind();
             let shared = &self.partitions.handle.shared;

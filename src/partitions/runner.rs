@@ -8,7 +8,7 @@ use futures::FutureExt;
 use super::preparing::{ComingPartition, Prepare};
 use super::work::Run;
 use super::{Partition, Partitions};
-use crate::election::{OnError, OnOverrun, Rules, Shutdown, Work, cancel_on};
+use crate::election::{OnError, OnOverrun, Rules, Shutdown, Work, cancel_on, validate_limit};
 use crate::error::{BoxError, Result};
 
 /// The options of a member's work: rules that end the work on one partition, or on all of them.
@@ -58,6 +58,7 @@ use crate::error::{BoxError, Result};
 pub struct PartitionRunner<'a> {
     partitions: Partitions,
     prepare: Option<Prepare<'a>>,
+    hand_over_within: Option<Duration>,
     rules: Rules<'a>,
 }
 
@@ -67,6 +68,7 @@ impl Partitions {
         PartitionRunner {
             partitions: self.clone(),
             prepare: None,
+            hand_over_within: None,
             rules: Rules::default(),
         }
     }
@@ -123,6 +125,46 @@ impl<'a> PartitionRunner<'a> {
             let work = work(coming);
             async { work.await.map_err(Into::into) }.boxed()
         }));
+        self
+    }
+
+    /// Makes this member hand over its partitions before it leaves, for `limit` at most. By default, it leaves at once.
+    ///
+    /// When the run's `shutdown` completes, the member announces that it takes no more partitions. It owns each of its
+    /// partitions until the assignment has moved it, with [`Partitions::warm_within`] until the next owner is ready. The
+    /// member leaves when others own all of them, when no other member takes any, or when the limit is over.
+    ///
+    /// The limit is more than zero and at most 24 h. It should be longer than that of `warm_within`, and the process needs as
+    /// much time to stop. A run that ends for another reason, such as work that returns, hands nothing over.
+    ///
+    /// The member's announcement must be no plain string, and at most 32 KiB less 420 bytes; otherwise, the run ends with
+    /// `InvalidInput`.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), eldest::BoxError> {
+    /// # use eldest::{BoxError, CancellationToken, Partition, Session, SessionOptions};
+    /// # let etcd = eldest_testing::Etcd::start().await?;
+    /// # let session = Session::connect([etcd.endpoint()], SessionOptions::new("node-a")).await?;
+    /// # let shutdown = CancellationToken::new();
+    /// # let stop = shutdown.clone();
+    /// use std::time::Duration;
+    ///
+    /// session
+    ///     .partitions("billing", 64)?
+    ///     .warm_within(Duration::from_secs(60))
+    ///     .runner()
+    ///     .hand_over_within(Duration::from_secs(90))
+    ///     .run(shutdown, async |partition: Partition| {
+    /// #       stop.cancel();
+    ///         Ok::<_, BoxError>(partition.lost().cancelled().await)
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hand_over_within(mut self, limit: Duration) -> Self {
+        self.hand_over_within = Some(limit);
         self
     }
 
@@ -195,10 +237,14 @@ impl<'a> PartitionRunner<'a> {
         E: Into<BoxError>,
     {
         self.rules.validate()?;
+        if let Some(limit) = self.hand_over_within {
+            validate_limit("hand_over_within", limit)?;
+        }
         let (shutdown, signal) = shutdown.into_parts();
         let run = Run {
             partitions: self.partitions,
             prepare: self.prepare,
+            hand_over_within: self.hand_over_within,
             rules: self.rules,
             work,
         };
@@ -211,6 +257,7 @@ impl fmt::Debug for PartitionRunner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PartitionRunner")
             .field("partitions", &self.partitions)
+            .field("hand_over_within", &self.hand_over_within)
             .field("rules", &self.rules)
             .finish_non_exhaustive()
     }

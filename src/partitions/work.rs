@@ -13,11 +13,12 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::handing_over::Leaving;
 use super::preparing::{Event, Prepare, Preparing};
 use super::{Partition, PartitionMembership, Partitions};
 use crate::election::{
-    Claim, Health, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, end_term, late, span_of,
-    unconfirmed, warn_of,
+    Claim, Health, MemberSays, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, end_term, late,
+    span_of, unconfirmed, warn_of,
 };
 use crate::error::{BoxError, Error, Result};
 use crate::runtime::{Env, SharedEnv};
@@ -111,6 +112,7 @@ impl Partitions {
 pub(super) struct Run<'a, W> {
     pub(super) partitions: Partitions,
     pub(super) prepare: Option<Prepare<'a>>,
+    pub(super) hand_over_within: Option<Duration>,
     pub(super) rules: Rules<'a>,
     pub(super) work: W,
 }
@@ -135,8 +137,9 @@ impl<W> Run<'_, W> {
             let mut member = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(None),
-                member = self.partitions.enter(true, self.prepare.is_some()) => member?,
+                member = self.partitions.enter(true, self.says()) => member?,
             };
+            let mut leaving = pin!(self.leaving(&member).after(shutdown));
             let watch = self.watch();
             let mut preparing = Preparing::new(&self.partitions, &member, self.prepare.as_mut());
             let mut under_way = FuturesUnordered::new();
@@ -144,7 +147,7 @@ impl<W> Run<'_, W> {
             let verdict = loop {
                 tokio::select! {
                     biased;
-                    () = shutdown.cancelled() => break Verdict::Shutdown,
+                    () = &mut leaving => break Verdict::Shutdown,
                     Some(end) = under_way.next() => match end {
                         End::Over => {}
                         End::Done(value) => break Verdict::Done(value),
@@ -179,6 +182,19 @@ impl<W> Run<'_, W> {
                 ControlFlow::Continue(false) => {}
                 ControlFlow::Continue(true) => pause = pauses.after(env.now().since(begun)),
             }
+        }
+    }
+
+    /// Returns the way in which the member leaves.
+    fn leaving(&self, member: &PartitionMembership) -> Leaving {
+        Leaving::new(&self.partitions, member, self.hand_over_within)
+    }
+
+    /// Returns what the member announces about itself.
+    fn says(&self) -> MemberSays {
+        MemberSays {
+            prepares: self.prepare.is_some(),
+            hands_over: self.hand_over_within.is_some(),
         }
     }
 

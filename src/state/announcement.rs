@@ -439,19 +439,21 @@ const READY: &str = "ready";
 /// their numbers.
 pub(crate) const READY_AT_ONCE: usize = 64;
 
+/// The bytes for their numbers.
+const ROOM_FOR_NUMBERS: usize = "65535,".len() * READY_AT_ONCE;
+
 /// Returns the announcement of a member that is ready for these partitions. Refuses a value without room for the field.
 pub(crate) fn ready_for(value: &[u8], ready: &BTreeSet<u32>) -> Result<Arc<[u8]>> {
-    let numbers = "65535,".len() * READY_AT_ONCE;
     let with_numbers = |ready: &BTreeSet<u32>| {
         let listed: Vec<u32> = ready.iter().copied().collect();
         with(value, READY, listed.into())
     };
     // The value may list other numbers already, so only the value without numbers has a length that counts.
     with_numbers(&BTreeSet::new())
-        .filter(|none| none.len() + numbers <= MAX_ANNOUNCEMENT)
+        .filter(|none| none.len() + ROOM_FOR_NUMBERS <= MAX_ANNOUNCEMENT)
         .and_then(|_| with_numbers(ready))
         .ok_or_else(|| {
-            let longest = format!(",{READY:?}:[]").len() + numbers;
+            let longest = format!(",{READY:?}:[]").len() + ROOM_FOR_NUMBERS;
             no_room(value, longest, "with", "prepare")
         })
 }
@@ -501,13 +503,25 @@ fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
 /// The field of a member of partitions that takes none while others do.
 const ASIDE: &str = "evacuated";
 
-/// Returns the announcement of a member whose data centre is evacuated.
+/// Returns the announcement of a member whose data centre is evacuated, or that hands over its partitions.
 pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
     let Some(mut object) = object(value) else {
         return value.into();
     };
     object.insert(ASIDE.into(), true.into());
     Value::Object(object).to_string().into_bytes().into()
+}
+
+/// Checks that a member with this announcement can announce that it hands over its partitions: there must be room for that
+/// field beside the numbers of the partitions for which the member is ready.
+pub(crate) fn check_hand_over(value: &[u8]) -> Result<()> {
+    let longest = format!(",{ASIDE:?}:true").len() + ROOM_FOR_NUMBERS;
+    let has_room = with(value, ASIDE, true.into())
+        .is_some_and(|aside| aside.len() + ROOM_FOR_NUMBERS <= MAX_ANNOUNCEMENT);
+    if has_room {
+        return Ok(());
+    }
+    Err(no_room(value, longest, "with", "hand_over_within"))
 }
 
 /// The field of a member of partitions that takes more than one share.
@@ -871,6 +885,28 @@ mod tests {
         assert!(share(&aside).aside);
         assert_eq!(Announcement::decode(&aside), Announcement::decode(&value));
         assert_eq!(home(&aside), home(&value));
+    }
+
+    #[test]
+    fn member_that_may_hand_over_has_room_to_announce_it() {
+        let most: BTreeSet<u32> = (0..READY_AT_ONCE as u32).map(|n| 65_535 - n).collect();
+        let with_length = |length: usize| {
+            let large = Announcement::new("a").with_metadata("m", "x".repeat(length));
+            ready_for(&written(&large), &BTreeSet::new()).unwrap()
+        };
+        let refused = (31_900..32_300).find(|length| {
+            let value = with_length(*length);
+            let full = set_aside(&ready_for(&value, &most).unwrap());
+            let accepted = check_hand_over(&value);
+            assert!(accepted.is_err() || share(&full).aside, "{length}");
+            accepted.is_err()
+        });
+        assert!(refused.is_some(), "a longer one is refused");
+        let error = check_hand_over(b"node-a").unwrap_err();
+        assert!(
+            error.to_string().contains("do not set `hand_over_within`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -18,8 +18,9 @@ mod version_mark;
 pub(crate) use anchor::{announce, announced, check_room, keep_anchor};
 pub use announcement::Announcement;
 pub(crate) use announcement::{
-    MAX_IDENTITY, READY_AT_ONCE, home, in_queue_since, is_cold, leading, not_serving, ready,
-    ready_for, say_the_same, serving, set_aside, share, version, versioned, warm,
+    MAX_IDENTITY, READY_AT_ONCE, check_hand_over, home, in_queue_since, is_cold, leading,
+    not_serving, ready, ready_for, say_the_same, serving, set_aside, share, version, versioned,
+    warm,
 };
 pub use as_of::AsOf;
 pub(crate) use as_of::{Complete, Confirmed};

@@ -1,4 +1,4 @@
-//! Tests members that prepare for partitions before they own them, and owners that serve until then.
+//! Tests members that prepare for partitions before they own them, and owners that serve until then, also before they leave.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,6 +31,20 @@ struct Member {
 
 impl Member {
     async fn start(etcd: &impl Store, identity: &str, count: u32) -> Result<Self> {
+        Self::with(etcd, identity, count, |runner| runner).await
+    }
+
+    /// Starts a member that hands over its partitions before it leaves.
+    async fn handing_over(etcd: &impl Store, identity: &str, within: Duration) -> Result<Self> {
+        Self::with(etcd, identity, COUNT, |r| r.hand_over_within(within)).await
+    }
+
+    async fn with(
+        etcd: &impl Store,
+        identity: &str,
+        count: u32,
+        option: impl FnOnce(PartitionRunner<'static>) -> PartitionRunner<'static>,
+    ) -> Result<Self> {
         let session = session(etcd, identity).await?;
         let shards = session.partitions("billing", count)?.warm_within(LIMIT);
         let (say, steps) = mpsc::unbounded_channel();
@@ -52,7 +66,7 @@ impl Member {
                 Ok::<_, BoxError>(())
             }
         });
-        let running = Running::with(runner, move |partition| {
+        let running = Running::with(option(runner), move |partition| {
             let _ = say.send(("works", partition.number()));
             until_lost(partition)
         });
@@ -253,4 +267,158 @@ async fn limit_or_announcement_that_cannot_be_used_is_refused_with_the_rule() ->
     refuses("b".into(), "do not set `prepare`").await?;
     let long = Announcement::new("b").with_metadata("m", "x".repeat(32 * 1024 - 400));
     refuses(long, "allowed with `prepare`").await
+}
+
+/// Starts a member that owns everything, hands it over before it leaves, and is about to leave; and one that prepares for it.
+async fn leaving_and_next(etcd: &impl Store, within: Duration) -> Result<(Member, Member)> {
+    let mut a = Member::handing_over(etcd, "a", within).await?;
+    a.running.owns(COUNT as usize).await?;
+    let mut b = Member::handing_over(etcd, "b", within).await?;
+    let half = COUNT as usize / 2;
+    b.does("prepares", half).await;
+    b.prepared.add_permits(half);
+    b.does("works", half).await;
+    a.running.owns(half).await?;
+    a.running.shutdown.cancel();
+    b.does("prepares", half).await;
+    Ok((a, b))
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_member_serves_until_the_next_owners_are_ready_and_then_leaves() -> Result {
+    let etcd = in_memory();
+    let begun = Instant::now();
+    let (mut a, mut b) = leaving_and_next(&etcd, LIMIT).await?;
+    let before = a.running.terms.clone();
+    stays(LIMIT / 2, "the leaving member serves", async || {
+        a.running.owned().len() == COUNT as usize / 2
+    })
+    .await?;
+    b.prepared.add_permits(1);
+    let first = b.does("works", 1).await;
+    a.running.owns(1).await?;
+    b.prepared.add_permits(1);
+    let second = b.does("works", 1).await;
+    for number in &first | &second {
+        let reason = before[&number].lost_reason();
+        assert_eq!(reason, Some(LostReason::Reassigned), "{number}");
+    }
+    a.running.end().await?;
+    assert!(begun.elapsed() < LIMIT, "the limit did not end it");
+    assert_eq!(b.running.owns(COUNT as usize).await?.len(), 4);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_member_leaves_at_the_limit_with_what_it_owns() -> Result {
+    let etcd = in_memory();
+    // Far below the time for which an owner waits for the next one to be ready.
+    let within = LIMIT / 10;
+    let (a, mut b) = leaving_and_next(&etcd, within).await?;
+    let asked = Instant::now();
+    a.running.end().await?;
+    assert!(asked.elapsed() >= within / 2, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < LIMIT / 2, "{:?}", asked.elapsed());
+    // The rest moves as from any member that leaves.
+    let mut works = BTreeSet::new();
+    while works.len() < 2 {
+        let (step, number) = soon("it moves", b.steps.recv()).await.expect("it runs");
+        if step == "works" {
+            works.insert(number);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_hands_nothing_over_while_no_other_member_takes_partitions() -> Result {
+    let etcd = in_memory();
+    let mut alone = Member::handing_over(&etcd, "a", LIMIT).await?;
+    alone.running.owns(COUNT as usize).await?;
+    let begun = Instant::now();
+    alone.running.shutdown.cancel();
+    alone.running.end().await?;
+    assert!(begun.elapsed() < LIMIT / 4, "{:?}", begun.elapsed());
+
+    // Both leave at the same time.
+    let mut a = Member::handing_over(&etcd, "a", LIMIT).await?;
+    a.running.owns(COUNT as usize).await?;
+    let b = Member::handing_over(&etcd, "b", LIMIT).await?;
+    a.running.shutdown.cancel();
+    b.running.shutdown.cancel();
+    let begun = Instant::now();
+    a.running.end().await?;
+    b.running.end().await?;
+    assert!(begun.elapsed() < LIMIT / 4, "{:?}", begun.elapsed());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_is_refused_with_a_limit_or_an_announcement_that_cannot_be_used() -> Result {
+    let etcd = in_memory();
+    let refuses = async |announcement: Announcement, limit: Duration, rule: &str| -> Result {
+        let session = etcd
+            .session(options("b").announcement(announcement))
+            .await?;
+        let shards = session.partitions("billing", COUNT)?;
+        let never = std::future::pending::<()>();
+        let work = async |_: Partition| Ok::<(), BoxError>(());
+        let runner: PartitionRunner = shards.runner();
+        let error = soon(rule, runner.hand_over_within(limit).run(never, work)).await;
+        let error = error.expect_err("it is refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(rule), "{error}");
+        Ok(())
+    };
+    let b = || Announcement::new("b");
+    refuses(b(), Duration::ZERO, "hand_over_within is 0ns").await?;
+    refuses("b".into(), LIMIT, "do not set `hand_over_within`").await?;
+    let long = b().with_metadata("m", "x".repeat(32 * 1024 - 400));
+    refuses(long, LIMIT, "allowed with `hand_over_within`").await
+}
+
+#[tokio::test(start_paused = true)]
+async fn preparation_reads_the_checkpoint_that_the_present_owner_saved_last() -> Result {
+    let etcd = in_memory();
+    let (_a, first) = partitions(&etcd, "a", 2).await?;
+    let (says, mut said) = mpsc::unbounded_channel();
+    let mut a = Running::start(&first.warm_within(LIMIT), move |partition: Partition| {
+        let says = says.clone();
+        async move {
+            partition.checkpoint("first").await?;
+            partition.checkpoint("second").await?;
+            says.send(partition.number())?;
+            partition.lost().cancelled().await;
+            Ok(partition.checkpoint("third").await?)
+        }
+    });
+    a.owns(2).await?;
+    for _ in 0..2 {
+        soon("it saves", said.recv()).await.expect("it runs");
+    }
+    let (_b, second) = partitions(&etcd, "b", 2).await?;
+    let (say, mut read) = mpsc::unbounded_channel();
+    let says = say.clone();
+    let runner = second.runner().prepare(move |coming: ComingPartition| {
+        let says = says.clone();
+        async move {
+            let last = coming.last_checkpoint().await?.ok_or("it has none")?;
+            says.send(("prepares", last.identity() == "a", last.into_value()))?;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let mut b = Running::with(runner, move |partition: Partition| {
+        let say = say.clone();
+        async move {
+            let last = partition.last_checkpoint().await?.ok_or("it has none")?;
+            say.send(("works", last.identity() == "a", last.into_value()))?;
+            until_lost(partition).await
+        }
+    });
+    b.owns(1).await?;
+    let prepared = soon("it is prepared", read.recv()).await;
+    assert_eq!(prepared, Some(("prepares", true, b"second".into())));
+    let begun = soon("its work begins", read.recv()).await;
+    assert_eq!(begun, Some(("works", true, b"third".into())));
+    Ok(())
 }
