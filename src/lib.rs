@@ -231,8 +231,8 @@ pub use etcd::{
 pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, LockSet, LockSetGuard, Permit, Semaphore};
 pub use observe::{
-    LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap, PartitionMapObserver,
-    PartitionOwner, Queue, QueueKind,
+    KeptShare, LeaderChange, LeaderChanges, LeaseTime, Observer, Overview, PartitionMap,
+    PartitionMapObserver, PartitionOwner, Queue, QueueKind,
 };
 pub use partitions::{
     ComingPartition, Partition, PartitionMembership, PartitionRunner, Partitions,

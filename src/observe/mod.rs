@@ -9,4 +9,4 @@ pub use leader_changes::{LeaderChange, LeaderChanges};
 pub use observer::Observer;
 pub use overview::{LeaseTime, Overview, Queue, QueueKind};
 pub(crate) use partition_map::Layout;
-pub use partition_map::{PartitionMap, PartitionMapObserver, PartitionOwner};
+pub use partition_map::{KeptShare, PartitionMap, PartitionMapObserver, PartitionOwner};

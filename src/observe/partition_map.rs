@@ -11,9 +11,10 @@ use futures::{Stream, StreamExt};
 
 use super::observer::Observer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::state::{AsOf, Member, Roster};
+use crate::state::{AsOf, KeptRecord, Member, Roster, SHARES};
 use eldest_core::candidate::miscount;
-use eldest_core::partitions::{KeyKind, kind_of};
+use eldest_core::kv::Entry;
+use eldest_core::partitions::{KeyKind, facts, kind_of};
 
 /// The members that share partitions, and the owner of each partition, at one revision of etcd.
 ///
@@ -24,6 +25,7 @@ pub struct PartitionMap {
     revision: i64,
     members: Roster,
     owned: Arc<[Option<Held>]>,
+    kept: Arc<[KeptShare]>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -97,6 +99,7 @@ impl PartitionMap {
             revision: all.revision(),
             members,
             owned: map.into(),
+            kept: KeptShare::all(all, prefix, count),
         }
     }
 
@@ -155,6 +158,18 @@ impl PartitionMap {
         })
     }
 
+    /// Returns the shares that are [kept](crate::Partitions::keep_share_for) for members that are absent, in the order of
+    /// their identities.
+    pub fn kept_shares(&self) -> &[KeptShare] {
+        &self.kept
+    }
+
+    /// Returns the share to which a partition without an owner belongs: no member takes it while the share is kept.
+    pub fn kept_share(&self, partition: u32) -> Option<&KeptShare> {
+        let keeps = |share: &&KeptShare| share.partitions.binary_search(&partition).is_ok();
+        self.kept.iter().find(keeps)
+    }
+
     /// Returns the partitions of one of the [members](PartitionMap::members).
     pub fn partitions_of<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = u32> + 'a {
         self.iter()
@@ -170,7 +185,79 @@ impl fmt::Debug for PartitionMap {
             .field("members", &self.members())
             .field("count", &self.count())
             .field("unowned", &self.unowned().count())
+            .field("kept_shares", &self.kept_shares())
             .finish_non_exhaustive()
+    }
+}
+
+/// The share of an absent member, which takes its partitions again if it returns in time.
+///
+/// See [`Partitions::keep_share_for`](crate::Partitions::keep_share_for).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptShare {
+    record: KeptRecord,
+    lease: i64,
+    partitions: Vec<u32>,
+}
+
+impl KeptShare {
+    /// Returns the shares of all absent members.
+    fn all(all: &Roster, prefix: &[u8], count: u32) -> Arc<[Self]> {
+        let is_record =
+            |entry: &&Entry| matches!(kind_of(prefix, &entry.key), Some(KeyKind::Kept { .. }));
+        let records: HashMap<i64, &Entry> = all
+            .entries()
+            .filter(is_record)
+            .map(|entry| (entry.lease, entry))
+            .collect();
+        if records.is_empty() {
+            return Arc::default();
+        }
+        let facts = facts(prefix, count, all.entries(), SHARES);
+        let absent = facts.members.iter().filter(|member| member.absent);
+        let shares = absent.filter_map(|member| {
+            let kept = facts.kept.iter().filter(|key| key.lease == member.lease);
+            Some(Self {
+                record: KeptRecord::decode(&records.get(&member.lease)?.value)?,
+                lease: member.lease,
+                partitions: kept.map(|key| key.partition).collect(),
+            })
+        });
+        let mut shares: Vec<_> = shares.collect();
+        shares.sort_unstable_by(|a, b| a.identity().cmp(b.identity()));
+        shares.into()
+    }
+
+    /// Returns the identity of the absent member.
+    pub fn identity(&self) -> &str {
+        &self.record.identity
+    }
+
+    /// Returns the data centre that the member announced.
+    pub fn data_center(&self) -> Option<&str> {
+        self.record.data_center.as_deref()
+    }
+
+    /// Returns the capacity that the member announced; 1 if it announced none.
+    pub fn capacity(&self) -> u32 {
+        self.record.capacity
+    }
+
+    /// Returns the partitions that no other member takes, in the order of their numbers. A partition of the member that
+    /// has an owner now is not among them.
+    pub fn partitions(&self) -> &[u32] {
+        &self.partitions
+    }
+
+    /// Returns the time for which the member keeps its share, in whole seconds. It counts from when the member was last
+    /// there; [`Session::lease_time`](crate::Session::lease_time) of [`KeptShare::lease_id`] shows how much is left.
+    pub fn kept_for(&self) -> Option<Duration> {
+        self.record.kept_for
+    }
+
+    /// Returns the lease of the record: when it expires, the share is kept no longer.
+    pub fn lease_id(&self) -> i64 {
+        self.lease
     }
 }
 

@@ -1,6 +1,7 @@
 //! Defines the handles of shared partitions, and hands a member each partition that it wins.
 
 mod handing_over;
+mod keeping;
 mod preparing;
 mod runner;
 mod work;
@@ -26,6 +27,7 @@ use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::partitions::{KeyKind, PartitionSet, kind_of};
 use eldest_core::reason::EndReason;
+use keeping::Keeping;
 
 pub use preparing::ComingPartition;
 pub use runner::PartitionRunner;
@@ -54,7 +56,8 @@ pub use runner::PartitionRunner;
 /// [`Session::partitions`](crate::Session::partitions); clone it freely.
 ///
 /// The keys are `<namespace>/~partitions/<name>/<count>/m-<lease>` for members and `.../o-<partition>` for owners, all
-/// bound to their session's lease. [Checkpoints](Partition::checkpoint) are `<namespace>/~checkpoint/...`, without
+/// bound to their session's lease. A [kept share](Partitions::keep_share_for) is `.../k-<lease>`, with a lease of its own.
+/// [Checkpoints](Partition::checkpoint) are `<namespace>/~checkpoint/...`, without
 /// a lease.
 ///
 /// # Changing the count
@@ -63,7 +66,7 @@ pub use runner::PartitionRunner;
 /// except the keys themselves: while a member or owner with one count exists, no member can join with another
 /// ([`CountMismatch`](crate::ErrorKind::CountMismatch) names both). To change it, stop every member, then start them
 /// with the new count. The first of them joins when the last key of the old count is gone, a TTL later at most if a
-/// process was killed. Programs that route by [`Partitions::partition_for`] need the new count as well.
+/// process was killed, or when the last kept share ends. Programs that route by [`Partitions::partition_for`] need the new count as well.
 ///
 /// ```
 /// # #[tokio::main]
@@ -102,6 +105,8 @@ pub struct Partitions {
     prefix: Arc<str>,
     count: u32,
     warm_within: Option<Duration>,
+    /// How long the share of a member that is away is kept.
+    keep_share_for: Option<Duration>,
 }
 
 impl Session {
@@ -138,6 +143,7 @@ impl Partitions {
             name,
             count,
             warm_within: None,
+            keep_share_for: None,
         })
     }
 
@@ -221,6 +227,7 @@ impl Partitions {
         if let Some(limit) = self.warm_within {
             validate_limit("warm_within", limit)?;
         }
+        self.check_keep_share_for()?;
         let settings = &self.handle.shared.settings;
         let config = CandidateConfig {
             watch_scope: WatchScope::Everyone,
@@ -240,8 +247,12 @@ impl Partitions {
         };
         let candidate =
             Candidate::join(&self.handle, name, prefix, None, None, opening, |_| config).await?;
+        let keeping = self
+            .keep_share_for
+            .map(|time| Keeping::start(self, time, candidate.subscribe()));
         Ok(PartitionMembership {
             candidate,
+            keeping,
             prefix: self.prefix_bytes(),
             checkpoints: self.checkpoints(),
             patience: settings.grace + self.handle.patience(),
@@ -342,6 +353,8 @@ fn partition_for(key: &[u8], count: u32) -> u32 {
 /// their work has ended. [`Partition`]s that it returned continue without it, until then.
 #[must_use = "dropping a membership leaves"]
 pub struct PartitionMembership {
+    // Dropped before the candidate: the kept share is not rewritten while the member leaves.
+    keeping: Option<Keeping>,
     candidate: Candidate,
     prefix: Arc<[u8]>,
     /// The prefix of the keys of checkpoints.
@@ -419,10 +432,26 @@ impl PartitionMembership {
 
     /// Begins to leave, without waiting.
     async fn leave_for(&mut self, reason: EndReason) -> Result<()> {
+        self.stop_keeping();
         self.candidate.leave_within(reason, self.patience).await
     }
 
+    /// Stops the task that rewrites and renews the kept share, which stays until its lease expires.
+    fn stop_keeping(&self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.stop();
+        }
+    }
+
+    /// Withdraws the kept share, in the background, so that others take the partitions at once.
+    fn keep_no_share(&self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.withdraw();
+        }
+    }
+
     pub(crate) fn begin_to_leave(&self, reason: EndReason) -> Result<()> {
+        self.stop_keeping();
         self.candidate.begin_to_leave(reason)
     }
 }

@@ -172,6 +172,8 @@ impl<W> Run<'_, W> {
             };
             if matches!(verdict, Verdict::Ill) {
                 watch.stall();
+                // Others must be able to take the partitions of a member that is ill.
+                member.keep_no_share();
             }
             // The first verdict counts; other work that ends only ends its own term.
             let winding_up = wind_up(&mut member, verdict.reason(), under_way);

@@ -159,7 +159,7 @@ impl SessionShared {
         let mod_revision = before.as_ref().map_or(0, |entry| entry.mod_revision);
         let put = self.pool.put_mark(key, mod_revision, (value, lease)).await;
         if let Ok(Some(revision)) = put {
-            self.tidy(before.as_ref().map_or(0, |entry| entry.lease))
+            self.tidy_mark(before.as_ref().map_or(0, |entry| entry.lease))
                 .await;
             return Ok(Entry {
                 key: key.into(),
@@ -169,7 +169,7 @@ impl SessionShared {
                 lease,
             });
         }
-        self.tidy(lease).await;
+        self.tidy_mark(lease).await;
         put.and_then(|_| Err(overtaken()))
     }
 
@@ -188,16 +188,20 @@ impl SessionShared {
         if !self.pool.delete_mark(key, mod_revision).await? {
             return Err(overtaken());
         }
-        self.tidy(lease).await;
+        self.tidy_mark(lease).await;
         Ok(())
     }
 
-    /// Revokes the lease of a mark if no key is bound to it any more; otherwise the lease expires.
-    async fn tidy(&self, lease: i64) {
+    async fn tidy_mark(&self, lease: i64) {
+        self.tidy(lease, &self.settings.marks()).await;
+    }
+
+    /// Revokes the lease of a key below `prefix` if no key is bound to it any more; otherwise the lease expires.
+    pub(crate) async fn tidy(&self, lease: i64, prefix: &[u8]) {
         if lease == 0 {
             return;
         }
-        let keys = self.pool.lease_keys(lease, &self.settings.marks()).await;
+        let keys = self.pool.lease_keys(lease, prefix).await;
         if keys.is_ok_and(|keys| keys.is_empty()) {
             let _ = self.pool.revoke(lease).await;
         }

@@ -17,8 +17,8 @@ use crate::etcd::TlsOptions;
 use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
-    Announcement, EVACUATED, MAX_IDENTITY, announce, announced, home, is_cold, marked, ready,
-    set_aside, share, version,
+    Announcement, EVACUATED, MAX_IDENTITY, SHARES, announce, announced, home, is_cold, marked,
+    ready, set_aside, version,
 };
 use eldest_core::candidate::LONG_QUEUE;
 use eldest_core::challenge::ChallengeConfig;
@@ -566,7 +566,7 @@ impl Settings {
             ready,
             marked,
             set_aside,
-            share,
+            shares: SHARES,
         }
     }
 

@@ -287,7 +287,7 @@ pub(super) fn bounded(text: impl Into<String>, most: usize) -> String {
 }
 
 /// The name of the data centre's field.
-const DATA_CENTER: &str = "data_center";
+pub(super) const DATA_CENTER: &str = "data_center";
 
 /// Returns the data centre that a candidate announces.
 pub(crate) fn home(value: &[u8]) -> Option<Vec<u8>> {
@@ -501,7 +501,7 @@ fn leads(object: &Map<String, Value>) -> Option<(i64, u64)> {
 }
 
 /// The field of a member of partitions that takes none while others do.
-const ASIDE: &str = "evacuated";
+pub(super) const ASIDE: &str = "evacuated";
 
 /// Returns the announcement of a member whose data centre is evacuated, or that hands over its partitions.
 pub(crate) fn set_aside(value: &[u8]) -> Arc<[u8]> {
@@ -525,10 +525,10 @@ pub(crate) fn check_hand_over(value: &[u8]) -> Result<()> {
 }
 
 /// The field of a member of partitions that takes more than one share.
-const CAPACITY: &str = "capacity";
+pub(super) const CAPACITY: &str = "capacity";
 
 /// The field of a member of partitions that wants equal shares for each value of the field that it names.
-const SPREAD: &str = "spread";
+pub(super) const SPREAD: &str = "spread";
 
 /// Returns the share that a member announces. Every node counts a field that is not in our spelling as one share.
 pub(crate) fn share(value: &[u8]) -> Share {
@@ -536,10 +536,15 @@ pub(crate) fn share(value: &[u8]) -> Share {
     // Most members announce none of these fields, and need not be parsed.
     let says = [ASIDE, CAPACITY, SPREAD].into_iter().any(named);
     let object = says.then(|| object(value)).flatten().unwrap_or_default();
+    share_in(&object)
+}
+
+/// Reads the share from the fields of an announcement.
+pub(super) fn share_in(object: &Map<String, Value>) -> Share {
     Share {
         aside: object.get(ASIDE).and_then(Value::as_bool) == Some(true),
-        capacity: capacity(&object).unwrap_or(1),
-        center: center(&object),
+        capacity: capacity(object).unwrap_or(1),
+        center: center(object),
     }
 }
 

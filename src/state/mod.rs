@@ -7,6 +7,7 @@ mod backlog;
 mod challenged;
 mod deadlines;
 mod evacuation;
+mod kept_share;
 mod local_status;
 mod roster;
 #[cfg(feature = "serde")]
@@ -30,6 +31,7 @@ pub(crate) use deadlines::{Deadlines, LeaseDeadline, TermDeadline};
 pub use eldest_core::status::Status;
 pub(crate) use evacuation::{EVACUATED, MAX_REASON, author, check_data_center};
 pub use evacuation::{EVACUATION, Evacuate, Evacuation};
+pub(crate) use kept_share::{KeptRecord, SHARES, keep_share, whole_seconds};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};

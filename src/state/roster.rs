@@ -64,6 +64,11 @@ impl Roster {
         Self { as_of, ..self }
     }
 
+    /// Returns the keys, eldest first, without reading their announcements.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.inner.entries.iter().map(|entry| &**entry)
+    }
+
     /// Returns the revision of etcd's store that the roster shows. Of two rosters, the one with the larger revision is
     /// newer.
     pub fn revision(&self) -> i64 {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use eldest::internal::Pause;
@@ -41,6 +42,14 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1000)
     )]
     capacity: Option<u32>,
+
+    /// Keep this node's partitions for it while it is absent, for this time: until it returns, no other node takes them, so
+    /// they have no owner; longer than --ttl, at most 24h
+    #[arg(
+        long, value_name = "DURATION", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
+        value_parser = crate::connection::duration, env = "ELDEST_KEEP_SHARE_FOR", hide_env_values = true
+    )]
+    keep_share_for: Option<Duration>,
 }
 
 /// Runs programs until one has ended for good, or a signal stops this command.
@@ -62,7 +71,10 @@ pub(crate) async fn run(
     let (session, supervisor) = opened.await?;
     // This supervisor's keeper belongs to no partition: each partition starts its own, with its number.
     supervisor.dismiss().await;
-    let partitions = session.partitions(name, args.count.unwrap_or_default())?;
+    let mut partitions = session.partitions(name, args.count.unwrap_or_default())?;
+    if let Some(time) = args.keep_share_for {
+        partitions = partitions.keep_share_for(time);
+    }
     supervisor.challenge_both(
         &session,
         pairing::Programs::OfPartitions(partitions.clone()),

@@ -111,6 +111,14 @@ pub(crate) struct Args {
     )]
     own: Vec<(String, u32)>,
 
+    /// Keep this node's partitions for it while it is absent, for this time: until it returns, no other node takes them, so
+    /// they have no owner; longer than --ttl, at most 24h
+    #[arg(
+        long, value_name = "DURATION", requires = "own", value_parser = crate::connection::duration,
+        env = "ELDEST_KEEP_SHARE_FOR", hide_env_values = true
+    )]
+    keep_share_for: Option<Duration>,
+
     /// Offer only locks whose names begin with one of these; separated by commas [default: all names that no election has]
     #[arg(
         long,
@@ -376,7 +384,10 @@ impl Args {
         leading: &mut Vec<Leading>,
     ) -> Result<Node> {
         for (name, count) in &self.own {
-            let partitions = session.partitions(name, *count)?;
+            let mut partitions = session.partitions(name, *count)?;
+            if let Some(time) = self.keep_share_for {
+                partitions = partitions.keep_share_for(time);
+            }
             let (health, shutdown) = (health.clone(), shutdown.clone());
             let (shares, owns) = node.own_on_behalf_while_healthy(&partitions, health, shutdown);
             leading.push(owns);

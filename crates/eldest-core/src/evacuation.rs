@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::ids::SlotId;
 use crate::kv::Entry;
-use crate::partitions::Share;
+use crate::partitions::ShareReaders;
 use crate::queue::{Own, Roster};
 use crate::time::Time;
 use crate::version::Version;
@@ -80,9 +80,8 @@ pub struct Homes {
     pub marked: fn(&[u8]) -> Option<Version>,
     /// Returns the announcement of a member that takes no partitions while others do.
     pub set_aside: fn(&[u8]) -> Arc<[u8]>,
-    /// Reads a member's share of partitions from its announcement; [`Homes::set_aside`] makes an announcement whose
-    /// member takes none.
-    pub share: fn(&[u8]) -> Share,
+    /// Reads members' shares of partitions; [`Homes::set_aside`] makes an announcement whose member takes none.
+    pub shares: ShareReaders,
 }
 
 /// The decision about a candidate's place.

@@ -18,6 +18,7 @@
 //! | `GET /v1/partitions/{name}` | members and the owner of each partition; at most 1024 partitions, the next from `?from=` |
 //! | `GET /v1/partitions/{name}/own` | the partitions that this node owns on behalf of its callers ([`Node::own_on_behalf`]), and how long they may act |
 //! | `POST /v1/partitions/{name}/heartbeat` | as for an election |
+//! | `POST /v1/partitions/{name}/forget?identity=` | others take the partitions that are [kept](eldest::Partitions::keep_share_for) for an absent member |
 //! | `GET /v1/partitions/{name}/owner?key=` | the partition of a key, and its owner's address and token |
 //! | `GET /v1/partitions/{name}/events` | server-sent events `state`: all partitions at once, then those whose owner changed |
 //! | `GET /` | a live status page of the elections, for people |

@@ -65,6 +65,8 @@ pub(super) enum PartitionsPart {
     Own,
     /// `{name}/heartbeat`.
     Heartbeat,
+    /// `{name}/forget`.
+    Forget,
     /// `{name}/events`.
     Events,
 }
@@ -74,7 +76,7 @@ impl PartitionsPart {
     pub(super) fn allow(self) -> &'static str {
         match self {
             Self::State | Self::Owner | Self::Own | Self::Events => "GET,HEAD,OPTIONS",
-            Self::Heartbeat => "POST,OPTIONS",
+            Self::Heartbeat | Self::Forget => "POST,OPTIONS",
         }
     }
 }
@@ -86,6 +88,7 @@ pub(super) fn partitions(path: &str) -> Result<(String, PartitionsPart), Problem
         Some((name, "owner")) => (name, PartitionsPart::Owner),
         Some((name, "own")) => (name, PartitionsPart::Own),
         Some((name, "heartbeat")) => (name, PartitionsPart::Heartbeat),
+        Some((name, "forget")) => (name, PartitionsPart::Forget),
         Some((name, "events")) => (name, PartitionsPart::Events),
         _ => (rest, PartitionsPart::State),
     };
@@ -194,6 +197,7 @@ mod tests {
             ("billing/events", "billing", PartitionsPart::Events),
             ("billing/own", "billing", PartitionsPart::Own),
             ("billing/heartbeat", "billing", PartitionsPart::Heartbeat),
+            ("billing/forget", "billing", PartitionsPart::Forget),
             ("billing%2Fowner", "billing/owner", PartitionsPart::State),
         ] {
             let read = partitions(&format!("{PARTITIONS}{path}"));

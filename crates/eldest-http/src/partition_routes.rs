@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use super::answer::{json as answer, text};
 use super::api::beat;
 use super::contract::millis;
-use super::contract::partitions::{OwnPartition, OwnPartitions, PartitionsList};
+use super::contract::partitions::{ForgottenShare, OwnPartition, OwnPartitions, PartitionsList};
 use super::health::Health;
 use super::names::{self, PartitionsPart};
 use super::node::Node;
@@ -111,7 +111,7 @@ pub(super) async fn one(
 ) -> Result<Response, Problem> {
     let (name, part) = names::partitions(request.uri().path())?;
     let fits = match part {
-        PartitionsPart::Heartbeat => *request.method() == Method::POST,
+        PartitionsPart::Heartbeat | PartitionsPart::Forget => *request.method() == Method::POST,
         _ => matches!(*request.method(), Method::GET | Method::HEAD),
     };
     if !fits {
@@ -144,6 +144,12 @@ pub(super) async fn one(
             Ok(answer(StatusCode::OK, &own))
         }
         PartitionsPart::Heartbeat => beat(&owning(observed)?.fitness, &name),
+        PartitionsPart::Forget => {
+            let identity = parameter(&Asked::of(request.uri()), "identity")?;
+            let identity = identity.ok_or_else(|| bad_query("name a member with `?identity=`"))?;
+            owning(observed)?;
+            forget(&observed.partitions, &identity).await
+        }
         PartitionsPart::Events => follow(&app, observed),
     }
 }
@@ -154,6 +160,23 @@ fn owning(observed: &ObservedPartitions) -> Result<&Owning, Problem> {
         let detail = format!("this node owns no partitions of {name:?} on behalf of a program");
         Problem::new(StatusCode::CONFLICT, "not_on_behalf", detail)
     })
+}
+
+/// Ends the time for which the share of an absent member is kept.
+async fn forget(partitions: &Partitions, identity: &str) -> Result<Response, Problem> {
+    let forgotten = partitions.forget_share(identity).await;
+    if !forgotten.map_err(|error| Problem::of(&error, "bad_query"))? {
+        let (name, identity) = (partitions.name(), shortened(identity));
+        let detail =
+            format!("no share of {name:?} is kept for {identity:?}, or that member is there");
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no_kept_share", detail));
+    }
+    let body = ForgottenShare {
+        name: partitions.name().to_owned(),
+        partition_count: partitions.count(),
+        forgotten: identity.to_owned(),
+    };
+    Ok(answer(StatusCode::OK, &body))
 }
 
 fn own(

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::contract::millis;
 use super::contract::partitions::{
-    KeyOwner, PartitionMember, PartitionState, PartitionsState, PartitionsSummary,
+    AbsentMember, KeyOwner, PartitionMember, PartitionState, PartitionsState, PartitionsSummary,
 };
 use super::owning::Owning;
 use super::problem::Problem;
@@ -110,6 +110,7 @@ impl ObservedPartitions {
             revision: map.map(PartitionMap::revision),
             member_count: map.map(|map| map.members().len()),
             members: map.map(|map| PartitionMember::all(map).take(LARGEST).collect()),
+            absent: map.map(|map| AbsentMember::all(map).take(LARGEST).collect()),
             partitions: map.map(|_| listed.partitions),
             next_from: listed.next_from,
             age_ms: age.confirmed_ms(),
@@ -217,8 +218,13 @@ impl Listed {
     pub(super) fn of(map: &PartitionMap, from: u32, before: Option<&PartitionMap>) -> Self {
         let blocked: HashMap<u32, _> = map.blocked().collect();
         let blocked_before: HashMap<u32, _> = before.iter().flat_map(|map| map.blocked()).collect();
+        let kept_for = |map: &PartitionMap, partition: u32| {
+            let share = map.kept_share(partition);
+            share.map(|share| share.identity().to_owned())
+        };
         let is_same = |partition: u32, before: &PartitionMap| {
             blocked.get(&partition) == blocked_before.get(&partition)
+                && kept_for(map, partition) == kept_for(before, partition)
                 && shown(map, partition) == shown(before, partition)
         };
         let mut changed =

@@ -2,6 +2,7 @@
 
 mod capacities;
 mod checkpoints;
+mod keeping;
 mod membership;
 mod observers;
 mod spread;

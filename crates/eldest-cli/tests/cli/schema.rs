@@ -33,6 +33,7 @@ fn part(value: &Value) -> &'static str {
     let parts = [
         ("queues", "Status"),
         ("partitions", "PartitionOwners"),
+        ("forgotten", "ForgottenShare"),
         ("event", "Change"),
         ("evicted", "Evicted"),
         ("removed", "Checkpoint"),

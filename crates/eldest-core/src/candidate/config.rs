@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::partitions::PartitionSet;
+use crate::partitions::{KeyKind, PartitionSet, kind_of};
 use crate::version::Version;
 
 /// The part of the queue that a candidate watches.
@@ -102,7 +102,12 @@ pub(super) fn level_below<'a>(family: &[u8], key: &'a [u8]) -> std::borrow::Cow<
 /// key `other` shows.
 pub fn miscount(family: &[u8], ours: usize, other: &[u8]) -> String {
     let (theirs, key) = (level_below(family, other), String::from_utf8_lossy(other));
+    let prefix = [family, theirs.as_bytes(), b"/"].concat();
+    let kept = match kind_of(&prefix, other) {
+        Some(KeyKind::Kept { .. }) => " of a kept share",
+        _ => "",
+    };
     format!(
-        "{ours} partitions were requested, but others share {theirs} under this name, as the key {key}"
+        "{ours} partitions were requested, but others share {theirs} under this name, as the key {key}{kept}"
     )
 }

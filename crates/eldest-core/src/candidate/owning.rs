@@ -18,10 +18,10 @@ impl Seat<'_> {
         else {
             return None;
         };
-        let (roster, share) = (view.roster(), self.evacuation.homes().share);
+        let (roster, read) = (view.roster(), self.evacuation.homes().shares);
         let shown = |key: &[u8], created| self.removals.shown(key, created, roster.revision());
         let complete = view.is_synced();
-        complete.then(|| member.wants(&self.me.prefix, own, roster, share, shown))
+        complete.then(|| member.wants(&self.me.prefix, own, roster, read, shown))
     }
 
     /// Returns the terms of partitions that the member gives up now, and arranges when it gives up those whose next owners

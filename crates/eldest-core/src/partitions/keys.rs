@@ -1,4 +1,4 @@
-//! Names the keys of members and partitions, and reads such names.
+//! Names the keys of members, partitions and kept shares, and reads such names.
 
 use std::sync::Arc;
 
@@ -12,6 +12,11 @@ pub enum KeyKind {
     },
     /// The key of the partition with this number.
     Partition(u32),
+    /// The key of a kept share.
+    Kept {
+        /// The lease that the key names.
+        lease: i64,
+    },
 }
 
 /// Returns `<prefix>m-<lease in lower-case hex>`.
@@ -26,6 +31,11 @@ pub fn partition_key(prefix: &[u8], partition: u32) -> Arc<[u8]> {
         .into()
 }
 
+/// Returns `<prefix>k-<lease in lower-case hex>`, the key of a kept share, which has a lease of its own.
+pub fn kept_key(prefix: &[u8], lease: i64) -> Arc<[u8]> {
+    [prefix, format!("k-{lease:x}").as_bytes()].concat().into()
+}
+
 /// Reads the kind of a key. `None`: the key is not one of ours, or not in our spelling.
 pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
     let name = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
@@ -33,13 +43,15 @@ pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
     let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
     let plain = number.bytes().all(digit) && (number == "0" || !number.starts_with('0'));
     match kind {
-        "m-" if plain => {
-            let lease = i64::from_str_radix(number, 16).ok()?;
-            Some(KeyKind::Member { lease })
-        }
+        "m-" if plain => lease_of(number).map(|lease| KeyKind::Member { lease }),
+        "k-" if plain => lease_of(number).map(|lease| KeyKind::Kept { lease }),
         "o-" if plain => number.parse().ok().map(KeyKind::Partition),
         _ => None,
     }
+}
+
+fn lease_of(hex: &str) -> Option<i64> {
+    i64::from_str_radix(hex, 16).ok()
 }
 
 #[cfg(test)]
@@ -49,11 +61,21 @@ mod tests {
     const PREFIX: &[u8] = b"p/2/";
 
     #[test]
+    fn key_of_a_kept_share_is_read_as_it_is_written() {
+        let key = kept_key(PREFIX, 0x7f);
+        assert_eq!(*key, *b"p/2/k-7f");
+        assert_eq!(kind_of(PREFIX, &key), Some(KeyKind::Kept { lease: 0x7f }));
+    }
+
+    #[test]
     fn only_keys_that_are_written_as_we_write_them_count() {
         for (key, kind) in [
             (&b"p/2/m-7f"[..], Some(KeyKind::Member { lease: 0x7f })),
             (b"p/2/m-7F", None),
             (b"p/2/m-", None),
+            (b"p/2/k-7f", Some(KeyKind::Kept { lease: 0x7f })),
+            (b"p/2/k-07f", None),
+            (b"p/2/k-", None),
             (b"p/2/o-17", Some(KeyKind::Partition(17))),
             (b"p/2/m-07f", None),
             (b"p/2/o-0", Some(KeyKind::Partition(0))),

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assignment::{Assignee, Center, Owned, assign};
+use super::assignment::{Owned, assign};
+use super::facts::{Facts, ShareReaders, facts};
 use super::keys::{KeyKind, kind_of, partition_key};
 use crate::action::Class;
 use crate::cleanup::Shown;
@@ -40,58 +41,6 @@ pub struct PartitionSet {
     pub family: Arc<[u8]>,
     /// The text written into the keys of partitions, for people to read.
     pub tag: Arc<[u8]>,
-}
-
-/// A member's announcement of its share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    /// True if the member takes no partitions while other members do.
-    pub aside: bool,
-    /// The share, in proportion to the capacities of the others; at least 1.
-    pub capacity: u32,
-    /// The member's data centre, if data centres must own equal shares.
-    pub center: Option<Center>,
-}
-
-/// Returns the members that share the partitions, the partitions' owners, and the number of members. `share` reads the
-/// announcements of members. Members that take no partitions have no share, unless all members do so.
-pub fn facts(
-    prefix: &[u8],
-    roster: &Roster,
-    share: fn(&[u8]) -> Share,
-) -> (Vec<Assignee>, Vec<Owned>, usize) {
-    let (mut members, mut aside, mut owned) = (Vec::new(), Vec::new(), Vec::new());
-    for entry in roster.by_key() {
-        let (since, lease) = (entry.create_revision, entry.lease);
-        match kind_of(prefix, &entry.key) {
-            // A key that another program overwrote no longer belongs to a member.
-            Some(KeyKind::Member { lease: named }) if named == lease => {
-                let share = share(&entry.value);
-                let of_all = if share.aside {
-                    &mut aside
-                } else {
-                    &mut members
-                };
-                of_all.push(Assignee {
-                    since,
-                    lease,
-                    capacity: share.capacity,
-                    center: share.center,
-                });
-            }
-            Some(KeyKind::Partition(partition)) => owned.push(Owned {
-                since,
-                partition,
-                lease,
-            }),
-            _ => {}
-        }
-    }
-    let all = members.len() + aside.len();
-    if members.is_empty() {
-        members = aside;
-    }
-    (members, owned, all)
 }
 
 /// A partition that we own, or that we owned and whose work continues.
@@ -493,14 +442,14 @@ impl Membership {
         lost
     }
 
-    /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `share` reads the
+    /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `read` reads the
     /// announcements of members. `shown` interprets a key with the given create revision, or its absence.
     pub fn wants(
         &self,
         prefix: &[u8],
         own: &Own,
         roster: &Roster,
-        share: fn(&[u8]) -> Share,
+        read: ShareReaders,
         shown: impl Fn(&[u8], Option<i64>) -> Shown,
     ) -> Wants {
         let mut wants = Wants::default();
@@ -509,8 +458,10 @@ impl Membership {
         if roster.get(&own.key).is_none_or(|entry| entry.lease != me) {
             return wants;
         }
-        let (members, owned, all) = facts(prefix, roster, share);
-        let target = assign(self.partitions.count, &members, &owned);
+        let count = self.partitions.count;
+        let facts = facts(prefix, count, roster.by_key(), read);
+        let target = assign(count, &facts.members, &facts.counted());
+        let Facts { owned, live, .. } = facts;
         let mut keys = vec![None; target.len()];
         for key in owned {
             if let Some(of_it) = keys.get_mut(key.partition as usize) {
@@ -519,7 +470,7 @@ impl Membership {
         }
         let taking: BTreeSet<u32> = self.taking.values().flatten().copied().collect();
         // Members without a share take partitions if this member no longer exists.
-        let others = all > 1;
+        let others = live > 1;
         for (partition, (lease, key)) in (0..).zip(target.into_iter().zip(keys)) {
             let seen = Seen {
                 partition,

@@ -1,9 +1,11 @@
 //! Decides which partitions a member takes, adopts and gives up.
 
 mod assignment;
+mod facts;
 mod keys;
 mod membership;
 
 pub use assignment::{Assignee, Center, Owned, assign};
-pub use keys::{KeyKind, kind_of, member_key, partition_key};
-pub use membership::{Membership, Move, PartitionSet, Share, Wants, facts};
+pub use facts::{Facts, KeptShare, Share, ShareReaders, facts};
+pub use keys::{KeyKind, kept_key, kind_of, member_key, partition_key};
+pub use membership::{Membership, Move, PartitionSet, Wants};

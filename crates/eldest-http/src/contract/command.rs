@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::partitions::{PartitionMember, PartitionState};
+use super::partitions::{AbsentMember, PartitionMember, PartitionState};
 use super::{Evacuation, Member};
 
 /// A session that challenges another one.
@@ -133,6 +133,8 @@ pub struct PartitionOwners {
     pub now_unix_ms: u64,
     /// The members, the eldest first.
     pub members: Vec<PartitionMember>,
+    /// The absent members for which partitions are kept, in the order of their names.
+    pub absent: Vec<AbsentMember>,
     /// All partitions in order of their numbers, or the one of the requested key.
     pub partitions: Vec<PartitionState>,
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use eldest::PartitionMap;
 use serde::{Deserialize, Serialize};
 
-use super::{key, lease_id, unix_ms};
+use super::{key, lease_id, millis, unix_ms};
 
 /// The sets of partitions that a node observes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,8 @@ pub struct PartitionsState {
     pub member_count: Option<usize>,
     /// The members, the eldest first, at most 1024 of them; null as `revision`.
     pub members: Option<Vec<PartitionMember>>,
+    /// The absent members for which partitions are kept, at most 1024 of them; null as `revision`.
+    pub absent: Option<Vec<AbsentMember>>,
     /// Partitions in order of their numbers, at most 1024 of them; null as `revision`. An event has those whose owner
     /// changed since the event before.
     pub partitions: Option<Vec<PartitionState>>,
@@ -88,6 +90,38 @@ pub struct PartitionMember {
     pub since_unix_ms: Option<u64>,
 }
 
+/// A member that is absent, and whose share is kept for a limited time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct AbsentMember {
+    /// The member's name.
+    pub identity: String,
+    /// The data centre that it announced; null: none.
+    pub data_center: Option<String>,
+    /// The capacity that it announced; 1: it announced none.
+    pub partition_capacity: u32,
+    /// The number of partitions that no other member takes.
+    pub kept_count: usize,
+    /// How long they are kept, counted from when the member was last there; null: another program wrote the record.
+    pub kept_for_ms: Option<u64>,
+    /// How long they are kept from now on; null over HTTP, where the node answers from memory, or if it is unknown.
+    pub lease_left_ms: Option<u64>,
+    /// etcd's id of the lease of the record that keeps them, in hexadecimal.
+    pub lease_id: Option<String>,
+}
+
+/// A share that is kept no longer, because somebody asked for that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ForgottenShare {
+    /// The name of the set of partitions.
+    pub name: String,
+    /// The number of partitions.
+    pub partition_count: u32,
+    /// The name of the absent member.
+    pub forgotten: String,
+}
+
 /// A partition and its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -98,6 +132,9 @@ pub struct PartitionState {
     pub owner: Option<PartitionOwner>,
     /// A key without a lease in the place of the owner's key: nobody can own the partition until somebody deletes it.
     pub blocked_by: Option<String>,
+    /// The name of the absent member for which the partition is kept: until it returns or the time has passed, no other
+    /// member takes the partition. null: for nobody.
+    pub kept_for: Option<String>,
 }
 
 /// The owner of a partition.
@@ -182,7 +219,25 @@ impl PartitionState {
             partition,
             owner: map.owner(partition).map(Into::into),
             blocked_by: blocked_by.map(|it| key(it.key())),
+            kept_for: map
+                .kept_share(partition)
+                .map(|share| share.identity().to_owned()),
         }
+    }
+}
+
+impl AbsentMember {
+    /// Describes the absent members of the map, in the order of their names.
+    pub fn all(map: &PartitionMap) -> impl Iterator<Item = Self> {
+        map.kept_shares().iter().map(|share| Self {
+            identity: share.identity().to_owned(),
+            data_center: share.data_center().map(str::to_owned),
+            partition_capacity: share.capacity(),
+            kept_count: share.partitions().len(),
+            kept_for_ms: share.kept_for().map(millis),
+            lease_left_ms: None,
+            lease_id: lease_id(share.lease_id()),
+        })
     }
 }
 

@@ -6,7 +6,9 @@ use utoipa::openapi::{HttpMethod, Paths, Required};
 
 use super::{Op, holder, in_path, in_query, string};
 use crate::contract;
-use crate::contract::partitions::{KeyOwner, OwnPartitions, PartitionsList, PartitionsState};
+use crate::contract::partitions::{
+    ForgottenShare, KeyOwner, OwnPartitions, PartitionsList, PartitionsState,
+};
 
 const EVENTS: &str = "Events `state`, whose data is a `PartitionsState`: at once with all partitions, and after every change with \
     those whose owner changed. An event has at most 1024 of them, and `next_from` if others follow in the next event. After \
@@ -41,6 +43,7 @@ pub(super) fn partitions(paths: &mut Paths) {
         )
         .at(paths, get.clone(), "/v1/partitions/{name}/owner");
     own(paths);
+    forget(paths);
     named(
         "followPartitions",
         "Streams changes of owners as server-sent events",
@@ -65,6 +68,28 @@ fn from() -> Parameter {
         "The first partition to show; without it, 0.",
         number.into(),
     )
+}
+
+fn forget(paths: &mut Paths) {
+    let summary = "Lets the other members take the partitions that are kept for an absent one";
+    let mut identity = in_query("identity", "The name of the absent member.", string());
+    identity.required = Required::True;
+    let none = "This node observes no such partitions, or none are kept for an absent member of that name.";
+    Op::changing("forgetShare", "partitions", summary)
+        .takes(in_path(
+            "name",
+            "The name of the set of partitions; slashes may be written as they are.",
+        ))
+        .takes(identity)
+        .answers::<ForgottenShare>("200", "They are kept no longer.")
+        .refuses("404", none)
+        .refuses(
+            "409",
+            "This node owns no such partitions on behalf of a program.",
+        )
+        .refuses("502", "etcd refused.")
+        .refuses("503", "etcd did not answer; try again.")
+        .at(paths, HttpMethod::Post, "/v1/partitions/{name}/forget");
 }
 
 fn own(paths: &mut Paths) {

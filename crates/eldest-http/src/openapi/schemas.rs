@@ -28,6 +28,7 @@ const CODES: &[&str] = &[
     "lock_lost",
     "name_not_allowed",
     "no_evacuations",
+    "no_kept_share",
     "no_locks",
     "no_metrics",
     "no_owner",
@@ -90,6 +91,7 @@ pub(super) fn schemas() -> Schemas {
     with::<contract::partitions::PartitionsState>(&mut all);
     with::<contract::partitions::KeyOwner>(&mut all);
     with::<contract::partitions::OwnPartitions>(&mut all);
+    with::<contract::partitions::ForgottenShare>(&mut all);
     with::<contract::AcquireLock>(&mut all);
     with::<contract::Lock>(&mut all);
     with::<contract::LockLost>(&mut all);
@@ -109,6 +111,7 @@ pub(super) fn command_schema() -> Value {
     let mut all = Schemas::new();
     with::<command::Status>(&mut all);
     with::<command::PartitionOwners>(&mut all);
+    with::<contract::partitions::ForgottenShare>(&mut all);
     with::<command::Change>(&mut all);
     with::<command::Evicted>(&mut all);
     with::<command::Checkpoint>(&mut all);
@@ -130,7 +133,7 @@ pub(super) fn command_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What `eldest --output json` writes",
-        "description": "`eldest status` writes a `Status`, `partitions` a `PartitionOwners`, `watch` a `Change` a line, `evict` an `Evicted`, `checkpoint` a `Checkpoint`, `step-down` a `SteppedDown`, `evacuate` an `Evacuations`, `version` an `ElectionVersion`, `serve` a \
+        "description": "`eldest status` writes a `Status`, `partitions` a `PartitionOwners` or with `--forget` a `ForgottenShare`, `watch` a `Change` a line, `evict` an `Evicted`, `checkpoint` a `Checkpoint`, `step-down` a `SteppedDown`, `evacuate` an `Evacuations`, `version` an `ElectionVersion`, `serve` a \
             `Listening` first, `agent` too, `agent status` an `AgentStatus`, `doctor` an `Examination`; a command that fails writes a `Failed` to stderr. What stays: the \
             name, type and meaning of each field; every field is always there, with null where there is nothing to say. What \
             may be added: fields, and words of `event`, `kind`, `check` and `code`. Readers must accept fields and words that \

@@ -362,3 +362,59 @@ async fn short_lived_program_does_not_shorten_a_promise_of_partitions() -> Resul
     session.close().await?;
     server.stop().await
 }
+
+#[tokio::test]
+async fn share_of_an_absent_member_is_shown_and_forgotten_on_request() -> Result {
+    const FORGET: &str = "/v1/partitions/team/p/forget";
+    let etcd = MemoryEtcd::start();
+    let a = Beside::start(&etcd, "a", Health::new()).await?;
+    let b = etcd.session(options("b")).await?;
+    let keep = Duration::from_secs(3600);
+    let of_b = b.partitions("team/p", COUNT)?.keep_share_for(keep);
+    let half = COUNT as usize / 2;
+    let mut member = of_b.join().await?;
+    a.owns(half).await?;
+    eventually(SOON, "the record lists its half", async || {
+        let overview = b.overview("team/p").await.ok()?;
+        let keys = overview.queues().first()?.roster().members();
+        let mut records = keys.iter().filter(|key| {
+            let name = key.key().rsplit(|byte| *byte == b'/').next();
+            name.is_some_and(|name| name.starts_with(b"k-"))
+        });
+        let value: Value = serde_json::from_slice(records.next()?.value()).ok()?;
+        let listed = value["partitions"].as_str()?.split(',').map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
+        });
+        (listed.sum::<Option<usize>>()? == half).then_some(())
+    })
+    .await?;
+    for (path, status) in [("", 400), ("?identity=b", 404), ("?identity=c", 404)] {
+        let refused = post(a.server.at, &format!("{FORGET}{path}")).await?;
+        assert_eq!(refused.status, status, "{refused:?}");
+    }
+    member.leave().await?;
+    let state = eventually(SOON, "it is shown", async || {
+        let state = get(a.server.at, "/v1/partitions/team/p").await.ok()?.json();
+        (state["absent"][0]["kept_count"] == half).then_some(state)
+    })
+    .await?;
+    assert_eq!(state["absent"][0]["identity"], "b");
+    assert_eq!(state["absent"][0]["kept_for_ms"], 3_600_000);
+    let partitions = state["partitions"].as_array().expect("partitions");
+    let kept = partitions.iter().filter(|one| one["kept_for"] == "b");
+    assert_eq!(kept.count(), half);
+
+    let eye = Server::plain(Node::new().observes_partitions(&of_b)).await?;
+    let refused = post(eye.at, &format!("{FORGET}?identity=b")).await?;
+    assert_eq!(refused.problem(), "not_on_behalf", "{refused:?}");
+    let forgotten = post(a.server.at, &format!("{FORGET}?identity=b")).await?;
+    assert_eq!(forgotten.status, 200, "{forgotten:?}");
+    assert_eq!(forgotten.json()["forgotten"], "b");
+    a.owns(COUNT as usize).await?;
+    let again = post(a.server.at, &format!("{FORGET}?identity=b")).await?;
+    assert_eq!(again.problem(), "no_kept_share", "{again:?}");
+    b.close().await?;
+    eye.stop().await?;
+    a.stop().await
+}

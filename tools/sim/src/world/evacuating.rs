@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::World;
 use super::cluster::ELECTIONS;
-use super::home::{Home, MARKS, cold_tag, home, share, share_tag, version, version_tag};
+use super::home::{Home, MARKS, SHARES, cold_tag, home, share_tag, version, version_tag};
 use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::Ask;
 use eldest_core::evacuation::step_down_key;
 use eldest_core::kv::{Entry, Reach};
-use eldest_core::partitions::{Assignee, KeyKind, Owned, assign, facts, kind_of};
+use eldest_core::partitions::{Assignee, Facts, KeyKind, Owned, assign, facts, kind_of};
 use eldest_core::queue::Roster;
 
 /// The number from which leases of marks count; no session draws such numbers.
@@ -145,12 +145,12 @@ impl World {
         };
         let mut roster = Roster::new(Arc::clone(&prefix), Reach::Children);
         roster.replace(self.store.revision(), self.store.queue(&prefix));
-        let (members, owned, _) = facts(&prefix, &roster, share);
         let segment = prefix.rsplit(|byte| *byte == b'/').nth(1);
         let count = segment.and_then(|bytes| std::str::from_utf8(bytes).ok());
         let count = count
             .and_then(|digits| digits.parse().ok())
             .unwrap_or_default();
+        let Facts { members, owned, .. } = facts(&prefix, count, roster.by_key(), SHARES);
         let target = assign(count, &members, &owned);
         let moves = |key: &&Owned| target.get(key.partition as usize) != Some(&key.lease);
         match owned.iter().find(moves) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::store::Key;
 use eldest_core::evacuation::Homes;
-use eldest_core::partitions::{Center, Share};
+use eldest_core::partitions::{Center, KeptShare, Share, ShareReaders};
 use eldest_core::version::Version;
 
 /// The prefix of the marks.
@@ -103,7 +103,7 @@ pub(super) fn share_tag(capacity: u32, spread: bool) -> String {
 /// The sign after the data centre's name.
 const SPREAD: &str = "+";
 
-pub(super) fn share(value: &[u8]) -> Share {
+fn share(value: &[u8]) -> Share {
     let mut parts = value.split(|byte| *byte == b'*').skip(1);
     let capacity = parts
         .next()
@@ -113,6 +113,39 @@ pub(super) fn share(value: &[u8]) -> Share {
         capacity: capacity.and_then(|digits| digits.parse().ok()).unwrap_or(1),
         center: center(value),
     }
+}
+
+/// The readers of members' shares.
+pub(super) const SHARES: ShareReaders = ShareReaders {
+    share,
+    identity,
+    kept,
+};
+
+/// Returns the name of the node, which is the last part of each announcement.
+fn identity(value: &[u8]) -> Vec<u8> {
+    let at = value.iter().rposition(|byte| *byte == b'n');
+    value[at.unwrap_or_default()..].to_vec()
+}
+
+/// The beginning of a record that keeps a share.
+const KEPT: &str = "kept:";
+
+/// Returns the record that keeps these partitions for a node.
+pub(super) fn kept_value(node: usize, partitions: &[u32]) -> String {
+    let numbers: Vec<_> = partitions.iter().map(u32::to_string).collect();
+    format!("{KEPT}n{node}:{}", numbers.join(","))
+}
+
+fn kept(value: &[u8]) -> Option<KeptShare> {
+    let record = std::str::from_utf8(value).ok()?.strip_prefix(KEPT)?;
+    let (name, numbers) = record.split_once(':')?;
+    let numbers = numbers.split(',').filter_map(|number| number.parse().ok());
+    Some(KeptShare {
+        identity: name.as_bytes().to_vec(),
+        share: share(b""),
+        partitions: numbers.map(|number: u32| number..=number).collect(),
+    })
 }
 
 fn center(value: &[u8]) -> Option<Center> {
@@ -133,6 +166,6 @@ pub(super) fn homes() -> Homes {
         ready,
         marked: version,
         set_aside,
-        share,
+        shares: SHARES,
     }
 }

@@ -1,13 +1,18 @@
 //! Lets nodes join as members that share partitions, and records the partitions that each member takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::World;
+use super::home::kept_value;
 use super::node::{SimCandidate, Term};
 use super::store::Key;
-use eldest_core::action::SlotId;
+use eldest_core::action::{Ask, SlotId};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
-use eldest_core::partitions::{PartitionSet, partition_key};
+use eldest_core::partitions::{PartitionSet, kept_key, partition_key};
+
+/// The leases of records begin here, above those of nodes.
+const LEASES: i64 = 1 << 60;
 
 /// The ticket of a member's announcement that it is ready; nobody awaits the answer.
 const READY: u64 = 1;
@@ -71,6 +76,19 @@ impl World {
         n.warmth.ready = ready;
         let value = self.tagged(node, &format!("n{node}"));
         self.give(node, |m, now| m.proclaim(now, slot, value, READY));
+    }
+
+    /// Writes the record that keeps these partitions for a node, under a lease of its own. Returns the lease.
+    pub(crate) fn keep_share(&mut self, node: usize, count: u32, partitions: &[u32]) -> i64 {
+        let lease = LEASES + self.store.revision();
+        let ttl = Duration::from_secs(3600);
+        self.store
+            .perform(self.now, &Ask::Grant { ttl }, Some(lease));
+        let key = kept_key(&prefix_of(count), lease);
+        let record = kept_value(node, partitions);
+        self.store.put(&key, record.as_bytes(), lease);
+        self.publish();
+        lease
     }
 
     pub(crate) fn taken(&mut self, node: usize, member: SlotId, partition: u32, slot: SlotId) {

@@ -26,6 +26,7 @@ fn state() -> impl Strategy<Value = (u32, Vec<Assignee>, Vec<Owned>)> {
         let assignees = (since, capacities, centers).prop_map(|(since, capacities, centers)| {
             let all = (1..).zip(since.into_iter().zip(capacities)).zip(centers);
             let assignee = |((lease, (since, capacity)), center)| Assignee {
+                absent: false,
                 since,
                 lease,
                 capacity,
@@ -226,6 +227,46 @@ proptest! {
         }
     }
 
+    /// A member that is away receives nothing, and members carry out the assignment in any order.
+    #[test]
+    fn absent_members_keep_what_is_theirs_and_receive_nothing(
+        (count, members, owned) in state(),
+        away in proptest::collection::vec(any::<bool>(), 9),
+        done in proptest::collection::vec(any::<bool>(), 80),
+    ) {
+        let members = marked_away(members, &away);
+        let target = assign(count, &members, &owned);
+        prop_assert_eq!(target.len(), count as usize);
+        let owner = |partition: u32| owned.iter().find(|key| key.partition == partition).map(|key| key.lease);
+        let is_away = |lease: i64| members.iter().any(|member| member.absent && member.lease == lease);
+        let mut partly: BTreeMap<u32, Owned> = owned.iter().map(|key| (key.partition, *key)).collect();
+        for (partition, lease) in (0..).zip(target.iter().copied()) {
+            let before = owner(partition);
+            prop_assert!(!is_away(lease) || before == Some(lease), "{} goes to {}", partition, lease);
+            // Nobody releases the partition of a member that is away: its next owner takes it.
+            if before.is_none_or(is_away) && lease != before.unwrap_or_default() && done[partition as usize] {
+                partly.insert(partition, Owned { since: 50, partition, lease });
+            }
+        }
+        let partly: Vec<_> = partly.into_values().collect();
+        prop_assert_eq!(assign(count, &members, &partly), target);
+    }
+
+    #[test]
+    fn nothing_moves_while_members_of_a_settled_group_are_away(
+        (count, members, owned) in whole().prop_map(|(count, mut members, owned)| {
+            for member in &mut members {
+                member.capacity = 1;
+            }
+            (count, members, owned)
+        }),
+        away in proptest::collection::vec(any::<bool>(), 9),
+    ) {
+        let target = assign(count, &members, &owned);
+        let settled = carried_out(&target, &owned, 50);
+        prop_assert_eq!(assign(count, &marked_away(members, &away), &settled), target);
+    }
+
     /// Each member acts by an outdated view, at random, and takes only absent keys; then all see everything.
     #[test]
     fn members_with_old_views_settle(
@@ -251,6 +292,34 @@ proptest! {
         prop_assert_eq!(owners.len(), count as usize);
         prop_assert!(balanced(&world.members, &loads(&world.members, &owners)));
     }
+}
+
+/// Marks members as away, but not all of them.
+fn marked_away(mut members: Vec<Assignee>, away: &[bool]) -> Vec<Assignee> {
+    let others = members.iter_mut().skip(1);
+    others
+        .zip(away)
+        .for_each(|(member, away)| member.absent = *away);
+    members
+}
+
+#[test]
+fn data_centre_whose_members_are_away_keeps_what_it_has_and_the_others_divide_the_rest() {
+    let member = |(lease, center)| Assignee {
+        absent: center == 2,
+        center: Some(center),
+        ..assignee(lease)
+    };
+    let members = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)].map(member);
+    let key = |(partition, lease)| Owned {
+        since: 1,
+        partition,
+        lease,
+    };
+    let owned = [(0, 2), (1, 2), (2, 3)].map(key);
+    let target = assign(12, &members, &owned);
+    assert_eq!(target[..3], [2, 2, 3]);
+    assert_eq!(loads(&members, &target), [5, 2, 1, 2, 2]);
 }
 
 type Keys = BTreeMap<u32, Owned>;
@@ -312,6 +381,7 @@ impl World {
 /// Makes a member whose age follows its lease's number: a lower number is older.
 fn assignee(lease: i64) -> Assignee {
     Assignee {
+        absent: false,
         since: lease,
         lease,
         capacity: 1,

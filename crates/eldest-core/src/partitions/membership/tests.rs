@@ -1,6 +1,8 @@
 //! Tests what a member of partitions knows, takes and gives up.
 
 use super::*;
+use crate::partitions::assignment::Assignee;
+use crate::partitions::facts::Share;
 use crate::partitions::keys::member_key;
 
 const PREFIX: &[u8] = b"p/2/";
@@ -13,8 +15,15 @@ const EQUAL: Share = Share {
     center: None,
 };
 
-fn equal(_: &[u8]) -> Share {
-    EQUAL
+/// Readers for members with equal shares. The value of a member's key is its identity.
+const EQUALLY: ShareReaders = ShareReaders {
+    share: |_| EQUAL,
+    identity: <[u8]>::to_vec,
+    kept: |_| None,
+};
+
+fn reads(share: fn(&[u8]) -> Share) -> ShareReaders {
+    ShareReaders { share, ..EQUALLY }
 }
 
 fn entry(key: Arc<[u8]>, create_revision: i64, lease: i64) -> Entry {
@@ -68,8 +77,9 @@ fn a_member_key_under_another_lease_is_no_member() {
         entry(member_key(PREFIX, 8), 3, 9),
         entry(member_key(PREFIX, 7), 4, 7),
     ];
-    let (members, _, _) = facts(PREFIX, &roster(5, odd), equal);
+    let members = facts(PREFIX, 2, roster(5, odd).by_key(), EQUALLY).members;
     let assignee = Assignee {
+        absent: false,
         since: 4,
         lease: 7,
         capacity: 1,
@@ -96,7 +106,7 @@ fn member_without_capacity_gives_up_all_unless_no_member_has_any() {
             aside: value == b"aside",
             ..EQUAL
         };
-        let wants = member.wants(PREFIX, &me, &roster(20, keys), aside, |_, _| {
+        let wants = member.wants(PREFIX, &me, &roster(20, keys), reads(aside), |_, _| {
             Shown::Standing
         });
         let slots: Vec<_> = wants.give_up.iter().map(|of| of.slot).collect();
@@ -164,7 +174,7 @@ fn a_member_takes_as_many_as_its_announced_capacity_allows() {
     };
     let takes = |own: &[u8], other: &[u8]| {
         let roster = roster(20, [announced(7, own), announced(8, other)]);
-        let wants = member.wants(PREFIX, &me, &roster, read, |_, _| Shown::Standing);
+        let wants = member.wants(PREFIX, &me, &roster, reads(read), |_, _| Shown::Standing);
         wants.take.len()
     };
     let loads = [(b"1", b"1"), (b"2", b"1"), (b"1", b"5")].map(|(a, b)| takes(a, b));
@@ -176,12 +186,12 @@ fn a_key_that_an_old_view_still_shows_is_not_adopted() {
     let (mut member, me) = member();
     member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
     member.let_go(0);
-    let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), equal, |_, _| {
+    let old = member.wants(PREFIX, &me, &alone(12, [(0, 12)]), EQUALLY, |_, _| {
         Shown::Standing
     });
     assert_eq!((old.adopt, old.take), (vec![], vec![1]));
     assert_eq!(old.stray, [(0, 12)]);
-    let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), equal, |_, _| {
+    let newer = member.wants(PREFIX, &me, &alone(15, [(0, 14)]), EQUALLY, |_, _| {
         Shown::Standing
     });
     assert_eq!(newer.adopt, [(0, own(partition_key(PREFIX, 0), 14))]);
@@ -197,9 +207,9 @@ fn a_key_that_is_being_deleted_is_neither_taken_nor_adopted() {
             Shown::Standing
         }
     };
-    let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), equal, going);
+    let wants = member.wants(PREFIX, &me, &alone(12, [(0, 11)]), EQUALLY, going);
     assert_eq!((wants.adopt, wants.take), (vec![], vec![1]));
-    let wants = member.wants(PREFIX, &me, &alone(12, []), equal, going);
+    let wants = member.wants(PREFIX, &me, &alone(12, []), EQUALLY, going);
     assert_eq!(wants.take, [1]);
 }
 
@@ -209,7 +219,7 @@ fn partition_taken_by_others_is_retried_only_once_the_view_shows_it() {
     member.refuse(0, 20, 12);
     let take = |member: &Membership, revision| {
         member
-            .wants(PREFIX, &me, &alone(revision, []), equal, |_, _| {
+            .wants(PREFIX, &me, &alone(revision, []), EQUALLY, |_, _| {
                 Shown::Standing
             })
             .take
@@ -240,7 +250,7 @@ fn own_key_without_a_lease_is_deleted_unless_the_store_changed() {
         entry(partition_key(PREFIX, 1), 12, 0),
     ];
     let wants = |member: &Membership| {
-        let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), equal, |_, _| {
+        let wants = member.wants(PREFIX, &me, &roster(20, left.clone()), EQUALLY, |_, _| {
             Shown::Standing
         });
         (wants.stray, wants.blocked)
@@ -262,7 +272,7 @@ fn partition_whose_work_outlives_its_store_is_left_to_others() {
         entry(member_key(PREFIX, 8), 11, 8),
         entry(partition_key(PREFIX, 1), 12, 8),
     ];
-    let wants = member.wants(PREFIX, &me, &roster(20, members), equal, |_, _| {
+    let wants = member.wants(PREFIX, &me, &roster(20, members), EQUALLY, |_, _| {
         Shown::Standing
     });
     assert_eq!(
@@ -275,9 +285,9 @@ fn partition_whose_work_outlives_its_store_is_left_to_others() {
 fn key_that_a_restore_brings_back_is_deleted_and_never_ours_again() {
     let (member, me) = member();
     let roster = alone(20, [(0, 12)]);
-    let wants = member.wants(PREFIX, &me, &roster, equal, |_, _| Shown::Back);
+    let wants = member.wants(PREFIX, &me, &roster, EQUALLY, |_, _| Shown::Back);
     assert_eq!((wants.stray, wants.adopt), (vec![(0, 12)], vec![]));
-    let wants = member.wants(PREFIX, &me, &roster, equal, |_, _| Shown::Going);
+    let wants = member.wants(PREFIX, &me, &roster, EQUALLY, |_, _| Shown::Going);
     assert_eq!((wants.stray, wants.adopt), (vec![], vec![]));
 }
 
@@ -286,7 +296,7 @@ fn a_key_younger_than_the_view_is_not_judged_by_it() {
     let (mut member, me) = member();
     member.hold(0, 1, own(partition_key(PREFIX, 0), 12));
     let wants = |revision| {
-        member.wants(PREFIX, &me, &alone(revision, []), equal, |_, _| {
+        member.wants(PREFIX, &me, &alone(revision, []), EQUALLY, |_, _| {
             Shown::Standing
         })
     };
@@ -305,7 +315,9 @@ fn a_partition_of_another_member_is_coming_until_it_is_held() {
         roster(20, owned.chain([7, 8].map(of_member)).collect::<Vec<_>>())
     };
     let coming = |member: &Membership, keys: &[(u32, i64, i64)]| {
-        let wants = member.wants(PREFIX, &me, &roster_of(keys), equal, |_, _| Shown::Standing);
+        let wants = member.wants(PREFIX, &me, &roster_of(keys), EQUALLY, |_, _| {
+            Shown::Standing
+        });
         (Vec::from_iter(wants.coming), wants.take)
     };
     assert_eq!(coming(&member, &[]), (vec![], vec![0]), "nobody's");
@@ -358,7 +370,7 @@ fn a_key_of_our_earlier_lease_is_not_coming() {
             entry(partition_key(PREFIX, 0), 12, 8),
             entry(partition_key(PREFIX, 1), since, 7),
         ];
-        let wants = member.wants(PREFIX, &me, &roster(40, keys), equal, |_, _| {
+        let wants = member.wants(PREFIX, &me, &roster(40, keys), EQUALLY, |_, _| {
             Shown::Standing
         });
         Vec::from_iter(wants.coming)

@@ -1,6 +1,7 @@
 //! Tests members that share partitions, each rule in one story.
 
 mod evacuating;
+mod keeping;
 mod meddling;
 mod moving;
 mod taking;

@@ -1,0 +1,479 @@
+//! Keeps the share of a member that is away for a while, as during a restart.
+//!
+//! While the member runs, a task keeps a record beside the member's key, under a lease of its own, and renews that lease.
+//! The record lists the partitions that the member owns. The core lets no other member take a listed partition without an
+//! owner. The task sees etcd as an observer does, so the record holds what etcd shows: it gives no authority, and the
+//! protocol of members does not depend on it.
+//!
+//! Each write compares the member's key and the record's last revision. So neither a process that was stopped for long nor
+//! one whose restart has taken over rewrites the record.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Partitions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::etcd::{Comparison, Condition, Fence, Op};
+use crate::observe::{Observer, PartitionMap};
+use crate::session::{Handle, SessionShared};
+use crate::state::{Roster, SHARES, SessionState, Status, keep_share, whole_seconds};
+use eldest_core::error::{Class, RequestError};
+use eldest_core::kv::{Entry, Reach};
+use eldest_core::partitions::{Facts, KeyKind, facts, kept_key, kind_of, member_key};
+use eldest_core::time::Time;
+
+/// The longest time for which a share is kept.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a change may wait for more, before the record is written.
+const SETTLE: Duration = Duration::from_millis(200);
+/// The longest pause between two renewals of the record's lease.
+const RENEW: Duration = Duration::from_secs(30);
+
+impl Partitions {
+    /// Makes members that join or run through this handle from now on keep their share while they are **absent**, for `time`
+    /// after they were last there. By default, the other members take the partitions of one that stops.
+    ///
+    /// A member that returns in time, by its [identity](crate::Announcement::identity), takes the same partitions again, and
+    /// no others move: neither when it stops nor when it returns. That suits members with a large local state, whose restart
+    /// is faster than moving it. `time` is longer than the session's [TTL](crate::SessionOptions::ttl) and at most 24 h; etcd
+    /// counts it, so it may last a minute longer.
+    ///
+    /// **The price: the partitions of an absent member have no owner until it returns or the time has passed**, even if it
+    /// never returns. [`Partitions::forget_share`] ends that at once. Only partitions can be kept: the next candidate of an
+    /// election never waits.
+    ///
+    /// - An orderly stop, a crash and a lost lease keep the share. A member that is [ill](crate::PartitionRunner::health_check)
+    ///   keeps none, nor does one whose work outlives its term.
+    /// - A member that joins meanwhile takes its share from all, so it may take some of the kept partitions. So does one that
+    ///   changes its capacity.
+    /// - An identity belongs to one member. While another member with the same identity is there, as after a crash until the
+    ///   lease has expired, the younger one waits.
+    /// - All members must be of a version that knows kept shares: others take the partitions of an absent member.
+    ///
+    /// The record of a kept share is the key `<namespace>/~partitions/<name>/<count>/k-<lease>`. It is advice: it has no
+    /// token, and only a partition's own key says who owns the partition. With more ranges of partitions than fit in 48 KiB,
+    /// the last ones are not kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Partitions::join`] and [`Partitions::run`] refuse another time as `InvalidInput`.
+    pub fn keep_share_for(mut self, time: Duration) -> Self {
+        self.keep_share_for = Some(time);
+        self
+    }
+
+    pub(super) fn check_keep_share_for(&self) -> Result<()> {
+        let ttl = self.handle.shared.settings.ttl;
+        match self.keep_share_for {
+            Some(time) if time <= ttl || time > LONGEST => Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "keep_share_for is {time:?}; it must be longer than the ttl of {ttl:?} and at most {LONGEST:?}"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the time for which the share of an absent member is kept, so that the other members take its partitions at once.
+    /// Returns `false` if no share is kept for an absent member of that identity; the share of a member that is there is not
+    /// touched.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied`, `Unauthenticated`: etcd refused the session's user, who needs to read and delete the record.
+    /// `Unavailable`: etcd did not answer within the connect timeout; the share may be kept or not, and the call may be
+    /// repeated.
+    ///
+    /// # Cancellation safety
+    ///
+    /// If the call is dropped midway, the share may be kept or not.
+    pub async fn forget_share(&self, identity: impl AsRef<str>) -> Result<bool> {
+        let shared = &self.handle.shared;
+        let prefix = self.prefix_bytes();
+        let all = shared.roster(&prefix, Reach::Children).await?;
+        let map = PartitionMap::new(&all, &prefix, self.count);
+        let identity = identity.as_ref();
+        if !map
+            .kept_shares()
+            .iter()
+            .any(|share| share.identity() == identity)
+        {
+            return Ok(false);
+        }
+        let mut existed = false;
+        for record in records_of(all.entries(), &prefix, identity.as_bytes()) {
+            existed |= shared.delete_record(record, &prefix).await?;
+        }
+        Ok(existed)
+    }
+}
+
+/// Returns the records of an identity.
+fn records_of<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+    prefix: &[u8],
+    identity: &[u8],
+) -> Vec<&'a Entry> {
+    let is_of = |entry: &&Entry| {
+        let kind = kind_of(prefix, &entry.key);
+        let is_record = matches!(kind, Some(KeyKind::Kept { lease }) if lease == entry.lease);
+        let kept = is_record.then(|| (SHARES.kept)(&entry.value)).flatten();
+        kept.is_some_and(|kept| kept.identity == identity)
+    };
+    entries.filter(is_of).collect()
+}
+
+impl SessionShared {
+    /// Deletes a record if it still is the one that was read. Returns `true` if it existed until now.
+    async fn delete_record(&self, record: &Entry, prefix: &[u8]) -> Result<bool> {
+        // An earlier attempt may have deleted the record although its answer was lost.
+        let tried = AtomicBool::new(false);
+        let delete = || async {
+            let asked = self.pool.evict(&record.key, record.create_revision);
+            asked.await.inspect_err(|failure| {
+                tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
+            })
+        };
+        let existed = self.persist(delete).await?;
+        self.tidy(record.lease, prefix).await;
+        Ok(existed || tried.load(Ordering::Relaxed))
+    }
+}
+
+/// The task that keeps a member's share. Dropping it stops the task.
+pub(super) struct Keeping {
+    stop: CancellationToken,
+    withdraw: CancellationToken,
+}
+
+impl Keeping {
+    /// Starts the task of a member that has joined, with its status.
+    pub(super) fn start(
+        partitions: &Partitions,
+        time: Duration,
+        status: watch::Receiver<Status>,
+    ) -> Self {
+        let keeping = Self {
+            stop: CancellationToken::new(),
+            withdraw: CancellationToken::new(),
+        };
+        let pause = (time / 8).min(RENEW);
+        let keeper = Keeper {
+            handle: partitions.handle.clone(),
+            name: Arc::clone(&partitions.name),
+            prefix: partitions.prefix_bytes(),
+            count: partitions.count,
+            time,
+            pause,
+            status,
+            view: None,
+            last_lease: None,
+            written_at: 0,
+            record: None,
+            write_at: None,
+            is_logged: false,
+        };
+        let run = keeper.run(keeping.stop.clone(), keeping.withdraw.clone());
+        partitions.handle.shared.env.spawn(run.boxed());
+        keeping
+    }
+
+    /// Stops the task. The share stays until its lease expires.
+    pub(super) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Stops the task, and withdraws the share.
+    pub(super) fn withdraw(&self) {
+        self.withdraw.cancel();
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The lease of the record.
+#[derive(Debug, Clone, Copy)]
+struct RecordLease {
+    id: i64,
+    renew_at: Time,
+    /// The latest time at which the lease expires, unless it is renewed.
+    ends_at: Time,
+}
+
+struct Keeper {
+    handle: Handle,
+    name: Arc<str>,
+    prefix: Arc<[u8]>,
+    count: u32,
+    /// How long the share is kept.
+    time: Duration,
+    /// The pause between two renewals. The lease lasts two pauses longer than the share is kept, so that the time counts
+    /// from the member's end, and one failed renewal does not matter.
+    pause: Duration,
+    status: watch::Receiver<Status>,
+    /// The last state that etcd showed.
+    view: Option<Roster>,
+    /// The session's lease under which the member's key was last seen.
+    last_lease: Option<i64>,
+    /// The revision of the last write. An older view does not show it.
+    written_at: i64,
+    record: Option<RecordLease>,
+    /// When to compare the record with the view.
+    write_at: Option<Time>,
+    /// True while a failure is logged that has not ended.
+    is_logged: bool,
+}
+
+impl Keeper {
+    async fn run(mut self, stop: CancellationToken, withdraw: CancellationToken) {
+        let prefix = Arc::clone(&self.prefix);
+        let observing = Observer::start(self.handle.clone(), prefix, Reach::Children);
+        let Ok(mut changes) = observing.await else {
+            return;
+        };
+        loop {
+            let renew_at = self.record.map(|lease| lease.renew_at);
+            let due = [renew_at, self.write_at].into_iter().flatten().min();
+            let env = Arc::clone(&self.handle.shared.env);
+            let wake = async {
+                match due {
+                    Some(at) => env.sleep(at.since(env.now())).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = withdraw.cancelled() => return self.withdraw().await,
+                () = stop.cancelled() => break,
+                change = changes.next() => match change {
+                    Some(Ok(view)) => {
+                        self.view = Some(view);
+                        self.write_at.get_or_insert(env.now().after(SETTLE));
+                    }
+                    Some(Err(error)) => self.warn(&error),
+                    None => return,
+                },
+                () = wake => self.work().await,
+            }
+        }
+        // A lease without a record keeps nothing.
+        if let Some(lease) = self.record.filter(|_| self.written_at == 0) {
+            self.handle.shared.tidy(lease.id, &self.prefix).await;
+        }
+    }
+
+    /// Writes and renews what is due.
+    async fn work(&mut self) {
+        let shared = Arc::clone(&self.handle.shared);
+        let now = shared.env.now();
+        let mut done = Ok(());
+        if self.write_at.is_some_and(|at| at <= now) {
+            self.write_at = None;
+            done = self.write().await;
+            if done.is_err() {
+                self.write_at = Some(shared.env.now().after(shared.settings.request_timeout));
+            }
+        }
+        if self.record.is_some_and(|lease| lease.renew_at <= now) {
+            let renewed = self.renew().await;
+            done = done.and(renewed);
+        }
+        match done {
+            Ok(()) => self.is_logged = false,
+            Err(failure) => self.warn(&Error::from_request(&failure)),
+        }
+    }
+
+    fn warn(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.is_logged, true) {
+            let (identity, partitions) = (&*self.handle.shared.settings.identity, &*self.name);
+            tracing::warn!(target: "eldest::election", identity, partitions, %error, "cannot keep this member's share: other members may take its partitions while it is away");
+        }
+    }
+
+    /// Writes the record if the view shows another one.
+    async fn write(&mut self) -> Result<(), RequestError> {
+        let shared = Arc::clone(&self.handle.shared);
+        let lease = match &*shared.state.borrow() {
+            SessionState::Live(lease) => lease.lease_id(),
+            _ => return Ok(()),
+        };
+        let view = self
+            .view
+            .clone()
+            .filter(|view| view.revision() >= self.written_at);
+        let Some(view) = view else {
+            return Ok(());
+        };
+        let key = member_key(&self.prefix, lease);
+        let member = view
+            .entries()
+            .find(|entry| entry.key == key && entry.lease == lease);
+        let Some(member) = member else {
+            // A member whose work outlives its term gives up its key, so that others take the partition.
+            let is_aside =
+                self.last_lease == Some(lease) && *self.status.borrow() == Status::Joining;
+            if is_aside {
+                self.withdraw().await;
+            }
+            return Ok(());
+        };
+        self.last_lease = Some(lease);
+        let facts = facts(&self.prefix, self.count, view.entries(), SHARES);
+        let value = keep_share(&member.value, self.time, &listed(&facts, lease));
+        let identity = (SHARES.identity)(&member.value);
+        let id = self.granted().await?;
+        let key = kept_key(&self.prefix, id);
+        let records = records_of(view.entries(), &self.prefix, &identity);
+        let (own, former): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| record.key == key);
+        let own = own.first();
+        let is_alone = self.is_only(&view, &identity);
+        // Until the keys of an earlier process have expired, its record lists what this one will own.
+        if own.is_none() && !is_alone {
+            return Ok(());
+        }
+        let former: Vec<_> = former.into_iter().filter(|_| is_alone).collect();
+        if own.is_some_and(|own| own.value == value) && former.is_empty() {
+            return Ok(());
+        }
+        self.replace(
+            member,
+            (&*key, own.map_or(0, |own| own.mod_revision)),
+            &value,
+            &former,
+        )
+        .await
+    }
+
+    /// Puts the record and deletes those of earlier processes, if nothing of that has changed since the view.
+    async fn replace(
+        &mut self,
+        member: &Entry,
+        (key, mod_revision): (&[u8], i64),
+        value: &[u8],
+        former: &[&Entry],
+    ) -> Result<(), RequestError> {
+        let Some(lease) = self.record else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&self.handle.shared);
+        let fence = Fence::new(Arc::clone(&member.key), member.create_revision);
+        let same = Condition::mod_revision(key, Comparison::Equal, mod_revision);
+        let stand = former.iter().map(|record| {
+            Condition::create_revision(&*record.key, Comparison::Equal, record.create_revision)
+        });
+        let conditions: Vec<_> = std::iter::once(same).chain(stand).collect();
+        let put = Op::put_with_lease(key, value, lease.id);
+        let deletes = former.iter().map(|record| Op::delete(&*record.key));
+        let operations: Vec<_> = std::iter::once(put).chain(deletes).collect();
+        let write = vec![Op::when(conditions, operations, [])];
+        match shared.pool.fenced_txn(vec![fence], write).await {
+            Ok(Some(outcome)) if outcome.all_held() => {
+                self.written_at = outcome.revision();
+                for record in former {
+                    shared.tidy(record.lease, &self.prefix).await;
+                }
+                Ok(())
+            }
+            // Something has changed, and the next view shows it.
+            Ok(_) => Ok(()),
+            Err(failure) => {
+                if failure.class == Class::LeaseGone {
+                    self.record = None;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Returns true if the view shows no other member with that identity.
+    fn is_only(&self, view: &Roster, identity: &[u8]) -> bool {
+        let is_same = |entry: &&Entry| {
+            let kind = kind_of(&self.prefix, &entry.key);
+            matches!(kind, Some(KeyKind::Member { lease }) if lease == entry.lease)
+                && (SHARES.identity)(&entry.value) == identity
+        };
+        view.entries().filter(is_same).count() == 1
+    }
+
+    /// Returns the lease of the record, which is granted first if there is none.
+    async fn granted(&mut self) -> Result<i64, RequestError> {
+        if let Some(lease) = self.record {
+            return Ok(lease.id);
+        }
+        let shared = Arc::clone(&self.handle.shared);
+        let seconds = whole_seconds(self.time + 2 * self.pause);
+        let sent = shared.env.now();
+        let granted = shared
+            .pool
+            .grant(i64::try_from(seconds).unwrap_or(i64::MAX))
+            .await?;
+        self.record = Some(RecordLease {
+            id: granted.id,
+            renew_at: sent.after(self.pause),
+            ends_at: shared.env.now().after(granted.ttl),
+        });
+        Ok(granted.id)
+    }
+
+    /// Renews the lease of the record.
+    async fn renew(&mut self) -> Result<(), RequestError> {
+        let Some(mut lease) = self.record else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&self.handle.shared);
+        let sent = shared.env.now();
+        let renewed = async { shared.pool.keepalive(lease.id).await?.renew().await };
+        let renewed = renewed.await;
+        match &renewed {
+            Ok(ack) if ack.ttl.is_zero() => {
+                self.record = None;
+                self.write_at = Some(sent);
+                return Ok(());
+            }
+            Ok(ack) => {
+                lease.renew_at = sent.after(self.pause);
+                lease.ends_at = shared.env.now().after(ack.ttl);
+            }
+            Err(_) => lease.renew_at = shared.env.now().after(shared.settings.request_timeout),
+        }
+        self.record = Some(lease);
+        renewed.map(drop)
+    }
+
+    /// Revokes the lease of the record, which deletes it. Repeats that until etcd confirms it or the lease has expired.
+    async fn withdraw(&mut self) {
+        let shared = Arc::clone(&self.handle.shared);
+        while let Some(lease) = self.record {
+            let revoked = shared.pool.revoke(lease.id).await;
+            let is_over = shared.env.now() >= lease.ends_at
+                || matches!(*shared.state.borrow(), SessionState::Closed);
+            match revoked {
+                Err(failure) if !is_over => {
+                    self.warn(&Error::from_request(&failure));
+                    shared.env.sleep(shared.settings.request_timeout).await;
+                }
+                _ => self.record = None,
+            }
+        }
+    }
+}
+
+/// Returns the partitions that a member owns, and those that are kept for it and that it does not own yet.
+fn listed(facts: &Facts, lease: i64) -> BTreeSet<u32> {
+    let all = facts.owned.iter().chain(&facts.kept);
+    let own = all.filter(|key| key.lease == lease);
+    own.map(|key| key.partition).collect()
+}

@@ -1,0 +1,278 @@
+//! Tests members that return within a set time: they own their former partitions again, and no others move.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use eldest::{ErrorKind, PartitionMap, Partitions, Session, Term};
+use eldest_testing::{Etcd, crash, eventually};
+use etcd_client::Client;
+
+use super::{PREFIX, Running, until_lost};
+use crate::common::{Result, SOON, Store, in_memory, keys, leases, options, short, soon, stays};
+
+const COUNT: u32 = 6;
+/// Longer than [`SOON`], so that nothing that happens soon is the end of this time.
+const KEEP: Duration = Duration::from_secs(40);
+
+/// A running member that keeps its share.
+struct Keeper {
+    session: Session,
+    partitions: Partitions,
+    running: Running,
+}
+
+impl Keeper {
+    async fn start(etcd: &impl Store, identity: &str, keep: Duration) -> Result<Self> {
+        let session = etcd.session(short(identity)).await?;
+        let partitions = session.partitions("billing", COUNT)?.keep_share_for(keep);
+        Ok(Self {
+            running: Running::start(&partitions, until_lost),
+            session,
+            partitions,
+        })
+    }
+
+    /// Waits until the record lists what the member owns.
+    async fn recorded(&mut self, client: &mut Client) -> Result {
+        let identity = self.session.identity().to_owned();
+        Ok(eventually(SOON, "the record is written", async || {
+            let owned = listed(client, &identity).await?;
+            (owned == self.running.owned()).then_some(())
+        })
+        .await?)
+    }
+
+    /// Stops the member as an orderly restart does.
+    async fn stop(self) -> Result {
+        self.running.shutdown.cancel();
+        self.running.end().await?;
+        Ok(soon("closed", self.session.close()).await?)
+    }
+}
+
+/// Returns the partitions in the record of an identity, if there is exactly one record.
+async fn listed(client: &mut Client, identity: &str) -> Option<BTreeSet<u32>> {
+    let records = keys(client, &format!("{PREFIX}{COUNT}/k-")).await;
+    let mut of: Vec<_> = records.iter().filter(|key| key.is_of(identity)).collect();
+    let record = of.pop().filter(|_| of.is_empty())?;
+    let value: serde_json::Value = serde_json::from_str(&record.value).expect("JSON");
+    let ranges = value["partitions"].as_str().expect("a list").split(',');
+    let ranges = ranges.filter(|range| !range.is_empty()).map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.parse::<u32>().expect("a number");
+        number(first)..=number(last)
+    });
+    Some(ranges.flatten().collect())
+}
+
+/// Starts two members that own three partitions each, and returns the partitions of the second one.
+async fn two(etcd: &impl Store, client: &mut Client) -> Result<(Keeper, Keeper, BTreeSet<u32>)> {
+    let mut a = Keeper::start(etcd, "a", KEEP).await?;
+    a.running.owns(6).await?;
+    let mut b = Keeper::start(etcd, "b", KEEP).await?;
+    let of_b = b.running.owns(3).await?;
+    a.running.owns(3).await?;
+    a.recorded(client).await?;
+    b.recorded(client).await?;
+    Ok((a, b, of_b))
+}
+
+/// Returns the terms that have not ended.
+fn valid(running: &mut Running) -> BTreeMap<u32, Term> {
+    running.owned();
+    let terms = running.terms.iter().filter(|(_, term)| term.is_valid());
+    terms
+        .map(|(number, term)| (*number, term.clone()))
+        .collect()
+}
+
+fn tokens(terms: &BTreeMap<u32, Term>) -> Vec<i64> {
+    terms.values().map(Term::fencing_token).collect()
+}
+
+/// Returns the identities of absent members, with the partitions that are kept for them.
+fn kept(map: &PartitionMap) -> Vec<(String, BTreeSet<u32>)> {
+    let shares = map.kept_shares().iter();
+    let kept = shares.map(|share| {
+        let partitions = share.partitions().iter().copied().collect();
+        (share.identity().to_owned(), partitions)
+    });
+    kept.collect()
+}
+
+/// Stops a member, starts it again `pause` later, and checks that it owns the same and nothing else has moved.
+async fn restarts_in_time(etcd: &impl Store, client: &mut Client, pause: Duration) -> Result {
+    let (mut a, b, of_b) = two(etcd, client).await?;
+    let before = valid(&mut a.running);
+    b.stop().await?;
+    stays(pause, "nobody takes them", async || {
+        a.running.owned().len() == 3
+    })
+    .await?;
+    let map = a.partitions.map().await?;
+    assert_eq!(kept(&map), [("b".to_owned(), of_b.clone())]);
+    assert_eq!(map.members().len(), 1);
+    let share = &map.kept_shares()[0];
+    assert_eq!(share.kept_for(), Some(KEEP));
+    let first = *of_b.first().expect("three");
+    assert_eq!(map.kept_share(first), Some(share));
+    assert!(map.owner(first).is_none());
+    let time = a.session.lease_time(share.lease_id()).await?;
+    assert!(time.expect("it is kept").left() > KEEP / 2);
+
+    let mut b = Keeper::start(etcd, "b", KEEP).await?;
+    assert_eq!(b.running.owns(3).await?, of_b);
+    b.recorded(client).await?;
+    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
+    assert!(a.partitions.map().await?.kept_shares().is_empty());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_that_restarts_in_time_owns_the_same_and_no_others_move() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    restarts_in_time(&etcd, &mut client, KEEP / 2).await?;
+    eventually(SOON, "two leases of members, two of records", async || {
+        (leases(&mut client).await == 4).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn member_restarts_on_a_real_etcd_and_owns_the_same() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    restarts_in_time(&etcd, &mut client, Duration::from_secs(1)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn crashed_member_owns_the_same_although_its_former_keys_still_exist() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (mut a, b, of_b) = two(&etcd, &mut client).await?;
+    let before = valid(&mut a.running);
+    crash(&b.session)?;
+    b.running.task.abort();
+    let mut again = Keeper::start(&etcd, "b", KEEP).await?;
+    assert_eq!(again.running.owns(3).await?, of_b);
+    again.recorded(&mut client).await?;
+    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_move_when_the_time_has_passed() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (mut a, b, _) = two(&etcd, &mut client).await?;
+    b.stop().await?;
+    stays(KEEP - Duration::from_secs(1), "they are kept", async || {
+        a.running.owned().len() == 3
+    })
+    .await?;
+    a.running.owns(6).await?;
+    assert!(a.partitions.map().await?.kept_shares().is_empty());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_share_moves_at_once() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (mut a, b, _) = two(&etcd, &mut client).await?;
+    for identity in ["a", "b", "c"] {
+        let is_forgotten = a.partitions.forget_share(identity).await?;
+        assert!(!is_forgotten, "{identity} is there, or unknown");
+    }
+    a.recorded(&mut client).await?;
+    b.stop().await?;
+    assert!(a.partitions.forget_share("b").await?);
+    a.running.owns(6).await?;
+    assert!(!a.partitions.forget_share("b").await?);
+    assert_eq!(leases(&mut client).await, 2, "of a and its record");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_that_is_ill_keeps_no_share() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let mut a = Keeper::start(&etcd, "a", KEEP).await?;
+    a.running.owns(6).await?;
+    let session = etcd.session(short("b")).await?;
+    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
+    let well = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&well);
+    let check = move || {
+        let well = asked.load(Ordering::SeqCst);
+        async move {
+            if well {
+                Result::Ok(())
+            } else {
+                Err("the disk is full".into())
+            }
+        }
+    };
+    let (often, limit) = (Duration::from_millis(50), Duration::from_secs(1));
+    let runner = partitions.runner().health_check(often, limit, check);
+    let mut b = Running::with(runner, until_lost);
+    let of_b = b.owns(3).await?;
+    eventually(SOON, "the record is written", async || {
+        (listed(&mut client, "b").await? == of_b).then_some(())
+    })
+    .await?;
+    well.store(false, Ordering::SeqCst);
+    a.running.owns(6).await?;
+    assert_eq!(listed(&mut client, "b").await, None);
+    well.store(true, Ordering::SeqCst);
+    b.owns(3).await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_count_waits_until_the_last_share_is_forgotten() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (a, b, _) = two(&etcd, &mut client).await?;
+    let eye = etcd.session(options("eye")).await?;
+    let shown = eye.partitions("billing", COUNT)?;
+    a.stop().await?;
+    b.stop().await?;
+    let names: Vec<_> = kept(&shown.map().await?)
+        .into_iter()
+        .map(|(identity, _)| identity)
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    let session = etcd.session(options("c")).await?;
+    let more = session.partitions("billing", 2 * COUNT)?;
+    let refused = soon("it is refused", more.join()).await;
+    let error = refused.expect_err("shares are kept");
+    assert_eq!(error.kind(), ErrorKind::CountMismatch);
+    assert!(error.to_string().contains("/k-"), "{error}");
+    for identity in names {
+        assert!(shown.forget_share(identity).await?);
+    }
+    let member = soon("it joins", more.join()).await?;
+    drop(member);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_is_too_short_or_too_long_is_refused_with_the_rule() -> Result {
+    let etcd = in_memory();
+    let session = etcd.session(short("a")).await?;
+    let (ttl, day) = (Duration::from_secs(3), Duration::from_secs(24 * 60 * 60));
+    for time in [Duration::ZERO, ttl, day + Duration::from_millis(1)] {
+        let shards = session.partitions("billing", COUNT)?.keep_share_for(time);
+        let error = shards.join().await.expect_err("the time is refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let message = error.to_string();
+        let rule = format!("is {time:?}; it must be longer than the ttl of 3s and at most");
+        assert!(message.contains(&rule), "{message}");
+    }
+    Ok(())
+}
