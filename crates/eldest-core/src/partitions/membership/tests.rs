@@ -131,7 +131,7 @@ fn member_set_aside_could_take_a_partition_whose_work_here_goes_on() {
     let waiting = |others: Option<Entry>| {
         let keys = [entry(member_key(PREFIX, 7), 10, 7)].into_iter();
         let roster = roster(20, keys.chain(others).collect::<Vec<_>>());
-        let wants = member.wants(PREFIX, &me, &roster, aside, |_, _| Shown::Standing);
+        let wants = member.wants(PREFIX, &me, &roster, reads(aside), |_, _| Shown::Standing);
         wants.waiting
     };
     assert_eq!(waiting(None), [], "nobody could take it");
@@ -150,14 +150,15 @@ fn share_of_a_member_is_read_from_its_announcement() {
         center: Some(4),
     };
     let keys = [entry(member_key(PREFIX, 7), 10, 7)];
-    let (members, owned, all) = facts(PREFIX, &roster(20, keys), read);
+    let facts = facts(PREFIX, 2, roster(20, keys).by_key(), reads(read));
     let assignee = Assignee {
+        absent: false,
         since: 10,
         lease: 7,
         capacity: 3,
         center: Some(4),
     };
-    assert_eq!((members, owned, all), (vec![assignee], vec![], 1));
+    assert_eq!((facts.members, facts.live), (vec![assignee], 1));
 }
 
 #[test]
