@@ -47,6 +47,8 @@ pub(super) const BENCH: Bench = Bench {
 const COUNT: u32 = 64;
 /// The time from one request to the next.
 const INTERVAL: Duration = Duration::from_millis(1);
+/// The time from one change of the data centres to the next.
+const APART: Duration = Duration::from_millis(250);
 /// The target for the requests that moves delay, in milliseconds beyond the same quantile without moves.
 const P99_ADDED: f64 = 10.0;
 const SOON: Duration = Duration::from_secs(30);
@@ -127,10 +129,13 @@ async fn move_all(
     (counts, terms): (&Counts, usize),
 ) -> Result<()> {
     let mut turns = [[0, COUNT], [COUNT, 0]].into_iter().zip(MEMBERS).cycle();
+    let mut pace = tokio::time::interval(APART);
     while counts.terms() < terms {
         let (all, away) = turns.next().context("turns never end")?;
+        pace.tick().await;
         session.evacuate(away).await?;
         shared(partitions, all).await?;
+        pace.tick().await;
         session.lift(away).await?;
         shared(partitions, [COUNT / 2; 2]).await?;
     }
