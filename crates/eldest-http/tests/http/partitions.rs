@@ -206,7 +206,7 @@ async fn rest_of_a_large_answer_follows_on_request_or_as_events() -> Result {
         assert_eq!((all.len(), &state["next_from"]), (length, &next));
         assert_eq!(
             all[0],
-            json!({ "partition": from, "owner": null, "blocked_by": null })
+            json!({ "partition": from, "owner": null, "blocked_by": null, "kept_for": null })
         );
     }
     for (from, next) in [(1024, json!(2048)), (2048, Value::Null)] {
