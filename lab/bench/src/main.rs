@@ -4,6 +4,7 @@
 mod benches;
 mod eldest_peer;
 mod limit;
+mod load;
 mod options;
 mod peer;
 mod report;

@@ -1,39 +1,36 @@
 //! `partitions/moves`: a steady stream of requests by key while partitions move between two members that prepare for them,
 //! until each is answered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::future::{Ready, ready};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use bytes::Bytes;
 use eldest::{
     Announcement, BoxError, CancellationToken, ComingPartition, Partition, PartitionMap,
     Partitions, Session, SessionOptions, Term,
 };
 use eldest_http::{Limits, serve};
-use eldest_route::{ByKey, Http, NOT_LEADER, RouteExt, Routed, not_leader};
+use eldest_route::{Http, NOT_LEADER, RouteExt, Routed, not_leader};
 use futures::FutureExt;
-use futures::future::join_all;
 use http::request::Parts;
-use http::{Request, StatusCode, Uri};
-use http_body_util::Full;
+use http::{StatusCode, Uri};
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
-use tower::ServiceExt;
 
 use super::Bench;
+use crate::load::{CarriedOut, send};
 use crate::peer::TTL;
 use crate::report::Row;
 use crate::run::Run;
-use crate::samples::Samples;
 
 pub(super) const BENCH: Bench = Bench {
     name: "partitions/moves",
@@ -45,8 +42,6 @@ pub(super) const BENCH: Bench = Bench {
 
 /// The number of partitions. Each change of the data centres moves half of them.
 const COUNT: u32 = 64;
-/// The time from one request to the next.
-const INTERVAL: Duration = Duration::from_millis(1);
 /// The time from one change of the data centres to the next.
 const APART: Duration = Duration::from_millis(250);
 /// The target for the requests that moves delay, in milliseconds beyond the same quantile without moves.
@@ -68,7 +63,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     let observer = connect(&endpoint, SessionOptions::new("observer")).await?;
     let partitions = observer.partitions(NAME, COUNT)?;
     shared(&partitions, [COUNT / 2; 2]).await?;
-    let by_path: KeyOf = |parts| Some(parts.uri.path().as_bytes().to_vec());
+    let by_path: fn(&Parts) -> Option<Vec<u8>> = |parts| Some(parts.uri.path().as_bytes().to_vec());
     let client = Routed::new(partitions.route().await?.by_key(by_path), Http::new());
 
     let begun = Instant::now();
@@ -85,10 +80,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         Row::new("still", still.took),
         Row::new("moving", moved.took),
     ]);
-    let report = &mut run.report;
+    let report = &mut *run.report;
     report.target(group, "p99 added by moves, ms", added, P99_ADDED);
     report.count(group, "requests lost", lost as f64, 0.0);
-    let twice = counts.twice() as f64;
+    let twice = counts.done.twice() as f64;
     report.count(group, "requests carried out twice", twice, 0.0);
     for node in nodes {
         node.end().await?;
@@ -145,26 +140,14 @@ async fn move_all(
 /// The work of all nodes.
 #[derive(Debug, Clone, Default)]
 struct Counts {
-    /// How often each request was carried out, by its path.
-    orders: Arc<Mutex<HashMap<String, usize>>>,
+    done: CarriedOut,
     /// The number of terms that began.
     terms: Arc<AtomicUsize>,
 }
 
 impl Counts {
-    fn carried_out(&self, path: &str) {
-        let mut orders = self.orders.lock().expect("no thread panics here");
-        *orders.entry(path.to_owned()).or_default() += 1;
-    }
-
     fn terms(&self) -> usize {
         self.terms.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many requests were carried out more than once.
-    fn twice(&self) -> usize {
-        let orders = self.orders.lock().expect("no thread panics here");
-        orders.values().filter(|times| **times > 1).count()
     }
 }
 
@@ -202,19 +185,20 @@ impl Work {
         self.served.lock().expect("no thread panics here")
     }
 
-    async fn answer(State(work): State<Self>, uri: Uri) -> Response {
+    fn answer(State(work): State<Self>, uri: Uri) -> Ready<Response> {
         let partition = work.partitions.partition_for(uri.path());
         let busy = {
             let served = work.all_served();
             let mine = served.get(&partition).filter(|one| one.term.is_valid());
             mine.and_then(|one| Arc::clone(&one.busy).try_read_owned().ok())
         };
-        let Some(_busy) = busy else {
+        ready(if busy.is_some() {
+            work.counts.done.add(uri.path());
+            StatusCode::OK.into_response()
+        } else {
             let refused = [(NOT_LEADER, not_leader(NAME))];
-            return (StatusCode::SERVICE_UNAVAILABLE, refused).into_response();
-        };
-        work.counts.carried_out(uri.path());
-        StatusCode::OK.into_response()
+            (StatusCode::SERVICE_UNAVAILABLE, refused).into_response()
+        })
     }
 }
 
@@ -269,52 +253,4 @@ impl Node {
         self.server.abort();
         Ok(self.session.close().await?)
     }
-}
-
-/// Returns the key of a request.
-type KeyOf = fn(&Parts) -> Option<Vec<u8>>;
-type Client = Routed<Http, ByKey<KeyOf>>;
-
-/// Sends one request. Returns the time from when it was due until its answer came.
-async fn post_one(client: Client, due: Instant) -> Result<Duration> {
-    static ORDERS: AtomicU64 = AtomicU64::new(0);
-    let order = ORDERS.fetch_add(1, Ordering::Relaxed);
-    let request = Request::post(format!("/{order}")).body(Full::<Bytes>::default())?;
-    let answer = client.oneshot(request).await;
-    let answer = answer.map_err(|error| anyhow!("{error}"))?;
-    let status = answer.status();
-    ensure!(status.is_success(), "{status}");
-    Ok(due.elapsed())
-}
-
-#[derive(Default)]
-struct Sent {
-    /// The milliseconds from when each request was due until its answer came.
-    took: Samples,
-    lost: usize,
-}
-
-/// Sends requests until `during` ends, each at its time, whether or not those before are answered.
-async fn send(client: &Client, during: impl Future<Output = Result<()>>) -> Result<Sent> {
-    let mut during = std::pin::pin!(during);
-    let mut pace = tokio::time::interval(INTERVAL);
-    let mut requests = Vec::new();
-    loop {
-        let due = tokio::select! {
-            ended = &mut during => break ended?,
-            due = pace.tick() => due.into_std(),
-        };
-        requests.push(tokio::spawn(post_one(client.clone(), due)));
-    }
-    let mut sent = Sent::default();
-    for answer in join_all(requests).await {
-        match answer? {
-            Ok(took) => sent.took.add(took.as_secs_f64() * 1e3),
-            Err(error) => {
-                println!("  lost: {error:#}");
-                sent.lost += 1;
-            }
-        }
-    }
-    Ok(sent)
 }

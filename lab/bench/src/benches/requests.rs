@@ -1,17 +1,13 @@
 //! `requests`: a steady stream of requests to a leader that hands over again and again, until each is answered.
 
-use std::collections::HashMap;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail};
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::post;
-use bytes::Bytes;
 use eldest::{
     Announcement, BoxError, CancellationToken, Election, Leadership, RunHandle, Session,
     SessionOptions, Status,
@@ -19,18 +15,15 @@ use eldest::{
 use eldest_http::{Limits, OnlyWhileLeader, serve};
 use eldest_route::{Http, RouteExt, Routed};
 use futures::FutureExt;
-use futures::future::join_all;
-use http::Request;
-use http_body_util::Full;
+use http::Uri;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tower::ServiceExt;
 
 use super::Bench;
+use crate::load::{CarriedOut, send};
 use crate::peer::TTL;
 use crate::report::Row;
 use crate::run::Run;
-use crate::samples::Samples;
 
 pub(super) const BENCH: Bench = Bench {
     name: "requests",
@@ -40,8 +33,6 @@ pub(super) const BENCH: Bench = Bench {
     peer: |context, _| async move { bail!("{}: no peer", context.peer) }.boxed(),
 };
 
-/// The time from one request to the next.
-const INTERVAL: Duration = Duration::from_millis(1);
 /// The time from one hand-over to the next.
 const APART: Duration = Duration::from_millis(100);
 /// The target for the requests that hand-overs delay, in milliseconds beyond the same quantile without hand-overs.
@@ -52,10 +43,10 @@ const SOON: Duration = Duration::from_secs(30);
 async fn measure(run: &mut Run<'_>) -> Result<()> {
     let hand_overs = run.samples(100, 20);
     let endpoint = run.endpoint().await?;
-    let orders = Orders::default();
+    let done = CarriedOut::default();
     let nodes = [
-        Node::start(&endpoint, "a", &orders).await?,
-        Node::start(&endpoint, "b", &orders).await?,
+        Node::start(&endpoint, "a", &done).await?,
+        Node::start(&endpoint, "b", &done).await?,
     ];
     let observer = connect(&endpoint, SessionOptions::new("observer")).await?;
     let route = observer.election(ELECTION)?.route().await?;
@@ -78,7 +69,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     let report = &mut *run.report;
     report.target(group, "p99 added by hand-overs, ms", added, P99_ADDED);
     report.count(group, "requests lost", lost as f64, 0.0);
-    let twice = orders.twice() as f64;
+    let twice = done.twice() as f64;
     report.count(group, "requests carried out twice", twice, 0.0);
     for node in nodes {
         node.end().await?;
@@ -92,22 +83,9 @@ async fn connect(endpoint: &str, options: SessionOptions) -> Result<Session> {
     Ok(Session::connect([endpoint], options.ttl(TTL)).await?)
 }
 
-/// How often each request was carried out, by its path.
-#[derive(Debug, Clone, Default)]
-struct Orders(Arc<Mutex<HashMap<String, usize>>>);
-
-impl Orders {
-    fn carry_out(State(orders): State<Self>, Path(order): Path<String>) -> Ready<()> {
-        let mut orders = orders.0.lock().expect("no thread panics here");
-        *orders.entry(order).or_default() += 1;
-        ready(())
-    }
-
-    /// Returns how many requests were carried out more than once.
-    fn twice(&self) -> usize {
-        let orders = self.0.lock().expect("no thread panics here");
-        orders.values().filter(|times| **times > 1).count()
-    }
+fn carry_out(State(done): State<CarriedOut>, uri: Uri) -> Ready<()> {
+    done.add(uri.path());
+    ready(())
 }
 
 /// A node that carries out requests while it leads.
@@ -119,7 +97,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(endpoint: &str, identity: &str, orders: &Orders) -> Result<Self> {
+    async fn start(endpoint: &str, identity: &str, done: &CarriedOut) -> Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let me = Announcement::default().with_address(listener.local_addr()?.to_string());
         let session = connect(endpoint, SessionOptions::new(identity).announcement(me)).await?;
@@ -129,9 +107,9 @@ impl Node {
             Ok::<_, BoxError>(())
         });
         let app = Router::new()
-            .route("/{order}", post(Orders::carry_out))
+            .route("/{order}", post(carry_out))
             .layer(OnlyWhileLeader::new(&election))
-            .with_state(orders.clone());
+            .with_state(done.clone());
         let ends = CancellationToken::new();
         Ok(Self {
             election,
@@ -173,48 +151,4 @@ async fn hand_over(nodes: &[Node; 2], times: usize) -> Result<()> {
             .await?;
     }
     Ok(())
-}
-
-/// Sends one request. Returns the time from when it was due until its answer came.
-async fn post_one(client: Routed<Http>, due: Instant) -> Result<Duration> {
-    static ORDERS: AtomicU64 = AtomicU64::new(0);
-    let order = ORDERS.fetch_add(1, Ordering::Relaxed);
-    let request = Request::post(format!("/{order}")).body(Full::<Bytes>::default())?;
-    let answer = client.oneshot(request).await;
-    let answer = answer.map_err(|error| anyhow!("{error}"))?;
-    let status = answer.status();
-    ensure!(status.is_success(), "{status}");
-    Ok(due.elapsed())
-}
-
-#[derive(Default)]
-struct Sent {
-    /// The milliseconds from when each request was due until its answer came.
-    took: Samples,
-    lost: usize,
-}
-
-/// Sends requests until `during` ends, each at its time, whether or not those before are answered.
-async fn send(client: &Routed<Http>, during: impl Future<Output = Result<()>>) -> Result<Sent> {
-    let mut during = std::pin::pin!(during);
-    let mut pace = tokio::time::interval(INTERVAL);
-    let mut requests = Vec::new();
-    loop {
-        let due = tokio::select! {
-            ended = &mut during => break ended?,
-            due = pace.tick() => due.into_std(),
-        };
-        requests.push(tokio::spawn(post_one(client.clone(), due)));
-    }
-    let mut sent = Sent::default();
-    for answer in join_all(requests).await {
-        match answer? {
-            Ok(took) => sent.took.add(took.as_secs_f64() * 1e3),
-            Err(error) => {
-                println!("  lost: {error:#}");
-                sent.lost += 1;
-            }
-        }
-    }
-    Ok(sent)
 }

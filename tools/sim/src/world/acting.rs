@@ -71,13 +71,7 @@ impl World {
                 self.on_stream(node, |generation| Ev::Cancel { generation, id });
             }
             Action::Progress => self.on_stream(node, |generation| Ev::Progress { generation }),
-            Action::HangUpWatches { elsewhere } => {
-                let n = &mut self.nodes[node];
-                n.watch_generation += 1;
-                n.watches_moved += u64::from(elsewhere);
-                n.watching = false;
-                self.watchers.retain(|w| w.node != node);
-            }
+            Action::HangUpWatches { elsewhere } => self.hang_up(node, elsewhere),
             Action::Candidate(CandidateAction::TermEnded { slot, term, .. }) => {
                 self.says_action(node, &action);
                 if let Some(candidate) = self.nodes[node].candidates.get_mut(&slot) {
@@ -126,6 +120,15 @@ impl World {
                 self.note_action(node, other);
             }
         }
+    }
+
+    /// Ends the watch stream. The next one goes to the same member of etcd or to another one.
+    fn hang_up(&mut self, node: usize, elsewhere: bool) {
+        let n = &mut self.nodes[node];
+        n.watch_generation += 1;
+        n.watches_moved += u64::from(elsewhere);
+        n.watching = false;
+        self.watchers.retain(|w| w.node != node);
     }
 
     /// Sends a message on the open watch stream.
