@@ -340,7 +340,7 @@ impl Keeper {
             records.into_iter().partition(|record| record.key == key);
         let own = own.first();
         let is_alone = self.is_only(&view, &identity);
-        // Until the keys of an earlier process have expired, its record lists what this one will own.
+        // The record of an earlier process lists what this one will own, until the keys of that process have expired.
         if own.is_none() && !is_alone {
             return Ok(());
         }

@@ -123,7 +123,7 @@ fn divided_evenly(count: u32, among: usize) -> impl Iterator<Item = u32> {
 /// Sets the quotas of a data centre's members that are away: what is kept for each, up to its share of `count` rounded up.
 /// Returns the rest.
 ///
-/// These quotas depend on no action of the other members, so the answer stays the same while they carry it out.
+/// The quotas depend on no action of the other members, so the answer stays the same while they carry it out.
 fn keep(
     count: u32,
     of: &[usize],
