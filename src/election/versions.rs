@@ -95,7 +95,9 @@ impl Election {
         let (shared, key) = (&self.handle.shared, self.version_key());
         // An earlier attempt may have removed it although its answer was lost.
         let seen = Mutex::new(None);
-        shared.persist(|| shared.delete_mark(&key, &seen)).await?;
+        shared
+            .persist(|| shared.delete_if_written_at(&key, &seen))
+            .await?;
         let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(seen.as_ref().map(VersionMark::decode))
     }

@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// Deletes the key if it was last written at `mod_revision`, and returns whether it was.
-    pub(crate) async fn delete_mark(
+    pub(crate) async fn delete_if_written_at(
         &self,
         key: &[u8],
         mod_revision: i64,

@@ -5,7 +5,7 @@
 //! owner. The task sees etcd as an observer does, so the record holds what etcd shows: it gives no authority, and the
 //! protocol of members does not depend on it.
 //!
-//! Each write compares the member's key and the record's last revision. So neither a process that was stopped for long nor
+//! Each write compares the member's key and the records' last revisions. So neither a process that was stopped for long nor
 //! one whose restart has taken over rewrites the record.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::Partitions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Comparison, Condition, Fence, Op};
-use crate::observe::{Observer, PartitionMap};
+use crate::observe::Observer;
+use crate::runtime::timeout;
 use crate::session::{Handle, SessionShared};
 use crate::state::{Roster, SHARES, SessionState, Status, keep_share, whole_seconds};
 use eldest_core::error::{Class, RequestError};
@@ -49,7 +50,9 @@ impl Partitions {
     /// election never waits.
     ///
     /// - An orderly stop, a crash and a lost lease keep the share. A member that is [ill](crate::PartitionRunner::health_check)
-    ///   keeps none, nor does one whose work outlives its term.
+    ///   keeps none, nor does one that [hands over](crate::PartitionRunner::hand_over_within) before it stops.
+    /// - A member whose work outlives its term withdraws its share. If it was there for less than a moment, the share lasts for
+    ///   `time`.
     /// - A member that joins meanwhile takes its share from all, so it may take some of the kept partitions. So does one that
     ///   changes its capacity.
     /// - An identity belongs to one member. While another member with the same identity is there, as after a crash until the
@@ -98,17 +101,12 @@ impl Partitions {
         let shared = &self.handle.shared;
         let prefix = self.prefix_bytes();
         let all = shared.roster(&prefix, Reach::Children).await?;
-        let map = PartitionMap::new(&all, &prefix, self.count);
-        let identity = identity.as_ref();
-        if !map
-            .kept_shares()
-            .iter()
-            .any(|share| share.identity() == identity)
-        {
+        let identity = identity.as_ref().as_bytes();
+        if members_of(all.entries(), &prefix, identity) > 0 {
             return Ok(false);
         }
         let mut existed = false;
-        for record in records_of(all.entries(), &prefix, identity.as_bytes()) {
+        for record in records_of(all.entries(), &prefix, identity) {
             existed |= shared.delete_record(record, &prefix).await?;
         }
         Ok(existed)
@@ -130,13 +128,29 @@ fn records_of<'a>(
     entries.filter(is_of).collect()
 }
 
+/// Returns the number of members with that identity that are there.
+fn members_of<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+    prefix: &[u8],
+    identity: &[u8],
+) -> usize {
+    let is_of = |entry: &&Entry| {
+        let kind = kind_of(prefix, &entry.key);
+        matches!(kind, Some(KeyKind::Member { lease }) if lease == entry.lease)
+            && (SHARES.identity)(&entry.value) == identity
+    };
+    entries.filter(is_of).count()
+}
+
 impl SessionShared {
     /// Deletes a record if it still is the one that was read. Returns `true` if it existed until now.
     async fn delete_record(&self, record: &Entry, prefix: &[u8]) -> Result<bool> {
         // An earlier attempt may have deleted the record although its answer was lost.
         let tried = AtomicBool::new(false);
         let delete = || async {
-            let asked = self.pool.evict(&record.key, record.create_revision);
+            let asked = self
+                .pool
+                .delete_if_written_at(&record.key, record.mod_revision);
             asked.await.inspect_err(|failure| {
                 tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
             })
@@ -207,8 +221,8 @@ impl Drop for Keeping {
 struct RecordLease {
     id: i64,
     renew_at: Time,
-    /// The latest time at which the lease expires, unless it is renewed.
-    ends_at: Time,
+    /// True once the record was written under this lease.
+    is_written: bool,
 }
 
 struct Keeper {
@@ -237,11 +251,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self, stop: CancellationToken, withdraw: CancellationToken) {
-        let prefix = Arc::clone(&self.prefix);
-        let observing = Observer::start(self.handle.clone(), prefix, Reach::Children);
-        let Ok(mut changes) = observing.await else {
-            return;
-        };
+        let mut changes = None;
         loop {
             let renew_at = self.record.map(|lease| lease.renew_at);
             let due = [renew_at, self.write_at].into_iter().flatten().min();
@@ -256,21 +266,67 @@ impl Keeper {
                 biased;
                 () = withdraw.cancelled() => return self.withdraw().await,
                 () = stop.cancelled() => break,
-                change = changes.next() => match change {
-                    Some(Ok(view)) => {
-                        self.view = Some(view);
-                        self.write_at.get_or_insert(env.now().after(SETTLE));
-                    }
+                change = self.next(&mut changes) => match change {
+                    Some(Ok(view)) => self.see(view),
                     Some(Err(error)) => self.warn(&error),
-                    None => return,
+                    None => break,
                 },
                 () = wake => self.work().await,
             }
         }
         // A lease without a record keeps nothing.
-        if let Some(lease) = self.record.filter(|_| self.written_at == 0) {
+        if let Some(lease) = self.record.filter(|lease| !lease.is_written) {
             self.handle.shared.tidy(lease.id, &self.prefix).await;
         }
+    }
+
+    /// Returns what the observer shows next. After etcd has refused to show it, a new observer follows. `None` once the
+    /// session is closed.
+    async fn next(&self, changes: &mut Option<Observer>) -> Option<Result<Roster>> {
+        loop {
+            if let Some(observer) = changes {
+                if let Some(change) = observer.next().await {
+                    return Some(change);
+                }
+                *changes = None;
+                let shared = &self.handle.shared;
+                shared.env.sleep(shared.settings.request_timeout).await;
+            }
+            let prefix = Arc::clone(&self.prefix);
+            let observing = Observer::start(self.handle.clone(), prefix, Reach::Children);
+            *changes = Some(observing.await.ok()?);
+        }
+    }
+
+    fn see(&mut self, view: Roster) {
+        let is_earlier = |former: &Roster| view.revision() < former.revision();
+        if self.view.as_ref().is_some_and(is_earlier) {
+            // A backup has replaced etcd's data.
+            self.written_at = 0;
+        }
+        self.view = Some(view);
+        if let Some(member) = self.member() {
+            self.last_lease = Some(member.lease);
+        }
+        let due = self.handle.shared.env.now().after(SETTLE);
+        self.write_at.get_or_insert(due);
+    }
+
+    /// Returns the lease of the session, if it has one.
+    fn session_lease(&self) -> Option<i64> {
+        match &*self.handle.shared.state.borrow() {
+            SessionState::Live(lease) => Some(lease.lease_id()),
+            _ => None,
+        }
+    }
+
+    /// Returns the member's key, if the view shows it.
+    fn member(&self) -> Option<Entry> {
+        let lease = self.session_lease()?;
+        let key = member_key(&self.prefix, lease);
+        let mut entries = self.view.as_ref()?.entries();
+        let member = entries.find(|entry| entry.key == key && entry.lease == lease);
+        member.cloned()
     }
 
     /// Writes and renews what is due.
@@ -282,12 +338,23 @@ impl Keeper {
             self.write_at = None;
             done = self.write().await;
             if done.is_err() {
-                self.write_at = Some(shared.env.now().after(shared.settings.request_timeout));
+                // etcd may have granted a lease without an answer, so the next try is late.
+                let pause = match self.record {
+                    Some(_) => shared.settings.request_timeout,
+                    None => self.pause.max(shared.settings.request_timeout),
+                };
+                self.write_at = Some(shared.env.now().after(pause));
             }
         }
-        if self.record.is_some_and(|lease| lease.renew_at <= now) {
-            let renewed = self.renew().await;
-            done = done.and(renewed);
+        if let Some(lease) = self.record.filter(|lease| lease.renew_at <= now) {
+            if self.member().is_some() {
+                let renewed = self.renew().await;
+                done = done.and(renewed);
+            } else {
+                // The time counts from when the member was last there.
+                let renew_at = now.after(self.pause);
+                self.record = Some(RecordLease { renew_at, ..lease });
+            }
         }
         match done {
             Ok(()) => self.is_logged = false,
@@ -304,57 +371,59 @@ impl Keeper {
 
     /// Writes the record if the view shows another one.
     async fn write(&mut self) -> Result<(), RequestError> {
-        let shared = Arc::clone(&self.handle.shared);
-        let lease = match &*shared.state.borrow() {
-            SessionState::Live(lease) => lease.lease_id(),
-            _ => return Ok(()),
-        };
-        let view = self
-            .view
-            .clone()
-            .filter(|view| view.revision() >= self.written_at);
-        let Some(view) = view else {
+        let Some(lease) = self.session_lease() else {
             return Ok(());
         };
-        let key = member_key(&self.prefix, lease);
-        let member = view
-            .entries()
-            .find(|entry| entry.key == key && entry.lease == lease);
-        let Some(member) = member else {
+        let view = self.view.clone();
+        let Some(view) = view.filter(|view| view.revision() >= self.written_at) else {
+            return Ok(());
+        };
+        let Some(member) = self.member() else {
             // A member whose work outlives its term gives up its key, so that others take the partition.
-            let is_aside =
-                self.last_lease == Some(lease) && *self.status.borrow() == Status::Joining;
-            if is_aside {
-                self.withdraw().await;
+            let was_there = self.last_lease == Some(lease);
+            if was_there && *self.status.borrow() == Status::Joining {
+                return self.revoke().await;
             }
             return Ok(());
         };
-        self.last_lease = Some(lease);
         let facts = facts(&self.prefix, self.count, view.entries(), SHARES);
         let value = keep_share(&member.value, self.time, &listed(&facts, lease));
         let identity = (SHARES.identity)(&member.value);
         let id = self.granted().await?;
         let key = kept_key(&self.prefix, id);
-        let records = records_of(view.entries(), &self.prefix, &identity);
-        let (own, former): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|record| record.key == key);
-        let own = own.first();
-        let is_alone = self.is_only(&view, &identity);
-        // The record of an earlier process lists what this one will own, until the keys of that process have expired.
-        if own.is_none() && !is_alone {
-            return Ok(());
+        let own = view.entries().find(|entry| entry.key == key);
+        let mut former = records_of(view.entries(), &self.prefix, &identity);
+        former.retain(|record| record.key != key);
+        let is_alone = members_of(view.entries(), &self.prefix, &identity) == 1
+            && !former.iter().any(|record| self.ends(record, &view, &facts));
+        // Until the keys of an earlier process are gone, its record lists what this one will own.
+        if !is_alone {
+            if own.is_none() {
+                return Ok(());
+            }
+            former.clear();
         }
-        let former: Vec<_> = former.into_iter().filter(|_| is_alone).collect();
         if own.is_some_and(|own| own.value == value) && former.is_empty() {
             return Ok(());
         }
-        self.replace(
-            member,
-            (&*key, own.map_or(0, |own| own.mod_revision)),
-            &value,
-            &former,
-        )
-        .await
+        let since = own.map_or(0, |own| own.mod_revision);
+        self.replace(&member, (&*key, since), &value, &former).await
+    }
+
+    /// Returns true if the key of a partition in that record stands although its owner is no member any more: work of the
+    /// earlier process is ending.
+    fn ends(&self, record: &Entry, view: &Roster, facts: &Facts) -> bool {
+        let Some(kept) = (SHARES.kept)(&record.value) else {
+            return false;
+        };
+        let is_member = |lease| {
+            let key = member_key(&self.prefix, lease);
+            view.entries().any(|entry| entry.key == key)
+        };
+        facts.owned.iter().any(|key| {
+            let mut listed = kept.partitions.iter();
+            listed.any(|range| range.contains(&key.partition)) && !is_member(key.lease)
+        })
     }
 
     /// Puts the record and deletes those of earlier processes, if nothing of that has changed since the view.
@@ -372,7 +441,7 @@ impl Keeper {
         let fence = Fence::new(Arc::clone(&member.key), member.create_revision);
         let same = Condition::mod_revision(key, Comparison::Equal, mod_revision);
         let stand = former.iter().map(|record| {
-            Condition::create_revision(&*record.key, Comparison::Equal, record.create_revision)
+            Condition::mod_revision(&*record.key, Comparison::Equal, record.mod_revision)
         });
         let conditions: Vec<_> = std::iter::once(same).chain(stand).collect();
         let put = Op::put_with_lease(key, value, lease.id);
@@ -382,6 +451,10 @@ impl Keeper {
         match shared.pool.fenced_txn(vec![fence], write).await {
             Ok(Some(outcome)) if outcome.all_held() => {
                 self.written_at = outcome.revision();
+                self.record = Some(RecordLease {
+                    is_written: true,
+                    ..lease
+                });
                 for record in former {
                     shared.tidy(record.lease, &self.prefix).await;
                 }
@@ -396,16 +469,6 @@ impl Keeper {
                 Err(failure)
             }
         }
-    }
-
-    /// Returns true if the view shows no other member with that identity.
-    fn is_only(&self, view: &Roster, identity: &[u8]) -> bool {
-        let is_same = |entry: &&Entry| {
-            let kind = kind_of(&self.prefix, &entry.key);
-            matches!(kind, Some(KeyKind::Member { lease }) if lease == entry.lease)
-                && (SHARES.identity)(&entry.value) == identity
-        };
-        view.entries().filter(is_same).count() == 1
     }
 
     /// Returns the lease of the record, which is granted first if there is none.
@@ -423,7 +486,7 @@ impl Keeper {
         self.record = Some(RecordLease {
             id: granted.id,
             renew_at: sent.after(self.pause),
-            ends_at: shared.env.now().after(granted.ttl),
+            is_written: false,
         });
         Ok(granted.id)
     }
@@ -443,31 +506,33 @@ impl Keeper {
                 self.write_at = Some(sent);
                 return Ok(());
             }
-            Ok(ack) => {
-                lease.renew_at = sent.after(self.pause);
-                lease.ends_at = shared.env.now().after(ack.ttl);
-            }
+            Ok(_) => lease.renew_at = sent.after(self.pause),
             Err(_) => lease.renew_at = shared.env.now().after(shared.settings.request_timeout),
         }
         self.record = Some(lease);
         renewed.map(drop)
     }
 
-    /// Revokes the lease of the record, which deletes it. Repeats that until etcd confirms it or the lease has expired.
+    /// Revokes the lease of the record, which deletes it. Repeats that for one TTL at most; then the lease expires.
     async fn withdraw(&mut self) {
         let shared = Arc::clone(&self.handle.shared);
-        while let Some(lease) = self.record {
-            let revoked = shared.pool.revoke(lease.id).await;
-            let is_over = shared.env.now() >= lease.ends_at
-                || matches!(*shared.state.borrow(), SessionState::Closed);
-            match revoked {
-                Err(failure) if !is_over => {
-                    self.warn(&Error::from_request(&failure));
-                    shared.env.sleep(shared.settings.request_timeout).await;
-                }
+        let repeated = async {
+            while let Err(failure) = self.revoke().await {
+                self.warn(&Error::from_request(&failure));
+                shared.env.sleep(shared.settings.request_timeout).await;
+            }
+        };
+        timeout(&*shared.env, shared.settings.ttl, repeated).await;
+    }
+
+    async fn revoke(&mut self) -> Result<(), RequestError> {
+        if let Some(lease) = self.record {
+            match self.handle.shared.pool.revoke(lease.id).await {
+                Err(failure) if failure.class != Class::LeaseGone => return Err(failure),
                 _ => self.record = None,
             }
         }
+        Ok(())
     }
 }
 

@@ -48,6 +48,22 @@ enum Verdict<T> {
 }
 
 impl<T> Verdict<T> {
+    /// Lets others take the partitions of a member that is ill, or that has handed them over.
+    fn give_up_share(
+        &self,
+        watch: &Watch,
+        member: &PartitionMembership,
+        handed_over: Option<Duration>,
+    ) {
+        let is_ill = matches!(self, Self::Ill);
+        if is_ill {
+            watch.stall();
+        }
+        if is_ill || (matches!(self, Self::Shutdown) && handed_over.is_some()) {
+            member.keep_no_share();
+        }
+    }
+
     /// Returns why the member leaves.
     fn reason(&self) -> EndReason {
         match self {
@@ -170,11 +186,7 @@ impl<W> Run<'_, W> {
                     },
                 }
             };
-            if matches!(verdict, Verdict::Ill) {
-                watch.stall();
-                // Others must be able to take the partitions of a member that is ill.
-                member.keep_no_share();
-            }
+            verdict.give_up_share(&watch, &member, self.hand_over_within);
             // The first verdict counts; other work that ends only ends its own term.
             let winding_up = wind_up(&mut member, verdict.reason(), under_way);
             let ((other, left), panicked) = tokio::join!(winding_up, preparing.end());

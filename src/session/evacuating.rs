@@ -87,7 +87,9 @@ impl Session {
         let key = shared.mark(data_center);
         // An earlier attempt may have lifted it although its answer was lost.
         let seen = Mutex::new(None);
-        shared.persist(|| shared.delete_mark(&key, &seen)).await?;
+        shared
+            .persist(|| shared.delete_if_written_at(&key, &seen))
+            .await?;
         let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(seen.map(|entry| Evacuation::decode(data_center.as_bytes(), &entry)))
     }
@@ -174,7 +176,7 @@ impl SessionShared {
     }
 
     /// Deletes the existing mark, which is recorded in `seen`.
-    pub(crate) async fn delete_mark(
+    pub(crate) async fn delete_if_written_at(
         &self,
         key: &[u8],
         seen: &Mutex<Option<Entry>>,
@@ -185,7 +187,7 @@ impl SessionShared {
         };
         let (mod_revision, lease) = (entry.mod_revision, entry.lease);
         *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
-        if !self.pool.delete_mark(key, mod_revision).await? {
+        if !self.pool.delete_if_written_at(key, mod_revision).await? {
             return Err(overtaken());
         }
         self.tidy_mark(lease).await;

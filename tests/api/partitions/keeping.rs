@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use eldest::{ErrorKind, PartitionMap, Partitions, Session, Term};
+use eldest::{Announcement, ErrorKind, PartitionMap, Partitions, Session, Term};
 use eldest_testing::{Etcd, crash, eventually};
 use etcd_client::Client;
 
@@ -274,5 +274,54 @@ async fn time_that_is_too_short_or_too_long_is_refused_with_the_rule() -> Result
         let rule = format!("is {time:?}; it must be longer than the ttl of 3s and at most");
         assert!(message.contains(&rule), "{message}");
     }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_that_has_handed_over_keeps_no_share() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let mut a = Keeper::start(&etcd, "a", KEEP).await?;
+    a.running.owns(6).await?;
+    let session = etcd.session(short("b")).await?;
+    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
+    let runner = partitions.runner().hand_over_within(SOON);
+    let mut b = Running::with(runner, until_lost);
+    let of_b = b.owns(3).await?;
+    eventually(SOON, "the record is written", async || {
+        (listed(&mut client, "b").await? == of_b).then_some(())
+    })
+    .await?;
+    b.shutdown.cancel();
+    b.end().await?;
+    a.running.owns(6).await?;
+    eventually(SOON, "its record is gone", async || {
+        let records = keys(&mut client, &format!("{PREFIX}{COUNT}/k-")).await;
+        (records.len() == 1).then_some(())
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_has_the_identity_that_the_member_proclaims() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let session = etcd.session(short("a")).await?;
+    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
+    let mut member = partitions.join().await?;
+    let mut owned = Vec::new();
+    for _ in 0..COUNT {
+        owned.push(soon("it owns all", member.owned()).await?);
+    }
+    for identity in ["a", "z"] {
+        member.proclaim(Announcement::new(identity)).await?;
+        eventually(SOON, "the record lists all", async || {
+            let listed = listed(&mut client, identity).await?;
+            (listed.len() == owned.len()).then_some(())
+        })
+        .await?;
+    }
+    assert_eq!(listed(&mut client, "a").await, None);
     Ok(())
 }

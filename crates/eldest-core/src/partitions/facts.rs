@@ -94,13 +94,17 @@ pub fn facts<'a>(
         let share = (read.share)(&entry.value);
         (share.aside, assignee(entry, share, false))
     });
-    let (aside, sharing): (Vec<_>, Vec<_>) = assignees.partition(|(aside, _)| *aside);
-    let members = if sharing.is_empty() { aside } else { sharing };
-    facts.members = members.into_iter().map(|(_, member)| member).collect();
+    let mut assignees: Vec<_> = assignees.collect();
     // Most groups keep no shares, and need no identities.
     if !records.is_empty() {
-        facts.keep(count, &standing, records, read);
+        let waiting = facts.keep(count, &standing, records, read);
+        assignees.retain(|(_, member)| !waiting.contains(&member.lease));
     }
+    let (aside, sharing): (Vec<_>, Vec<_>) = assignees.into_iter().partition(|(aside, _)| *aside);
+    let there = if sharing.is_empty() { aside } else { sharing };
+    facts
+        .members
+        .extend(there.into_iter().map(|(_, member)| member));
     facts
 }
 
@@ -115,26 +119,29 @@ fn assignee(entry: &Entry, share: Share, absent: bool) -> Assignee {
 }
 
 impl Facts {
-    /// Adds the kept shares. The record of a member that is there only says which partitions return to it.
+    /// Adds the kept shares and the members that are away. The record of a member that is there only says which partitions
+    /// return to it. Returns the leases of the members that wait.
     ///
     /// After a crash, the member that came back may be there before its former key has expired. Until then it waits, and its
-    /// former key counts, so that no partition moves.
+    /// former key counts, so that no partition moves. A former member that takes no partitions, because it hands them over,
+    /// lets the next one count at once.
     fn keep(
         &mut self,
         count: u32,
         standing: &[&Entry],
         mut records: Vec<&Entry>,
         read: ShareReaders,
-    ) {
+    ) -> BTreeSet<i64> {
         let named = standing.iter().map(|member| {
-            let age = (member.create_revision, member.lease);
-            ((read.identity)(&member.value), age)
+            let is_aside = (read.share)(&member.value).aside;
+            let rank = (is_aside, member.create_revision, member.lease);
+            ((read.identity)(&member.value), rank)
         });
         let named: Vec<_> = named.collect();
-        let mut eldest: BTreeMap<&[u8], (i64, i64)> = BTreeMap::new();
-        for (identity, age) in &named {
-            let first = eldest.entry(identity).or_insert(*age);
-            *first = (*first).min(*age);
+        let mut first: BTreeMap<&[u8], (bool, i64, i64)> = BTreeMap::new();
+        for (identity, rank) in &named {
+            let counting = first.entry(identity).or_insert(*rank);
+            *counting = (*counting).min(*rank);
         }
         let leases: BTreeSet<i64> = standing.iter().map(|member| member.lease).collect();
         let mut taken: BTreeSet<u32> = self.owned.iter().map(|key| key.partition).collect();
@@ -146,7 +153,7 @@ impl Facts {
             let Some(kept) = kept.filter(|_| !leases.contains(&record.lease)) else {
                 continue;
             };
-            let member = eldest.get(&*kept.identity).map(|(_, lease)| *lease);
+            let member = first.get(&*kept.identity).map(|(.., lease)| *lease);
             let is_away = member.is_none();
             if !known.insert(kept.identity) || (is_away && kept.share.aside) {
                 continue;
@@ -168,12 +175,11 @@ impl Facts {
                 self.members.push(assignee(record, kept.share, true));
             }
         }
-        let waits = |(identity, age): &&(Vec<u8>, (i64, i64))| {
-            known.contains(identity) && eldest.get(&**identity) != Some(age)
+        let waits = |(identity, rank): &&(Vec<u8>, (bool, i64, i64))| {
+            known.contains(identity) && first.get(&**identity) != Some(rank)
         };
-        let waiting: BTreeSet<i64> = named.iter().filter(waits).map(|(_, age)| age.1).collect();
-        self.members
-            .retain(|member| !waiting.contains(&member.lease));
+        let waiting = named.iter().filter(waits);
+        waiting.map(|(_, (.., lease))| *lease).collect()
     }
 }
 

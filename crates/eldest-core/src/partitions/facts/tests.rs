@@ -212,3 +212,14 @@ fn member_that_came_back_waits_until_its_former_key_has_expired() {
     let without: Vec<_> = crashed[..8].iter().chain(&crashed[9..]).cloned().collect();
     assert_eq!(read(&without).members.len(), 3);
 }
+
+#[test]
+fn member_that_came_back_counts_at_once_while_its_former_self_hands_over() {
+    let entries = [
+        member(1, "!a"),
+        member(2, "a"),
+        owner(0, 1),
+        record(9, "a:0"),
+    ];
+    assert_eq!(assigned(&entries), [2; 6]);
+}

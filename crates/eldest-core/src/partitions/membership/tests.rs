@@ -130,11 +130,11 @@ fn member_set_aside_could_take_a_partition_whose_work_here_goes_on() {
     };
     let waiting = |others: Option<Entry>| {
         let keys = [entry(member_key(PREFIX, 7), 10, 7)].into_iter();
-        let roster = roster(20, keys.chain(others).collect::<Vec<_>>());
-        let wants = member.wants(PREFIX, &me, &roster, reads(aside), |_, _| Shown::Standing);
+        let roster = roster(20, keys.chain(others).collect::<Vec<Entry>>());
+        let wants: Wants = member.wants(PREFIX, &me, &roster, reads(aside), |_, _| Shown::Standing);
         wants.waiting
     };
-    assert_eq!(waiting(None), [], "nobody could take it");
+    assert!(waiting(None).is_empty(), "nobody could take it");
     let other = Entry {
         value: (*b"aside").into(),
         ..entry(member_key(PREFIX, 8), 11, 8)
