@@ -396,7 +396,7 @@ impl Keeper {
         former.retain(|record| record.key != key);
         let is_alone = members_of(view.entries(), &self.prefix, &identity) == 1
             && !former.iter().any(|record| self.ends(record, &view, &facts));
-        // Until the keys of an earlier process are gone, its record lists what this one will own.
+        // The record of an earlier process lists what this one will own, as long as that one's keys stand.
         if !is_alone {
             if own.is_none() {
                 return Ok(());
