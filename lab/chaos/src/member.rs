@@ -308,15 +308,17 @@ impl Member {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Returns an error if the node did not log that a renewal failed with an error of that class.
+    /// Returns an error if the node did not log that a request failed with an error of that class. With challenges, its lease
+    /// may be lost before it is time to renew it.
     pub(crate) fn require_logged_cause(&self, class: &str) -> Result {
         let class = format!("class={class}");
         let log = self.log();
-        let mut lines = log.lines().filter(|line| line.contains("renewal failed"));
-        if lines.any(|line| line.contains(&class)) {
+        let said = ["renewal failed", "request failed"];
+        let mut lines = log.lines().filter(|line| line.contains(&class));
+        if lines.any(|line| said.iter().any(|words| line.contains(words))) {
             return Ok(());
         }
-        Err(format!("{} did not say why its renewals failed", self.name).into())
+        Err(format!("{} did not say why its requests failed", self.name).into())
     }
 
     /// Returns the end of the node's log.
