@@ -6,8 +6,9 @@ use eldest::BoxError;
 
 use crate::error::{Error, ErrorKind};
 
-/// The first pause between two attempts at the same term. Each further pause is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The first pause between two attempts at the same term. Each further pause is twice as long. The key of a new leader is
+/// seen here about a round trip before that leader may act, so the first pauses are as short.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The part of the wait that is the longest pause.
 const LONGEST_PAUSE: u32 = 16;
 
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_part_of_the_wait() {
         let mut attempts = Attempts::new(true, 3, WAIT);
-        let pauses: Vec<u128> = (0..9).map(|_| attempts.pause().as_millis()).collect();
-        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        let pauses: Vec<u128> = (0..12).map(|_| attempts.pause().as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
     }
 }

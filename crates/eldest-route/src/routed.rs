@@ -155,7 +155,7 @@ impl<M: MakeClient, D: Direct> Routed<M, D> {
     }
 
     /// Sets the largest number of attempts for a request (default: 32, at least 1). The pause between two attempts at
-    /// the same term grows from 10 ms to a sixteenth of the wait. A new leader ends the pause.
+    /// the same term grows from 1 ms to a sixteenth of the wait. A new leader ends the pause.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.options.attempts = attempts.max(1);
         self

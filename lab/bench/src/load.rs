@@ -8,44 +8,99 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use bytes::Bytes;
+use eldest::{Session, SessionOptions};
+use futures::FutureExt;
 use futures::future::join_all;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Service, ServiceExt};
 
+use crate::peer::TTL;
+use crate::report::{Group, Report, Row};
 use crate::samples::Samples;
 
 /// The time from one request to the next.
 const INTERVAL: Duration = Duration::from_millis(1);
+/// How long requests are sent before any are measured: the first ones open connections.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// The target for the requests that moves delay, in milliseconds beyond the same quantile without moves.
+const P99_ADDED: f64 = 10.0;
 
 pub(crate) type Order = Request<Full<Bytes>>;
 
-/// How often each request was carried out, by its path.
+/// How often each request was carried out, by the name in its path.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CarriedOut(Arc<Mutex<HashMap<String, usize>>>);
 
 impl CarriedOut {
-    pub(crate) fn add(&self, path: &str) {
+    pub(crate) fn add(&self, order: String) {
         let mut orders = self.0.lock().expect("no thread panics here");
-        *orders.entry(path.to_owned()).or_default() += 1;
+        *orders.entry(order).or_default() += 1;
     }
 
     /// Returns how many requests were carried out more than once.
-    pub(crate) fn twice(&self) -> usize {
+    fn twice(&self) -> usize {
         let orders = self.0.lock().expect("no thread panics here");
         orders.values().filter(|times| **times > 1).count()
     }
 }
 
 #[derive(Default)]
-pub(crate) struct Sent {
+struct Sent {
     /// The milliseconds from when each request was due until its answer came.
-    pub(crate) took: Samples,
-    pub(crate) lost: usize,
+    took: Samples,
+    lost: usize,
+}
+
+/// Sends requests without moves, and again while there are any.
+pub(crate) struct Compared {
+    still: Sent,
+    moving: Sent,
+}
+
+impl Compared {
+    /// Sends requests during the moves, and for `as_long` before them.
+    pub(crate) async fn send<C, B>(
+        client: &C,
+        as_long: Duration,
+        moves: impl Future<Output = Result<()>>,
+    ) -> Result<Self>
+    where
+        C: Service<Order, Response = Response<B>, Error: Display, Future: Send>
+            + Clone
+            + Send
+            + 'static,
+        B: Send + 'static,
+    {
+        send(client, tokio::time::sleep(WARM_UP).map(Ok)).await?;
+        Ok(Self {
+            still: send(client, tokio::time::sleep(as_long).map(Ok)).await?,
+            moving: send(client, moves).await?,
+        })
+    }
+
+    pub(crate) fn report(self, report: &mut Report, group: Group, done: &CarriedOut) {
+        let Self { still, moving } = self;
+        let added = moving.took.p99() - still.took.p99();
+        let lost = still.lost + moving.lost;
+        group.print(&[
+            Row::new("still", still.took),
+            Row::new("moving", moving.took),
+        ]);
+        report.target(group, "p99 added by moves, ms", added, P99_ADDED);
+        report.count(group, "requests lost", lost as f64, 0.0);
+        let twice = done.twice() as f64;
+        report.count(group, "requests carried out twice", twice, 0.0);
+    }
+}
+
+/// Connects a session of the members, or of their observer.
+pub(crate) async fn connect(endpoint: &str, options: SessionOptions) -> Result<Session> {
+    Ok(Session::connect([endpoint], options.ttl(TTL)).await?)
 }
 
 /// Sends requests until `during` ends, each at its time, whether or not those before are answered.
-pub(crate) async fn send<C, B>(client: &C, during: impl Future<Output = Result<()>>) -> Result<Sent>
+async fn send<C, B>(client: &C, during: impl Future<Output = Result<()>>) -> Result<Sent>
 where
     C: Service<Order, Response = Response<B>, Error: Display, Future: Send>
         + Clone

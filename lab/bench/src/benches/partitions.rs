@@ -6,11 +6,11 @@ use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use eldest::{
@@ -20,16 +20,14 @@ use eldest::{
 use eldest_http::{Limits, serve};
 use eldest_route::{Http, NOT_LEADER, RouteExt, Routed, not_leader};
 use futures::FutureExt;
+use http::StatusCode;
 use http::request::Parts;
-use http::{StatusCode, Uri};
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 
 use super::Bench;
-use crate::load::{CarriedOut, send};
-use crate::peer::TTL;
-use crate::report::Row;
+use crate::load::{CarriedOut, Compared, connect};
 use crate::run::Run;
 
 pub(super) const BENCH: Bench = Bench {
@@ -44,8 +42,6 @@ pub(super) const BENCH: Bench = Bench {
 const COUNT: u32 = 64;
 /// The time from one change of the data centres to the next.
 const APART: Duration = Duration::from_millis(250);
-/// The target for the requests that moves delay, in milliseconds beyond the same quantile without moves.
-const P99_ADDED: f64 = 10.0;
 const SOON: Duration = Duration::from_secs(30);
 const NAME: &str = "moves";
 /// The members, each of which is alone in the data centre of its name.
@@ -63,36 +59,21 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     let observer = connect(&endpoint, SessionOptions::new("observer")).await?;
     let partitions = observer.partitions(NAME, COUNT)?;
     shared(&partitions, [COUNT / 2; 2]).await?;
-    let by_path: fn(&Parts) -> Option<Vec<u8>> = |parts| Some(parts.uri.path().as_bytes().to_vec());
-    let client = Routed::new(partitions.route().await?.by_key(by_path), Http::new());
+    let by_order: fn(&Parts) -> Option<Vec<u8>> =
+        |parts| Some(parts.uri.path().strip_prefix('/')?.into());
+    let client = Routed::new(partitions.route().await?.by_key(by_order), Http::new());
 
-    let begun = Instant::now();
     let before = counts.terms();
     let moving = move_all(&observer, &partitions, (&counts, before + moves));
-    let moved = send(&client, moving).await?;
-    let as_long = tokio::time::sleep(begun.elapsed());
-    let still = send(&client, as_long.map(Ok)).await?;
-
+    // Each change of the data centres moves a half.
+    let as_long = APART * (2 * moves as u32).div_ceil(COUNT);
+    let compared = Compared::send(&client, as_long, moving).await?;
     let group = run.group("", counts.terms() - before, "ms");
-    let added = moved.took.p99() - still.took.p99();
-    let lost = still.lost + moved.lost;
-    group.print(&[
-        Row::new("still", still.took),
-        Row::new("moving", moved.took),
-    ]);
-    let report = &mut *run.report;
-    report.target(group, "p99 added by moves, ms", added, P99_ADDED);
-    report.count(group, "requests lost", lost as f64, 0.0);
-    let twice = counts.done.twice() as f64;
-    report.count(group, "requests carried out twice", twice, 0.0);
+    compared.report(run.report, group, &counts.done);
     for node in nodes {
         node.end().await?;
     }
     Ok(observer.close().await?)
-}
-
-async fn connect(endpoint: &str, options: SessionOptions) -> Result<Session> {
-    Ok(Session::connect([endpoint], options.ttl(TTL)).await?)
 }
 
 /// Waits until the two members own so many partitions.
@@ -185,15 +166,15 @@ impl Work {
         self.served.lock().expect("no thread panics here")
     }
 
-    fn answer(State(work): State<Self>, uri: Uri) -> Ready<Response> {
-        let partition = work.partitions.partition_for(uri.path());
+    fn answer(State(work): State<Self>, Path(order): Path<String>) -> Ready<Response> {
+        let partition = work.partitions.partition_for(&order);
         let busy = {
             let served = work.all_served();
             let mine = served.get(&partition).filter(|one| one.term.is_valid());
             mine.and_then(|one| Arc::clone(&one.busy).try_read_owned().ok())
         };
         ready(if busy.is_some() {
-            work.counts.done.add(uri.path());
+            work.counts.done.add(order);
             StatusCode::OK.into_response()
         } else {
             let refused = [(NOT_LEADER, not_leader(NAME))];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::routing::post;
 use eldest::{
     Announcement, BoxError, CancellationToken, Election, Leadership, RunHandle, Session,
@@ -15,14 +15,11 @@ use eldest::{
 use eldest_http::{Limits, OnlyWhileLeader, serve};
 use eldest_route::{Http, RouteExt, Routed};
 use futures::FutureExt;
-use http::Uri;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::Bench;
-use crate::load::{CarriedOut, send};
-use crate::peer::TTL;
-use crate::report::Row;
+use crate::load::{CarriedOut, Compared, connect};
 use crate::run::Run;
 
 pub(super) const BENCH: Bench = Bench {
@@ -35,9 +32,6 @@ pub(super) const BENCH: Bench = Bench {
 
 /// The time from one hand-over to the next.
 const APART: Duration = Duration::from_millis(100);
-/// The target for the requests that hand-overs delay, in milliseconds beyond the same quantile without hand-overs.
-const P99_ADDED: f64 = 10.0;
-const WARM_UP: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(30);
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -53,24 +47,10 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
     route.wait(SOON).await?;
     let client = Routed::new(route, Http::new());
 
-    // The first requests open connections.
-    send(&client, tokio::time::sleep(WARM_UP).map(Ok)).await?;
-    let as_long = tokio::time::sleep(APART * hand_overs as u32);
-    let still = send(&client, as_long.map(Ok)).await?;
-    let moving = send(&client, hand_over(&nodes, hand_overs)).await?;
-
+    let as_long = APART * hand_overs as u32;
+    let compared = Compared::send(&client, as_long, hand_over(&nodes, hand_overs)).await?;
     let group = run.group("hand-overs", hand_overs, "ms");
-    let added = moving.took.p99() - still.took.p99();
-    let lost = still.lost + moving.lost;
-    group.print(&[
-        Row::new("still", still.took),
-        Row::new("moving", moving.took),
-    ]);
-    let report = &mut *run.report;
-    report.target(group, "p99 added by hand-overs, ms", added, P99_ADDED);
-    report.count(group, "requests lost", lost as f64, 0.0);
-    let twice = done.twice() as f64;
-    report.count(group, "requests carried out twice", twice, 0.0);
+    compared.report(run.report, group, &done);
     for node in nodes {
         node.end().await?;
     }
@@ -79,12 +59,8 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 
 const ELECTION: &str = "requests";
 
-async fn connect(endpoint: &str, options: SessionOptions) -> Result<Session> {
-    Ok(Session::connect([endpoint], options.ttl(TTL)).await?)
-}
-
-fn carry_out(State(done): State<CarriedOut>, uri: Uri) -> Ready<()> {
-    done.add(uri.path());
+fn carry_out(State(done): State<CarriedOut>, Path(order): Path<String>) -> Ready<()> {
+    done.add(order);
     ready(())
 }
 
