@@ -146,10 +146,7 @@ impl Announcing {
         self.warmth = self.warmth.and(Some(false));
         self.value = in_queue_since(&self.value, now)?;
         self.rejoined = Some(now);
-        match (&self.ready, self.hands_over) {
-            (Some(_), _) | (None, Some(_)) => Some(self.present().value),
-            (None, None) => Some(Arc::clone(&self.value)),
-        }
+        Some(self.present().value)
     }
 
     /// Returns what the key must announce when the caller announces `value`. Refuses a value that cannot name the version,

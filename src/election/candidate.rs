@@ -279,13 +279,13 @@ impl Candidate {
     }
 
     /// Returns the partitions that are coming to a member, and the announcer of those for which it is ready.
-    pub(crate) fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
+    pub(crate) fn coming(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Announcer)> {
         Some((self.coming.clone()?, self.announcer()))
     }
 
     /// Returns the announcer of what a member of partitions says about itself.
-    pub(crate) fn announcer(&self) -> Readiness {
-        Readiness {
+    pub(crate) fn announcer(&self) -> Announcer {
+        Announcer {
             handle: self.handle.clone(),
             slot: self.slot,
         }
@@ -378,15 +378,15 @@ impl Candidate {
 }
 
 /// Announces for which partitions a member is ready, and that it takes no more.
-pub(crate) struct Readiness {
+pub(crate) struct Announcer {
     handle: Handle,
     slot: SlotId,
 }
 
-impl Readiness {
+impl Announcer {
     /// Announces that the member is ready for these partitions, and for no others. Returns once etcd has the
     /// announcement, and waits while etcd is out of reach.
-    pub(crate) async fn announce(&self, partitions: &BTreeSet<u32>) -> Result<()> {
+    pub(crate) async fn ready(&self, partitions: &BTreeSet<u32>) -> Result<()> {
         let command = |reply| Command::Ready {
             slot: self.slot,
             ready: partitions.clone(),
@@ -396,7 +396,7 @@ impl Readiness {
     }
 
     /// Announces that the member takes no more partitions, and hands over those that it owns. Returns and waits as
-    /// [`Readiness::announce`].
+    /// [`Announcer::ready`].
     pub(crate) async fn hand_over(&self) -> Result<()> {
         let slot = self.slot;
         let command = |reply| Command::HandOver { slot, reply };

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Election;
 use crate::error::{BoxError, Error, Result};
 use crate::runtime::until;
-use crate::state::{Member, Roster, SessionState, Term};
+use crate::state::{Member, Roster, Term, live_lease};
 use preparing::Preparation;
 
 /// The input of a follower's work: the current leader, how to reach it, and when to stop.
@@ -293,10 +293,7 @@ async fn update(
     let shared = &election.handle.shared;
     while let Ok(mut changes) = election.observe().await {
         while let Some(Ok(roster)) = changes.next().await {
-            let lease = match &*shared.state.borrow() {
-                SessionState::Live(lease) => Some(lease.lease_id()),
-                _ => None,
-            };
+            let lease = live_lease(&shared.state.borrow());
             let now = another(&roster, lease, last);
             leader.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
             let now = next_key(&roster, lease, last);

@@ -35,7 +35,7 @@ use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::version::Version;
 
 pub use candidate::Candidate;
-pub(crate) use candidate::{MemberSays, Opening, Readiness};
+pub(crate) use candidate::{Announcer, MemberSays, Opening};
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{key_of_leader, prefix_of_partitions};
 pub use following::Following;

@@ -1,7 +1,5 @@
 //! Makes candidates hold back once a newer version has led, and shows and removes the mark of that version.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::Election;
 use crate::error::Result;
 use crate::etcd::Lane;
@@ -92,14 +90,9 @@ impl Election {
     ///
     /// If the call is dropped midway, the mark may exist or not.
     pub async fn remove_version_mark(&self) -> Result<Option<VersionMark>> {
-        let (shared, key) = (&self.handle.shared, self.version_key());
-        // An earlier attempt may have removed it although its answer was lost.
-        let seen = Mutex::new(None);
-        shared
-            .persist(|| shared.delete_if_written_at(&key, &seen))
-            .await?;
-        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(seen.as_ref().map(VersionMark::decode))
+        let shared = &self.handle.shared;
+        let removed = shared.remove_mark(&self.version_key()).await?;
+        Ok(removed.as_ref().map(VersionMark::decode))
     }
 
     /// Returns what a candidate of this handle requires.

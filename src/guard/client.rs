@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::{Guard, GuardState, Kind, Wiring};
 use crate::metrics;
 use crate::runtime::timeout;
-use crate::state::SessionState;
+use crate::state::{SessionState, live_lease};
 use eldest_core::pause::pause;
 
 /// How long the guard may take to answer.
@@ -133,11 +133,8 @@ impl Client {
             Ended::Failed(format!("the {} cannot be talked to: {error}", self.guard))
         })?;
         loop {
-            let lease = match &*self.wiring.session.borrow_and_update() {
-                SessionState::Live(lease) => Some(lease.lease_id()),
-                // The former lease stays registered until there is another one.
-                _ => None,
-            };
+            // The former lease stays registered until there is another one.
+            let lease = live_lease(&self.wiring.session.borrow_and_update());
             if self.is_closed() {
                 return Err(Ended::Closed);
             }

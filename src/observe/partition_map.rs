@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::state::{AsOf, KeptRecord, Member, Roster, SHARES};
 use eldest_core::candidate::miscount;
 use eldest_core::kv::Entry;
-use eldest_core::partitions::{KeyKind, facts, kind_of};
+use eldest_core::partitions::{KeyKind, facts, kind_of_entry};
 
 /// The members that share partitions, and the owner of each partition, at one revision of etcd.
 ///
@@ -73,12 +73,11 @@ impl Layout {
 
 impl PartitionMap {
     pub(crate) fn new(all: &Roster, prefix: &[u8], count: u32) -> Self {
-        let kind = |member: &Member| kind_of(prefix, member.key());
+        let kind = |key: &Member| kind_of_entry(prefix, key.entry());
         let entries = all.members().iter();
-        let standing = entries.clone().filter(
-            |m| matches!(kind(m), Some(KeyKind::Member { lease }) if lease == m.lease_id()),
-        );
-        let standing = standing.map(|m| m.entry().clone());
+        let is_member = |key: &&Member| matches!(kind(key), Some(KeyKind::Member { .. }));
+        let standing = entries.clone().filter(is_member);
+        let standing = standing.map(|member| member.entry().clone());
         let members = Roster::new(all.revision(), standing).with_as_of(all.as_of().cloned());
         let by_lease: HashMap<i64, usize> = (0..)
             .zip(members.members())
@@ -204,7 +203,7 @@ impl KeptShare {
     /// Returns the shares of all absent members.
     fn all(all: &Roster, prefix: &[u8], count: u32) -> Arc<[Self]> {
         let is_record =
-            |entry: &&Entry| matches!(kind_of(prefix, &entry.key), Some(KeyKind::Kept { .. }));
+            |entry: &&Entry| matches!(kind_of_entry(prefix, entry), Some(KeyKind::Kept { .. }));
         let records: HashMap<i64, &Entry> = all
             .entries()
             .filter(is_record)

@@ -6,16 +6,16 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{PartitionMembership, Partitions};
-use crate::election::Readiness;
+use crate::election::Announcer;
 use crate::error::ErrorKind;
 use crate::observe::PartitionMap;
 use crate::runtime::timeout;
-use crate::state::{SessionState, share};
+use crate::state::{live_lease, share};
 
 /// The way in which a member leaves after its shutdown.
 pub(super) struct Leaving {
     partitions: Partitions,
-    announcer: Readiness,
+    announcer: Announcer,
     /// How long the member hands over its partitions; `None`: it leaves at once.
     limit: Option<Duration>,
 }
@@ -61,10 +61,7 @@ impl Leaving {
         }
         while let Ok(mut maps) = self.partitions.observe().await {
             while let Some(map) = maps.next().await {
-                let lease = match &*shared.state.borrow() {
-                    SessionState::Live(lease) => Some(lease.lease_id()),
-                    _ => None,
-                };
+                let lease = live_lease(&shared.state.borrow());
                 if map.is_ok_and(|map| !is_awaited(&map, lease)) {
                     return;
                 }

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,11 +21,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Comparison, Condition, Fence, Op};
 use crate::observe::Observer;
 use crate::runtime::timeout;
-use crate::session::{Handle, SessionShared};
-use crate::state::{Roster, SHARES, SessionState, Status, keep_share, whole_seconds};
+use crate::session::Handle;
+use crate::state::{Roster, SHARES, Status, keep_share, live_lease, whole_seconds};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::{Entry, Reach};
-use eldest_core::partitions::{Facts, KeyKind, facts, kept_key, kind_of, member_key};
+use eldest_core::partitions::{Facts, KeyKind, facts, kept_key, kind_of_entry, member_key};
 use eldest_core::time::Time;
 
 /// The longest time for which a share is kept.
@@ -107,7 +106,7 @@ impl Partitions {
         }
         let mut existed = false;
         for record in records_of(all.entries(), &prefix, identity) {
-            existed |= shared.delete_record(record, &prefix).await?;
+            existed |= shared.delete_as_read(record, &prefix).await?;
         }
         Ok(existed)
     }
@@ -120,12 +119,19 @@ fn records_of<'a>(
     identity: &[u8],
 ) -> Vec<&'a Entry> {
     let is_of = |entry: &&Entry| {
-        let kind = kind_of(prefix, &entry.key);
-        let is_record = matches!(kind, Some(KeyKind::Kept { lease }) if lease == entry.lease);
+        let is_record = matches!(kind_of_entry(prefix, entry), Some(KeyKind::Kept { .. }));
         let kept = is_record.then(|| (SHARES.kept)(&entry.value)).flatten();
         kept.is_some_and(|kept| kept.identity == identity)
     };
     entries.filter(is_of).collect()
+}
+
+/// Returns the members that are there.
+fn members<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+    prefix: &[u8],
+) -> impl Iterator<Item = &'a Entry> {
+    entries.filter(|entry| matches!(kind_of_entry(prefix, entry), Some(KeyKind::Member { .. })))
 }
 
 /// Returns the number of members with that identity that are there.
@@ -134,31 +140,8 @@ fn members_of<'a>(
     prefix: &[u8],
     identity: &[u8],
 ) -> usize {
-    let is_of = |entry: &&Entry| {
-        let kind = kind_of(prefix, &entry.key);
-        matches!(kind, Some(KeyKind::Member { lease }) if lease == entry.lease)
-            && (SHARES.identity)(&entry.value) == identity
-    };
-    entries.filter(is_of).count()
-}
-
-impl SessionShared {
-    /// Deletes a record if it still is the one that was read. Returns `true` if it existed until now.
-    async fn delete_record(&self, record: &Entry, prefix: &[u8]) -> Result<bool> {
-        // An earlier attempt may have deleted the record although its answer was lost.
-        let tried = AtomicBool::new(false);
-        let delete = || async {
-            let asked = self
-                .pool
-                .delete_if_written_at(&record.key, record.mod_revision);
-            asked.await.inspect_err(|failure| {
-                tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
-            })
-        };
-        let existed = self.persist(delete).await?;
-        self.tidy(record.lease, prefix).await;
-        Ok(existed || tried.load(Ordering::Relaxed))
-    }
+    let is_of = |member: &&Entry| (SHARES.identity)(&member.value) == identity;
+    members(entries, prefix).filter(is_of).count()
 }
 
 /// The task that keeps a member's share. Dropping it stops the task.
@@ -188,6 +171,7 @@ impl Keeping {
             pause,
             status,
             view: None,
+            member: None,
             last_lease: None,
             written_at: 0,
             record: None,
@@ -238,6 +222,8 @@ struct Keeper {
     status: watch::Receiver<Status>,
     /// The last state that etcd showed.
     view: Option<Roster>,
+    /// The member's key in that state.
+    member: Option<Entry>,
     /// The session's lease under which the member's key was last seen.
     last_lease: Option<i64>,
     /// The revision of the last write. An older view does not show it.
@@ -304,29 +290,28 @@ impl Keeper {
             // A backup has replaced etcd's data.
             self.written_at = 0;
         }
-        self.view = Some(view);
-        if let Some(member) = self.member() {
+        self.member = self.session_lease().and_then(|lease| {
+            let key = member_key(&self.prefix, lease);
+            let is_own = |entry: &&Entry| entry.key == key && entry.lease == lease;
+            view.entries().find(is_own).cloned()
+        });
+        if let Some(member) = &self.member {
             self.last_lease = Some(member.lease);
         }
+        self.view = Some(view);
         let due = self.handle.shared.env.now().after(SETTLE);
         self.write_at.get_or_insert(due);
     }
 
     /// Returns the lease of the session, if it has one.
     fn session_lease(&self) -> Option<i64> {
-        match &*self.handle.shared.state.borrow() {
-            SessionState::Live(lease) => Some(lease.lease_id()),
-            _ => None,
-        }
+        live_lease(&self.handle.shared.state.borrow())
     }
 
-    /// Returns the member's key, if the view shows it.
-    fn member(&self) -> Option<Entry> {
+    /// Returns the member's key under the session's present lease, if the view shows it.
+    fn present(&self) -> Option<&Entry> {
         let lease = self.session_lease()?;
-        let key = member_key(&self.prefix, lease);
-        let mut entries = self.view.as_ref()?.entries();
-        let member = entries.find(|entry| entry.key == key && entry.lease == lease);
-        member.cloned()
+        self.member.as_ref().filter(|member| member.lease == lease)
     }
 
     /// Writes and renews what is due.
@@ -347,7 +332,7 @@ impl Keeper {
             }
         }
         if let Some(lease) = self.record.filter(|lease| lease.renew_at <= now) {
-            if self.member().is_some() {
+            if self.present().is_some() {
                 let renewed = self.renew().await;
                 done = done.and(renewed);
             } else {
@@ -378,7 +363,7 @@ impl Keeper {
         let Some(view) = view.filter(|view| view.revision() >= self.written_at) else {
             return Ok(());
         };
-        let Some(member) = self.member() else {
+        let Some(member) = self.present().cloned() else {
             // A member whose work outlives its term gives up its key, so that others take the partition.
             let was_there = self.last_lease == Some(lease);
             if was_there && *self.status.borrow() == Status::Joining {
@@ -389,13 +374,16 @@ impl Keeper {
         let facts = facts(&self.prefix, self.count, view.entries(), SHARES);
         let value = keep_share(&member.value, self.time, &listed(&facts, lease));
         let identity = (SHARES.identity)(&member.value);
-        let id = self.granted().await?;
-        let key = kept_key(&self.prefix, id);
-        let own = view.entries().find(|entry| entry.key == key);
+        let own_key = self.record.map(|record| kept_key(&self.prefix, record.id));
+        let is_own = |entry: &Entry| Some(&entry.key) == own_key.as_ref();
+        let own = view.entries().find(|entry| is_own(entry));
         let mut former = records_of(view.entries(), &self.prefix, &identity);
-        former.retain(|record| record.key != key);
+        former.retain(|record| !is_own(record));
+        let there: BTreeSet<i64> = members(view.entries(), &self.prefix)
+            .map(|member| member.lease)
+            .collect();
         let is_alone = members_of(view.entries(), &self.prefix, &identity) == 1
-            && !former.iter().any(|record| self.ends(record, &view, &facts));
+            && !former.iter().any(|record| ends(record, &facts, &there));
         // The record of an earlier process lists what this one will own, as long as that one's keys stand.
         if !is_alone {
             if own.is_none() {
@@ -407,23 +395,9 @@ impl Keeper {
             return Ok(());
         }
         let since = own.map_or(0, |own| own.mod_revision);
-        self.replace(&member, (&*key, since), &value, &former).await
-    }
-
-    /// Returns true if the key of a partition in that record stands although its owner is no member any more: work of the
-    /// earlier process is ending.
-    fn ends(&self, record: &Entry, view: &Roster, facts: &Facts) -> bool {
-        let Some(kept) = (SHARES.kept)(&record.value) else {
-            return false;
-        };
-        let is_member = |lease| {
-            let key = member_key(&self.prefix, lease);
-            view.entries().any(|entry| entry.key == key)
-        };
-        facts.owned.iter().any(|key| {
-            let mut listed = kept.partitions.iter();
-            listed.any(|range| range.contains(&key.partition)) && !is_member(key.lease)
-        })
+        let id = self.granted().await?;
+        let key = kept_key(&self.prefix, id);
+        self.replace(&member, (&key, since), &value, &former).await
     }
 
     /// Puts the record and deletes those of earlier processes, if nothing of that has changed since the view.
@@ -534,6 +508,18 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// Returns true if work of an earlier process is ending: a partition in its record has an owner that is not among the
+/// members with these leases.
+fn ends(record: &Entry, facts: &Facts, members: &BTreeSet<i64>) -> bool {
+    let Some(kept) = (SHARES.kept)(&record.value) else {
+        return false;
+    };
+    facts.owned.iter().any(|key| {
+        let mut listed = kept.partitions.iter();
+        listed.any(|range| range.contains(&key.partition)) && !members.contains(&key.lease)
+    })
 }
 
 /// Returns the partitions that a member owns, and those that are kept for it and that it does not own yet.

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use twox_hash::XxHash3_64;
 
 use crate::election::{
-    Candidate, Checkpoint, Claim, Heartbeats, Leadership, MemberSays, Opening, Readiness,
+    Announcer, Candidate, Checkpoint, Claim, Heartbeats, Leadership, MemberSays, Opening,
     prefix_of_partitions, validate_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -390,12 +390,12 @@ impl PartitionMembership {
     }
 
     /// Returns the partitions that are coming to this member, and the announcer of those for which it is ready.
-    fn readiness(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Readiness)> {
-        self.candidate.readiness()
+    fn coming(&self) -> Option<(watch::Receiver<BTreeSet<u32>>, Announcer)> {
+        self.candidate.coming()
     }
 
     /// Returns the announcer of what this member says about itself.
-    fn announcer(&self) -> Readiness {
+    fn announcer(&self) -> Announcer {
         self.candidate.announcer()
     }
 

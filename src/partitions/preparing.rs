@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Partition, PartitionMembership, Partitions};
-use crate::election::{Checkpoint, Readiness};
+use crate::election::{Announcer, Checkpoint};
 use crate::error::{BoxError, Result};
 use crate::etcd::Lane;
 use crate::state::READY_AT_ONCE;
@@ -115,9 +115,9 @@ impl<'f, 'a> Preparing<'f, 'a> {
         work: Option<&'f mut Prepare<'a>>,
     ) -> Self {
         let (ready, to_announce) = watch::channel(BTreeSet::new());
-        let (coming, readiness) = member.readiness().unzip();
-        let announcing = match readiness {
-            Some(readiness) => announce(partitions.clone(), readiness, to_announce).boxed(),
+        let (coming, announcer) = member.coming().unzip();
+        let announcing = match announcer {
+            Some(announcer) => announce(partitions.clone(), announcer, to_announce).boxed(),
             None => std::future::pending().boxed(),
         };
         Self {
@@ -269,7 +269,7 @@ async fn changed(value: &mut watch::Receiver<BTreeSet<u32>>) {
 /// has it: without it, the owner keeps a partition for the whole limit.
 async fn announce(
     partitions: Partitions,
-    readiness: Readiness,
+    announcer: Announcer,
     mut ready: watch::Receiver<BTreeSet<u32>>,
 ) -> Infallible {
     let shared = &partitions.handle.shared;
@@ -278,7 +278,7 @@ async fn announce(
         changed(&mut ready).await;
         loop {
             let now = ready.borrow_and_update().clone();
-            let Err(error) = readiness.announce(&now).await else {
+            let Err(error) = announcer.ready(&now).await else {
                 break;
             };
             if !std::mem::replace(&mut is_logged, true) {

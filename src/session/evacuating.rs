@@ -1,8 +1,7 @@
 //! Marks data centres as evacuated, lifts the marks and lists them. Orders candidates to step down.
 
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Session, SessionShared};
 use crate::error::Result;
@@ -84,14 +83,8 @@ impl Session {
         let data_center = data_center.as_ref();
         check_data_center(data_center)?;
         let shared = self.shared();
-        let key = shared.mark(data_center);
-        // An earlier attempt may have lifted it although its answer was lost.
-        let seen = Mutex::new(None);
-        shared
-            .persist(|| shared.delete_if_written_at(&key, &seen))
-            .await?;
-        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(seen.map(|entry| Evacuation::decode(data_center.as_bytes(), &entry)))
+        let lifted = shared.remove_mark(&shared.mark(data_center)).await?;
+        Ok(lifted.map(|entry| Evacuation::decode(data_center.as_bytes(), &entry)))
     }
 
     /// Returns the evacuated data centres, in the order of their names, by one linearizable read.
@@ -175,23 +168,34 @@ impl SessionShared {
         put.and_then(|_| Err(overtaken()))
     }
 
-    /// Deletes the existing mark, which is recorded in `seen`.
-    pub(crate) async fn delete_if_written_at(
-        &self,
-        key: &[u8],
-        seen: &Mutex<Option<Entry>>,
-    ) -> Result<(), RequestError> {
-        let (_, entry) = self.pool.read(Lane::Data, key).await?;
-        let Some(entry) = entry else {
-            return Ok(());
-        };
-        let (mod_revision, lease) = (entry.mod_revision, entry.lease);
-        *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
-        if !self.pool.delete_if_written_at(key, mod_revision).await? {
-            return Err(overtaken());
+    /// Deletes the existing mark, and returns it.
+    pub(crate) async fn remove_mark(&self, key: &[u8]) -> Result<Option<Entry>> {
+        loop {
+            let read = || self.pool.read(Lane::Data, key);
+            let (_, Some(mark)) = self.persist(read).await? else {
+                return Ok(None);
+            };
+            if self.delete_as_read(&mark, &self.settings.marks()).await? {
+                return Ok(Some(mark));
+            }
         }
-        self.tidy_mark(lease).await;
-        Ok(())
+    }
+
+    /// Deletes a key below `prefix` unless it was written since it was read, and returns whether it existed until now. Its
+    /// lease is revoked if no other key is bound to it.
+    pub(crate) async fn delete_as_read(&self, entry: &Entry, prefix: &[u8]) -> Result<bool> {
+        // An earlier attempt may have deleted the key although its answer was lost.
+        let tried = AtomicBool::new(false);
+        let (key, mod_revision) = (&entry.key, entry.mod_revision);
+        let delete = || async {
+            let asked = self.pool.delete_if_written_at(key, mod_revision).await;
+            asked.inspect_err(|failure| {
+                tried.fetch_or(failure.ambiguous, Ordering::Relaxed);
+            })
+        };
+        let existed = self.persist(delete).await?;
+        self.tidy(entry.lease, prefix).await;
+        Ok(existed || tried.load(Ordering::Relaxed))
     }
 
     async fn tidy_mark(&self, lease: i64) {

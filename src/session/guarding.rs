@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::Pool;
 use crate::guard::{Client, GuardState, Links, Wiring};
 use crate::runtime::{SharedEnv, timeout};
-use crate::state::SessionState;
+use crate::state::{SessionState, live_lease};
 use eldest_core::time::Time;
 
 /// A session's view of its guard.
@@ -115,12 +115,7 @@ impl Handle {
 
 /// Returns `true` if the guard guards the session's present lease, and not only one that it has lost.
 fn guards_present_lease(guard: &GuardState, session: &SessionState) -> bool {
-    match (guard, session) {
-        (GuardState::Guarded { lease_id }, SessionState::Live(lease)) => {
-            *lease_id == lease.lease_id()
-        }
-        _ => false,
-    }
+    matches!(guard, GuardState::Guarded { lease_id } if live_lease(session) == Some(*lease_id))
 }
 
 impl SessionShared {

@@ -35,6 +35,7 @@ pub(crate) use kept_share::{KeptRecord, SHARES, keep_share, whole_seconds};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use roster::{Member, Roster};
+pub(crate) use session_state::live_lease;
 pub use session_state::{LeaseView, SessionState};
 pub(crate) use term::TermState;
 pub use term::{Deadline, Term};

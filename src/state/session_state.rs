@@ -11,6 +11,14 @@ use eldest_core::status::Trusted;
 /// The state of a session.
 pub type SessionState = eldest_core::status::SessionState<LeaseView>;
 
+/// Returns the lease of a session that is live.
+pub(crate) fn live_lease(state: &SessionState) -> Option<i64> {
+    match state {
+        SessionState::Live(lease) => Some(lease.lease_id()),
+        _ => None,
+    }
+}
+
 /// The lease of a session that is live.
 #[derive(Clone)]
 pub struct LeaseView {

@@ -156,6 +156,12 @@ impl MemoryEtcd {
         self.cluster.limit_operations(most);
     }
 
+    /// Refuses to write keys and to grant leases while `refused`, as an etcd does whose database has reached its quota.
+    /// Reads, deletions and renewals continue.
+    pub fn refuse_writes(&self, refused: bool) {
+        self.cluster.no_space(refused);
+    }
+
     /// Sends watches nothing and opens no others while `stalled`, as an etcd does whose streams hang; requests are
     /// answered. Afterwards the watches receive the events that they missed.
     pub fn stall_watches(&self, stalled: bool) {

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use eldest::{Announcement, ErrorKind, PartitionMap, Partitions, Session, Term};
+use eldest::{
+    Announcement, ErrorKind, Partition, PartitionMap, Partitions, Session, SessionState, Term,
+};
 use eldest_testing::{Etcd, crash, eventually};
 use etcd_client::Client;
 
+use super::stalls::checked;
 use super::{PREFIX, Running, until_lost};
-use crate::common::{Result, SOON, Store, in_memory, keys, leases, options, short, soon, stays};
+use crate::common::{
+    Result, SOON, Store, WHILE, in_memory, keys, leases, options, short, soon, stays,
+};
 
 const COUNT: u32 = 6;
 /// Longer than [`SOON`], so that nothing that happens soon is the end of this time.
@@ -24,11 +29,19 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn start(etcd: &impl Store, identity: &str, keep: Duration) -> Result<Self> {
+    async fn start(etcd: &impl Store, identity: &str) -> Result<Self> {
+        Self::with_work(etcd, identity, until_lost).await
+    }
+
+    async fn with_work<W, F>(etcd: &impl Store, identity: &str, work: W) -> Result<Self>
+    where
+        W: FnMut(Partition) -> F + Send + 'static,
+        F: Future<Output = Result> + Send + 'static,
+    {
         let session = etcd.session(short(identity)).await?;
-        let partitions = session.partitions("billing", COUNT)?.keep_share_for(keep);
+        let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
         Ok(Self {
-            running: Running::start(&partitions, until_lost),
+            running: Running::start(&partitions, work),
             session,
             partitions,
         })
@@ -36,12 +49,7 @@ impl Keeper {
 
     /// Waits until the record lists what the member owns.
     async fn recorded(&mut self, client: &mut Client) -> Result {
-        let identity = self.session.identity().to_owned();
-        Ok(eventually(SOON, "the record is written", async || {
-            let owned = listed(client, &identity).await?;
-            (owned == self.running.owned()).then_some(())
-        })
-        .await?)
+        recorded(client, self.session.identity(), &self.running.owned()).await
     }
 
     /// Stops the member as an orderly restart does.
@@ -67,11 +75,19 @@ async fn listed(client: &mut Client, identity: &str) -> Option<BTreeSet<u32>> {
     Some(ranges.flatten().collect())
 }
 
+/// Waits until the record of an identity lists these partitions.
+async fn recorded(client: &mut Client, identity: &str, owned: &BTreeSet<u32>) -> Result {
+    Ok(eventually(SOON, "the record is written", async || {
+        (listed(client, identity).await? == *owned).then_some(())
+    })
+    .await?)
+}
+
 /// Starts two members that own three partitions each, and returns the partitions of the second one.
 async fn two(etcd: &impl Store, client: &mut Client) -> Result<(Keeper, Keeper, BTreeSet<u32>)> {
-    let mut a = Keeper::start(etcd, "a", KEEP).await?;
+    let mut a = Keeper::start(etcd, "a").await?;
     a.running.owns(6).await?;
-    let mut b = Keeper::start(etcd, "b", KEEP).await?;
+    let mut b = Keeper::start(etcd, "b").await?;
     let of_b = b.running.owns(3).await?;
     a.running.owns(3).await?;
     a.recorded(client).await?;
@@ -122,7 +138,7 @@ async fn restarts_in_time(etcd: &impl Store, client: &mut Client, pause: Duratio
     let time = a.session.lease_time(share.lease_id()).await?;
     assert!(time.expect("it is kept").left() > KEEP / 2);
 
-    let mut b = Keeper::start(etcd, "b", KEEP).await?;
+    let mut b = Keeper::start(etcd, "b").await?;
     assert_eq!(b.running.owns(3).await?, of_b);
     b.recorded(client).await?;
     assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
@@ -157,10 +173,69 @@ async fn crashed_member_owns_the_same_although_its_former_keys_still_exist() -> 
     let before = valid(&mut a.running);
     crash(&b.session)?;
     b.running.task.abort();
-    let mut again = Keeper::start(&etcd, "b", KEEP).await?;
+    let mut again = Keeper::start(&etcd, "b").await?;
+    eventually(SOON, "it has joined", async || {
+        let members = keys(&mut client, &format!("{PREFIX}{COUNT}/m-")).await;
+        (members.len() == 3).then_some(())
+    })
+    .await?;
+    stays(
+        WHILE,
+        "it has no record, and no lease for one",
+        async || leases(&mut client).await == 5,
+    )
+    .await?;
     assert_eq!(again.running.owns(3).await?, of_b);
     again.recorded(&mut client).await?;
     assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_owns_the_same_although_work_of_its_former_process_is_still_ending() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let mut a = Keeper::start(&etcd, "a").await?;
+    a.running.owns(6).await?;
+    let mut b = Keeper::with_work(&etcd, "b", async |partition: Partition| {
+        partition.lost().cancelled().await;
+        tokio::time::sleep(WHILE).await;
+        Ok(())
+    })
+    .await?;
+    let of_b = b.running.owns(3).await?;
+    a.running.owns(3).await?;
+    b.recorded(&mut client).await?;
+    let before = valid(&mut a.running);
+    b.running.shutdown.cancel();
+    let mut again = Keeper::start(&etcd, "b").await?;
+    let (ended, owned) = tokio::join!(b.running.end(), again.running.owns(3));
+    ended?;
+    assert_eq!(owned?, of_b);
+    again.recorded(&mut client).await?;
+    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_counts_from_when_the_member_was_last_there_although_its_process_lives() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let (_a, b, _) = two(&etcd, &mut client).await?;
+    etcd.pause();
+    let mut state = b.session.state();
+    let lost = state.wait_for(|state| matches!(state, SessionState::Lost { .. }));
+    soon("its lease is lost", lost).await?;
+    etcd.refuse_writes(true);
+    etcd.resume();
+    stays(KEEP * 9 / 10, "its record stands", async || {
+        listed(&mut client, "b").await.is_some()
+    })
+    .await?;
+    eventually(KEEP, "its record has expired", async || {
+        listed(&mut client, "b").await.is_none().then_some(())
+    })
+    .await?;
     Ok(())
 }
 
@@ -201,30 +276,15 @@ async fn forgotten_share_moves_at_once() -> Result {
 async fn member_that_is_ill_keeps_no_share() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a", KEEP).await?;
+    let mut a = Keeper::start(&etcd, "a").await?;
     a.running.owns(6).await?;
     let session = etcd.session(short("b")).await?;
     let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
     let well = Arc::new(AtomicBool::new(true));
-    let asked = Arc::clone(&well);
-    let check = move || {
-        let well = asked.load(Ordering::SeqCst);
-        async move {
-            if well {
-                Result::Ok(())
-            } else {
-                Err("the disk is full".into())
-            }
-        }
-    };
-    let (often, limit) = (Duration::from_millis(50), Duration::from_secs(1));
-    let runner = partitions.runner().health_check(often, limit, check);
+    let runner = checked(partitions.runner(), &well);
     let mut b = Running::with(runner, until_lost);
     let of_b = b.owns(3).await?;
-    eventually(SOON, "the record is written", async || {
-        (listed(&mut client, "b").await? == of_b).then_some(())
-    })
-    .await?;
+    recorded(&mut client, "b", &of_b).await?;
     well.store(false, Ordering::SeqCst);
     a.running.owns(6).await?;
     assert_eq!(listed(&mut client, "b").await, None);
@@ -281,17 +341,14 @@ async fn time_that_is_too_short_or_too_long_is_refused_with_the_rule() -> Result
 async fn member_that_has_handed_over_keeps_no_share() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a", KEEP).await?;
+    let mut a = Keeper::start(&etcd, "a").await?;
     a.running.owns(6).await?;
     let session = etcd.session(short("b")).await?;
     let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
     let runner = partitions.runner().hand_over_within(SOON);
     let mut b = Running::with(runner, until_lost);
     let of_b = b.owns(3).await?;
-    eventually(SOON, "the record is written", async || {
-        (listed(&mut client, "b").await? == of_b).then_some(())
-    })
-    .await?;
+    recorded(&mut client, "b", &of_b).await?;
     b.shutdown.cancel();
     b.end().await?;
     a.running.owns(6).await?;
@@ -316,11 +373,7 @@ async fn record_has_the_identity_that_the_member_proclaims() -> Result {
     }
     for identity in ["a", "z"] {
         member.proclaim(Announcement::new(identity)).await?;
-        eventually(SOON, "the record lists all", async || {
-            let listed = listed(&mut client, identity).await?;
-            (listed.len() == owned.len()).then_some(())
-        })
-        .await?;
+        recorded(&mut client, identity, &(0..COUNT).collect()).await?;
     }
     assert_eq!(listed(&mut client, "a").await, None);
     Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use eldest::{CancellationToken, ErrorKind, LostReason, Partition};
+use eldest::{CancellationToken, ErrorKind, LostReason, Partition, PartitionRunner};
 use eldest_testing::eventually;
 
 use super::{PREFIX, Running, partitions, until_lost};
@@ -14,6 +14,24 @@ use crate::common::{Result, SOON, WHILE, in_memory, keys, soon, stays};
 const STALL: Duration = Duration::from_secs(2);
 const OFTEN: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(1);
+
+/// Makes the member healthy while `well` is true.
+pub(super) fn checked(
+    runner: PartitionRunner<'static>,
+    well: &Arc<AtomicBool>,
+) -> PartitionRunner<'static> {
+    let well = Arc::clone(well);
+    runner.health_check(OFTEN, LIMIT, move || {
+        let is_well = well.load(Ordering::SeqCst);
+        async move {
+            if is_well {
+                Result::Ok(())
+            } else {
+                Err("the disk is full".into())
+            }
+        }
+    })
+}
 
 /// Work that makes progress, except on partition 1.
 async fn beats_but_for_1(partition: Partition) -> Result {
@@ -59,18 +77,7 @@ async fn an_ill_member_leaves_all_partitions_to_others_until_it_is_well() -> Res
     let (_a, first) = partitions(&etcd, "a", 6).await?;
     let (_b, second) = partitions(&etcd, "b", 6).await?;
     let well = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&well);
-    let check = move || {
-        let well = asked.load(Ordering::SeqCst);
-        async move {
-            if well {
-                Result::Ok(())
-            } else {
-                Err("the disk is full".into())
-            }
-        }
-    };
-    let runner = first.runner().health_check(OFTEN, LIMIT, check);
+    let runner = checked(first.runner(), &well);
     let mut a = Running::with(runner, until_lost);
     stays(WHILE, "no member", async || {
         keys(&mut client, PREFIX).await.is_empty()

@@ -3,7 +3,7 @@
 use super::Candidacy;
 use super::phase::Phase;
 use crate::kv::Entry;
-use crate::partitions::{KeyKind, kind_of};
+use crate::partitions::{KeyKind, kind_of_entry};
 use crate::queue::{Own, Place, View, is_shared};
 
 /// The number of keys ahead whose sessions a candidate follows: each may need a connection.
@@ -51,8 +51,8 @@ fn neighbours<'a>(me: &'a Candidacy, own: &Own) -> Option<Vec<(&'a Entry, bool)>
         return Some(before.map(|entry| (entry, false)).collect());
     };
     let is_member = |entry: &&Entry| {
-        let lease = entry.lease;
-        !me.is_member() || kind_of(&me.prefix, &entry.key) == Some(KeyKind::Member { lease })
+        let kind = || kind_of_entry(&me.prefix, entry);
+        !me.is_member() || matches!(kind(), Some(KeyKind::Member { .. }))
     };
     let members: Vec<_> = view.roster().in_order().filter(is_member).collect();
     let at = members.iter().position(|entry| own.is(entry))?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use super::assignment::{Assignee, Center, Owned};
-use super::keys::{KeyKind, kind_of};
+use super::keys::{KeyKind, kind_of_entry};
 use crate::kv::Entry;
 
 /// A member's announcement of its share.
@@ -77,16 +77,15 @@ pub fn facts<'a>(
 ) -> Facts {
     let (mut facts, mut standing, mut records) = (Facts::default(), Vec::new(), Vec::new());
     for entry in entries {
-        match kind_of(prefix, &entry.key) {
-            // A key that another program overwrote no longer belongs to a member.
-            Some(KeyKind::Member { lease }) if lease == entry.lease => standing.push(entry),
-            Some(KeyKind::Kept { lease }) if lease == entry.lease => records.push(entry),
+        match kind_of_entry(prefix, entry) {
+            Some(KeyKind::Member { .. }) => standing.push(entry),
+            Some(KeyKind::Kept { .. }) => records.push(entry),
             Some(KeyKind::Partition(partition)) => facts.owned.push(Owned {
                 since: entry.create_revision,
                 partition,
                 lease: entry.lease,
             }),
-            _ => {}
+            None => {}
         }
     }
     facts.live = standing.len();

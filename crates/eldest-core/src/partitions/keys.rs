@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::kv::Entry;
+
 /// The purpose of a key below the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
@@ -48,6 +50,15 @@ pub fn kind_of(prefix: &[u8], key: &[u8]) -> Option<KeyKind> {
         "o-" if plain => number.parse().ok().map(KeyKind::Partition),
         _ => None,
     }
+}
+
+/// Reads the kind of an entry by its key. `None` also for the key of a member or a kept share that is bound to another
+/// lease than it names: another program overwrote it.
+pub fn kind_of_entry(prefix: &[u8], entry: &Entry) -> Option<KeyKind> {
+    kind_of(prefix, &entry.key).filter(|kind| match *kind {
+        KeyKind::Member { lease } | KeyKind::Kept { lease } => lease == entry.lease,
+        KeyKind::Partition(_) => true,
+    })
 }
 
 fn lease_of(hex: &str) -> Option<i64> {
