@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::announcement::{LEADS, MAX_ANNOUNCEMENT, mentions, object, unix_ms};
+use super::fields::{LEADS, MAX_ANNOUNCEMENT, mentions, object, unix_ms};
 use crate::error::{Error, ErrorKind, Result};
 use eldest_core::challenge::Announced;
 use eldest_core::kv::LOCK;

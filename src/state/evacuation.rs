@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
-use super::announcement::{MAX_DATA_CENTER, bounded, unix_ms};
+use super::announcement::{MAX_DATA_CENTER, bounded};
+use super::fields::unix_ms;
 use crate::error::{Error, ErrorKind, Result};
 use eldest_core::kv::Entry;
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::announcement::{
-    ASIDE, Announcement, CAPACITY, DATA_CENTER, MAX_DATA_CENTER, MAX_IDENTITY, SPREAD, bounded,
-    object, share, share_in,
+    Announcement, CAPACITY, DATA_CENTER, MAX_DATA_CENTER, MAX_IDENTITY, SPREAD, bounded, share,
+    share_in,
 };
+use super::fields::{ASIDE, object};
 use eldest_core::partitions::{KeptShare, ShareReaders};
 
 /// The largest record, in bytes. All members read every record.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::announcement::{Announcement, is_cold, serves_in, version, warmth};
+use super::announcement::Announcement;
 use super::as_of::AsOf;
+use super::fields::{is_cold, serves_in, version, warmth};
 use eldest_core::kv::Entry;
 use eldest_core::queue::{Queue, is_shared};
 use eldest_core::version::Version;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::announcement::{MAX_IDENTITY, VERSION, bounded, object};
+use super::announcement::{MAX_IDENTITY, bounded};
+use super::fields::{VERSION, object};
 use eldest_core::kv::Entry;
 use eldest_core::version::Version;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use eldest::{LeaseTime, Member, QueueKind, Session};
-use eldest_http::contract::command::{Candidate, Kind, Queue};
+use eldest::{KeptShare, LeaseTime, Member, QueueKind, Session};
+use eldest_http::contract::command::{Candidate, KeptPartitions, Kind, Queue};
 use eldest_http::contract::{self, millis, unix_ms};
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -156,8 +156,16 @@ pub(crate) fn queue(queue: &eldest::Queue, leases: &Leases) -> Queue {
         leader: roster.leader().filter(|_| election).map(of),
         blocked_by: roster.blocker().filter(|_| election).map(key_of),
         unowned_partitions: map.map(|map| map.unowned().collect()),
+        kept_partitions: map.map(|map| map.kept_shares().iter().map(kept).collect()),
         blocked_partitions: map.map(|map| map.blocked().map(|(partition, _)| partition).collect()),
         roster: members.iter().map(of).collect(),
+    }
+}
+
+fn kept(share: &KeptShare) -> KeptPartitions {
+    KeptPartitions {
+        identity: share.identity().to_owned(),
+        partitions: share.partitions().to_vec(),
     }
 }
 
@@ -183,16 +191,7 @@ pub(crate) fn summary(queue: &Queue) -> String {
     let many = |n: usize, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
     let members = queue.roster.len();
     if let Some(unowned) = &queue.unowned_partitions {
-        let shared = many(members, "member", "members");
-        let free = match &unowned[..] {
-            [] => String::new(),
-            some => format!("; nobody's: {}", ranges(some)),
-        };
-        let blocked = match queue.blocked_partitions.as_deref() {
-            None | Some([]) => String::new(),
-            Some(some) => format!("; BLOCKED by keys without a lease: {}", ranges(some)),
-        };
-        return format!("{shared}{free}{blocked}");
+        return many(members, "member", "members") + &without_owner(queue, unowned);
     }
     if let Some(capacity) = queue.capacity {
         let held = queue.roster.iter().filter(|one| one.has_turn).count();
@@ -215,6 +214,31 @@ pub(crate) fn summary(queue: &Queue) -> String {
             members - 1
         ),
     }
+}
+
+/// Describes the partitions without an owner; returns nothing if all have one.
+fn without_owner(queue: &Queue, unowned: &[u32]) -> String {
+    let kept = queue.kept_partitions.as_deref().unwrap_or_default();
+    let blocked = queue.blocked_partitions.as_deref().unwrap_or_default();
+    let all_kept = kept.iter().flat_map(|one| &one.partitions);
+    let explained: BTreeSet<_> = all_kept.chain(blocked).collect();
+    let free = unowned.iter().filter(|number| !explained.contains(number));
+    let free: Vec<_> = free.copied().collect();
+    let mut parts = vec![
+        ("nobody's".to_owned(), &free[..]),
+        ("BLOCKED by keys without a lease".to_owned(), blocked),
+    ];
+    let absent = kept.iter().map(|one| {
+        let whom = format!("kept for {}, which is absent", one_line(&one.identity));
+        (whom, &one.partitions[..])
+    });
+    parts.extend(absent);
+    parts.retain(|(_, numbers)| !numbers.is_empty());
+    let written = parts.iter();
+    let written: Vec<_> = written
+        .map(|(what, numbers)| format!("; {what}: {}", ranges(numbers)))
+        .collect();
+    written.concat()
 }
 
 /// Returns for how long its leader leads, by the leader's clock and this machine's; nothing if the leader has not
@@ -365,6 +389,7 @@ pub(crate) mod samples {
             leader: roster.first().cloned(),
             blocked_by: None,
             unowned_partitions: None,
+            kept_partitions: None,
             blocked_partitions: None,
             roster,
         }
@@ -426,6 +451,33 @@ mod tests {
     fn runs_of_partitions_are_written_short() {
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn partitions_without_an_owner_are_kept_or_blocked_or_nobodys() {
+        let kept = KeptPartitions {
+            identity: "node-b".into(),
+            partitions: vec![1, 2],
+        };
+        let shards = |unowned: &[u32], kept: &[KeptPartitions], blocked: &[u32]| {
+            summary(&Queue {
+                kind: Kind::Partitions,
+                partition_count: Some(8),
+                unowned_partitions: Some(unowned.to_vec()),
+                kept_partitions: Some(kept.to_vec()),
+                blocked_partitions: Some(blocked.to_vec()),
+                ..samples::election("shards", &["a"])
+            })
+        };
+        assert_eq!(shards(&[], &[], &[]), "1 member");
+        assert_eq!(
+            shards(&[1, 2], std::slice::from_ref(&kept), &[]),
+            "1 member; kept for node-b, which is absent: 1-2"
+        );
+        assert_eq!(
+            shards(&[0, 1, 2, 5], &[kept], &[5]),
+            "1 member; nobody's: 0; BLOCKED by keys without a lease: 5; kept for node-b, which is absent: 1-2"
+        );
     }
 
     #[test]

@@ -70,12 +70,24 @@ pub struct Queue {
     pub leader: Option<Candidate>,
     /// A key without a lease that is first in the queue: nobody can lead until somebody deletes it.
     pub blocked_by: Option<String>,
-    /// The partitions without an owner; null: these are no partitions.
+    /// The partitions without an owner, also those that are kept for absent members; null: these are no partitions.
     pub unowned_partitions: Option<Vec<u32>>,
+    /// The partitions that are kept for each absent member; null: these are no partitions.
+    pub kept_partitions: Option<Vec<KeptPartitions>>,
     /// The partitions that a key without a lease blocks; null: these are no partitions.
     pub blocked_partitions: Option<Vec<u32>>,
     /// All candidates, eldest first.
     pub roster: Vec<Candidate>,
+}
+
+/// The partitions that no other member takes while a member is absent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct KeptPartitions {
+    /// The name of the absent member.
+    pub identity: String,
+    /// The numbers of the partitions, in ascending order.
+    pub partitions: Vec<u32>,
 }
 
 /// An endpoint of etcd, as `eldest status --etcd` measured it from this machine.
