@@ -84,7 +84,7 @@ impl Case {
         let mut reason = Reason::default();
         let end = process::run_captured(
             &mut self.command,
-            || begun.elapsed() > limit,
+            |_| begun.elapsed() > limit,
             |line| {
                 tally.read(line);
                 reason.read(line);

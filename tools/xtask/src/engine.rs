@@ -78,7 +78,7 @@ fn version() -> Option<String> {
         .stderr(Stdio::null());
     let mut version = String::new();
     let asked = Instant::now();
-    let is_over = || asked.elapsed() > ANSWER;
+    let is_over = |_| asked.elapsed() > ANSWER;
     let end = process::run(&mut command, is_over, |line| version.push_str(line));
     // Some clients succeed without an engine and print nothing.
     match end {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// The longest time without progress (a line of output, a test that ended) before a stage is killed. How long a stage
 /// takes depends on what else the machine does; a stage that hangs prints nothing. A stage that runs beside others, at
-/// the lowest priority, gets only their rest of the machine. Its time begins when the others have ended and wait for it.
+/// the lowest priority, gets only their rest of the machine. Its time begins when the others have ended and wait for it, and
+/// then its priority is theirs.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
     length: Duration,
@@ -32,6 +33,11 @@ impl Limit {
     /// Starts the time, unless it has begun.
     pub(crate) fn begin(&self) {
         self.with(|since| _ = since.get_or_insert_with(Instant::now));
+    }
+
+    /// Returns true unless other stages hold the stage back.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.with(|since| since.is_some())
     }
 
     /// Counts from now on, if the time has begun.

@@ -32,10 +32,11 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`; its stderr
-/// stays ours. Processes of the group that are left at the end are killed, also if this process dies.
+/// stays ours. Processes of the group that are left at the end are killed, also if this process dies. `is_over` gets the
+/// number of the group, many times a second.
 pub(crate) fn run(
     command: &mut Command,
-    is_over: impl Fn() -> bool,
+    is_over: impl FnMut(u32) -> bool,
     on_line: impl FnMut(&str),
 ) -> Result<End> {
     command.stdout(Stdio::piped());
@@ -47,7 +48,7 @@ pub(crate) fn run(
 /// Runs a command as [`run`] does, and passes each line of its stderr to `on_line` too.
 pub(crate) fn run_captured(
     command: &mut Command,
-    is_over: impl Fn() -> bool,
+    is_over: impl FnMut(u32) -> bool,
     on_line: impl FnMut(&str),
 ) -> Result<End> {
     let (reader, writer) = io::pipe().context("a pipe")?;
@@ -69,7 +70,7 @@ fn wait(
     mut child: Child,
     output: impl Read + Send + 'static,
     command: &Command,
-    is_over: impl Fn() -> bool,
+    mut is_over: impl FnMut(u32) -> bool,
     mut on_line: impl FnMut(&str),
 ) -> Result<End> {
     let name = show(command);
@@ -96,7 +97,7 @@ fn wait(
                 if let Some(status) = child.try_wait()? {
                     leash.take();
                     ended = Some((status, now));
-                } else if is_over() {
+                } else if is_over(child.id()) {
                     leash.take();
                     child.kill()?;
                     child.wait()?;
@@ -113,6 +114,16 @@ pub(crate) fn yielding(command: &Command) -> Command {
     // The kernel stops at the lowest priority, from whichever the caller has.
     nice.args(["-n", "39"]).arg(command.get_program());
     with_settings_of(command, nice)
+}
+
+/// Gives a process group the priority of this process. Without the privilege for that, the group keeps its own.
+pub(crate) fn raise(group: u32) {
+    let mut renice = Command::new("sh");
+    renice.args(["-c", "renice -n \"$(nice)\" -g \"$1\"", "raise"]);
+    renice.arg(group.to_string());
+    let renice = renice.stdin(Stdio::null()).stdout(Stdio::null());
+    // A group that has ended meanwhile needs no priority.
+    let _ = renice.stderr(Stdio::null()).status();
 }
 
 /// Gives `other` the arguments, the folder and the variables of `command` too.
@@ -260,7 +271,7 @@ mod tests {
         command.args(["-c", script]);
         let end = run(
             &mut command,
-            || started.elapsed() >= limit,
+            |_| started.elapsed() >= limit,
             |line| {
                 lines.push(line.to_owned());
             },
@@ -297,7 +308,7 @@ mod tests {
         command.args(["-c", "echo out; echo err >&2; sleep 600 &"]);
         let mut lines = Vec::new();
         let started = Instant::now();
-        let end = run_captured(&mut command, || false, |line| lines.push(line.to_owned()));
+        let end = run_captured(&mut command, |_| false, |line| lines.push(line.to_owned()));
         assert!(matches!(end.unwrap(), End::Exited(status) if status.success()));
         assert_eq!(lines, ["out", "err"]);
         assert!(started.elapsed() < DRAIN, "{:?}", started.elapsed());
@@ -311,7 +322,7 @@ mod tests {
         let mut lines = Vec::new();
         run(
             &mut yielding(&command),
-            || false,
+            |_| false,
             |line| {
                 lines.push(line.to_owned());
             },
@@ -322,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_command_that_cannot_start_is_named() {
-        let error = run(&mut Command::new("no-such-program"), || false, |_| {}).unwrap_err();
+        let error = run(&mut Command::new("no-such-program"), |_| false, |_| {}).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program"));
     }
 

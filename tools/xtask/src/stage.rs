@@ -19,7 +19,7 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 #[derive(Debug)]
 pub(crate) struct Stage {
     name: &'static str,
-    /// True if its commands run at the lowest priority, beside other stages.
+    /// True if its commands run at the lowest priority, until the stages beside it wait for it.
     yields: bool,
     started: Instant,
     limit: Limit,
@@ -289,16 +289,21 @@ impl Stage {
 
     fn run(&self, command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus> {
         self.limit.progress();
-        let is_over = || self.limit.is_over();
+        let mut yields = self.yields && !self.limit.has_begun();
+        let mut yielding = process::yielding(command);
+        let command = if yields { &mut yielding } else { command };
+        let is_over = |group| {
+            if yields && self.limit.has_begun() {
+                process::raise(group);
+                yields = false;
+            }
+            self.limit.is_over()
+        };
         let on_line = |line: &str| {
             self.limit.progress();
             on_line(line);
         };
-        let end = if self.yields {
-            process::run(&mut process::yielding(command), is_over, on_line)?
-        } else {
-            process::run(command, is_over, on_line)?
-        };
+        let end = process::run(command, is_over, on_line)?;
         match end {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
@@ -317,7 +322,7 @@ fn red(failure: &Failure, case: &Case) -> String {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{DEFAULT_LIMIT, Report, Stage};
+    use super::{DEFAULT_LIMIT, Limit, Report, Stage};
     use crate::case::tests::{PASSES, case, fails};
     use anyhow::Result;
     use std::process::Command;
@@ -333,6 +338,30 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn stage_for_which_the_others_wait_has_their_priority() {
+        let may_raise = "nice -n 39 sh -c 'renice -n 0 -p $$'";
+        if !sh(may_raise).output().unwrap().status.success() {
+            return;
+        }
+        let limit = Limit::held_back(DEFAULT_LIMIT);
+        let stage = Stage::beside("test", limit.clone());
+        let script = "lowest=$(nice); echo waits; while [ \"$(nice)\" = \"$lowest\" ]; do :; done; echo \"$lowest $(nice)\"";
+        let mut lines = Vec::new();
+        let ended = stage.run(&mut sh(script), |line| {
+            lines.push(line.to_owned());
+            limit.begin();
+        });
+        assert!(ended.unwrap().success());
+        let own = String::from_utf8(sh("nice").output().unwrap().stdout).unwrap();
+        assert_eq!(lines, ["waits", &format!("19 {}", own.trim())]);
+        assert_eq!(
+            stage.output(&mut sh("nice")).unwrap(),
+            own,
+            "of the next command too"
+        );
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Scratch {
             command.env(weave::VARIABLE, &mutant.name);
         }
         let begun = Instant::now();
-        process::run(&mut command, || begun.elapsed() >= limit, on_line)
+        process::run(&mut command, |_| begun.elapsed() >= limit, on_line)
     }
 }
 
@@ -149,7 +149,7 @@ fn build(
         .current_dir(tree);
     let mut found = None;
     let begun = Instant::now();
-    let is_over = || begun.elapsed() >= BUILD_LIMIT;
+    let is_over = |_| begun.elapsed() >= BUILD_LIMIT;
     let end = process::run(&mut cargo, is_over, |line| {
         found = metadata::executable(line, name).or(found.take());
     })?;
