@@ -25,7 +25,10 @@ pub(crate) struct Args {
     /// partition that this node owns
     #[arg(
         long, value_name = "NAME", requires = "count", help_heading = HEADING,
-        conflicts_with_all = ["election", "follow_cmd", "serve", "command", "url", "serving_within", "prepare", "app_version"]
+        conflicts_with_all = [
+            "election", "follow_cmd", "serve", "command", "url", "ca", "serving_within", "ready", "prepare", "warm_within",
+            "app_version"
+        ]
     )]
     pub(crate) partitions: Option<String>,
 

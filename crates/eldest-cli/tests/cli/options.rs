@@ -28,6 +28,36 @@ async fn each_wrong_argument_is_named_with_its_rule() -> Result {
     Ok(())
 }
 
+/// An option that has no effect on partitions must not be taken for one that has.
+#[tokio::test]
+async fn each_option_of_an_election_is_refused_beside_partitions() -> Result {
+    for option in [
+        &["--follow-cmd", "true"][..],
+        &["--prepare", "true"],
+        &["--warm-within", "1m"],
+        &["--serving-within", "1m"],
+        &["--serving-command", "true"],
+        &["--serving-url", "http://127.0.0.1:1/"],
+        #[cfg(target_os = "linux")]
+        &["--notify"],
+        &["--health-cmd", "true"],
+        &["--health-url", "http://127.0.0.1:1/"],
+        &["--health-ca", "ca.pem"],
+        &["--app-version", "2"],
+        &["--serve", "127.0.0.1:0"],
+    ] {
+        let shared = ["run", "--partitions", "p", "--count", "2"];
+        let args = [&shared, option, &["--", "true"]].concat();
+        let refused = run(eldest(&args)).await?;
+        let why = ["cannot be used with", option[0]];
+        assert_eq!(refused.code, USAGE, "{refused:?}");
+        for part in why {
+            assert!(refused.stderr.contains(part), "{part:?}: {refused:?}");
+        }
+    }
+    Ok(())
+}
+
 /// Arguments that the library refuses, and the words that the error contains.
 const REFUSED: [(&[&str], &[&str]); 21] = [
     (

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use eldest_testing::eventually;
+use etcd_client::GetOptions;
 
 use crate::diary::{Diary, output, text};
 use crate::stage::{Node, Result, Stage, TAKEOVER, eldest};
@@ -228,6 +229,29 @@ async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> 
     let ended = ended.iter().filter(|note| note.word == "end").count();
     assert_eq!(ended, COUNT);
     assert_eq!(keys(&stage).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stopped_node_keeps_its_share_for_the_time_that_it_was_given() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = node(&stage, "a", &["--keep-share-for", "1h"], POLITE)?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut client = stage.client().await;
+    let mut share = async || {
+        let record = GetOptions::new().with_prefix();
+        let read = client.get("eldest/~partitions/shards/4/k-", Some(record));
+        let read = read.await.ok()?;
+        Some(read.kvs().first()?.value_str().ok()?.to_owned())
+    };
+    let all = r#"{"identity":"a","kept_for_s":3600,"partitions":"0-3"}"#;
+    eventually(TAKEOVER, "the share is recorded", async || {
+        (share().await? == all).then_some(())
+    })
+    .await?;
+    assert_eq!(a.stop().await?.code(), Some(0));
+    assert_eq!(keys(&stage).await?, 1, "the record alone");
+    assert_eq!(share().await.as_deref(), Some(all));
     Ok(())
 }
 
