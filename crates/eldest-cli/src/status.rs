@@ -14,7 +14,7 @@ use crate::evacuate;
 use crate::exit::Code;
 use crate::global::Global;
 use crate::output::{self, Format, one_line};
-use crate::view;
+use crate::{version, view};
 
 /// Show elections with their candidates: one, all below a prefix, or all
 #[derive(Debug, clap::Args)]
@@ -73,6 +73,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if let Some(anchors) = anchors {
         challenged::fill(&mut shown, queues, &anchors);
     }
+    version::fill(&session, &mut shown, queues).await;
     let queues = shown;
     let endpoints = if args.etcd {
         Some(measured(&global.connection).await?)

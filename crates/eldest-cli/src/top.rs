@@ -20,7 +20,7 @@ use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::Format;
 use crate::stop::Stop;
-use crate::view;
+use crate::{version, view};
 
 /// How often the screen is drawn even if nothing has changed.
 const FRAME: Duration = Duration::from_millis(250);
@@ -131,10 +131,12 @@ async fn read_overview(session: &Session, below: &str) -> Look {
     let queues = overview.queues();
     let all = queues.iter().flat_map(|queue| queue.roster().members());
     let leases = view::leases(session, all).await;
-    let queues = queues.iter().map(|queue| view::queue(queue, &leases));
+    let shown = queues.iter().map(|queue| view::queue(queue, &leases));
+    let mut shown: Vec<Queue> = shown.collect();
+    version::fill(session, &mut shown, queues).await;
     Ok(Seen {
         revision: overview.revision(),
-        queues: queues.collect(),
+        queues: shown,
         evacuations: evacuate::standing_if_permitted(session)
             .await?
             .unwrap_or_default(),

@@ -1,12 +1,14 @@
 //! Implements `eldest version`: shows the newest version that led an election, and lets older ones lead again.
 
 use anyhow::Result;
-use eldest::VersionMark;
-use eldest_http::contract::command::ElectionVersion;
+use eldest::{ErrorKind, Session, VersionMark};
+use eldest_http::contract::command::{ElectionVersion, Queue};
+use futures::StreamExt;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::output::{self, Format, one_line};
+use crate::view::QUESTIONS;
 
 /// Show the newest version that led an election, below which no node leads, or remove its mark
 #[derive(Debug, clap::Args)]
@@ -72,4 +74,38 @@ fn described(mark: &VersionMark) -> String {
         Some(by) => format!("{version}, first led by {}", one_line(by)),
         None => version,
     }
+}
+
+/// Adds to each election the newest version that led, if its eldest candidate requires one. `read` are the same queues.
+pub(crate) async fn fill(session: &Session, queues: &mut [Queue], read: &[eldest::Queue]) {
+    let asked = futures::stream::iter(queues.iter_mut().zip(read));
+    let fill = asked.for_each_concurrent(QUESTIONS, |(shown, queue)| async move {
+        shown.newest_version = newest(session, queue).await.unwrap_or_else(|error| {
+            if error.kind() != ErrorKind::PermissionDenied {
+                tracing::warn!(error = %error.report(), "the newest version that led is unknown");
+            }
+            None
+        });
+    });
+    fill.await;
+}
+
+async fn newest(session: &Session, queue: &eldest::Queue) -> eldest::Result<Option<String>> {
+    let Some(leader) = queue.roster().leader() else {
+        return Ok(None);
+    };
+    let Some(own) = leader.version() else {
+        return Ok(None);
+    };
+    let election = session.election(queue.name())?;
+    let mark = election.version_mark().await?;
+    let newest = mark.and_then(|mark| mark.version());
+    if newest.is_some_and(|newest| newest > own) {
+        // A version that has led only since the queue was read does not hold back the leader that was read.
+        let now = election.leader().await?;
+        if now.is_none_or(|now| now.create_revision() != leader.create_revision()) {
+            return Ok(None);
+        }
+    }
+    Ok(newest.map(|newest| newest.to_string()))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use eldest::{KeptShare, LeaseTime, Member, QueueKind, Session};
+use eldest::{KeptShare, LeaseTime, Member, QueueKind, Session, Version};
 use eldest_http::contract::command::{Candidate, KeptPartitions, Kind, Queue};
 use eldest_http::contract::{self, millis, unix_ms};
 use futures::StreamExt;
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 
 use crate::output::one_line;
 
-/// The number of requests about leases that run at the same time.
-const QUESTIONS: usize = 16;
+/// The number of requests about candidates that run at the same time.
+pub(crate) const QUESTIONS: usize = 16;
 /// Shown in place of an empty value.
 const NOTHING: &str = "-";
 
@@ -154,6 +154,7 @@ pub(crate) fn queue(queue: &eldest::Queue, leases: &Leases) -> Queue {
         capacity,
         partition_count,
         leader: roster.leader().filter(|_| election).map(of),
+        newest_version: None,
         blocked_by: roster.blocker().filter(|_| election).map(key_of),
         unowned_partitions: map.map(|map| map.unowned().collect()),
         kept_partitions: map.map(|map| map.kept_shares().iter().map(kept).collect()),
@@ -200,6 +201,13 @@ pub(crate) fn summary(queue: &Queue) -> String {
     if queue.kind == Kind::Group {
         return many(members, "member", "members");
     }
+    let waiting = members.saturating_sub(1);
+    if let Some((own, newest)) = held_back(queue) {
+        let eldest = one_line(&queue.roster[0].member.identity);
+        return format!(
+            "{eldest} holds back: version {newest} has led, and {eldest} has {own}, so nobody leads; {waiting} waiting"
+        );
+    }
     match queue.roster.first() {
         None => "vacant".to_owned(),
         Some(Candidate { member: leader, .. }) => format!(
@@ -211,7 +219,7 @@ pub(crate) fn summary(queue: &Queue) -> String {
             } else {
                 " (not serving yet)"
             },
-            members - 1
+            waiting
         ),
     }
 }
@@ -239,6 +247,20 @@ fn without_owner(queue: &Queue, unowned: &[u32]) -> String {
         .map(|(what, numbers)| format!("; {what}: {}", ranges(numbers)))
         .collect();
     written.concat()
+}
+
+/// Returns the version of the eldest candidate, and the newer one for which it holds back.
+fn held_back(queue: &Queue) -> Option<(Version, Version)> {
+    let own: Version = queue
+        .leader
+        .as_ref()?
+        .member
+        .version
+        .as_ref()?
+        .parse()
+        .ok()?;
+    let newest: Version = queue.newest_version.as_ref()?.parse().ok()?;
+    (own < newest).then_some((own, newest))
 }
 
 /// Returns for how long its leader leads, by the leader's clock and this machine's; nothing if the leader has not
@@ -387,6 +409,7 @@ pub(crate) mod samples {
             capacity: None,
             partition_count: None,
             leader: roster.first().cloned(),
+            newest_version: None,
             blocked_by: None,
             unowned_partitions: None,
             kept_partitions: None,

@@ -40,6 +40,34 @@ async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
     Ok(())
 }
 
+/// The roster names the eldest candidate as the leader, which would hide that nobody leads.
+#[tokio::test]
+async fn status_says_that_the_eldest_candidate_holds_back() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let newer = a.election("jobs")?.require_version("2.0".parse()?);
+    let leadership = newer.campaign().await?.elected().await?;
+    let older = b.election("jobs")?.require_version("1.9".parse()?);
+    let _candidate = older.campaign().await?;
+    let why = "b holds back: version 2.0 has led, and b has 1.9, so nobody leads";
+    let shown = run(at(&etcd, &["status", "jobs"])).await?;
+    let text = &shown.done().stdout;
+    assert!(text.contains("a leads with token"), "{text}");
+    leadership.resign().await?;
+    for args in [&["status", "jobs"][..], &["status", "--summary"]] {
+        let shown = run(at(&etcd, args)).await?;
+        let text = &shown.done().stdout;
+        assert!(text.contains(why) && !text.contains("leads with"), "{text}");
+    }
+    run(at(&etcd, &["version", "jobs", "--remove"]))
+        .await?
+        .done();
+    let shown = run(at(&etcd, &["status", "jobs"])).await?;
+    let text = &shown.done().stdout;
+    assert!(text.contains("b leads with token"), "{text}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn text_without_a_version_is_refused_with_the_rule() -> Result {
     let refused = "one to four numbers";

@@ -68,6 +68,9 @@ pub struct Queue {
     pub partition_count: Option<u32>,
     /// The leader; null: there is none, as always for a semaphore, partitions or a group.
     pub leader: Option<Candidate>,
+    /// The newest version that led: while `leader` has an older one, it holds back, and nobody leads. null: `leader` requires
+    /// no version or has just changed, no node that requires one has led, or it could not be read.
+    pub newest_version: Option<String>,
     /// A key without a lease that is first in the queue: nobody can lead until somebody deletes it.
     pub blocked_by: Option<String>,
     /// The partitions without an owner, also those that are kept for absent members; null: these are no partitions.
