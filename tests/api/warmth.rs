@@ -186,6 +186,40 @@ async fn leader_hands_over_to_a_cold_successor_at_the_limit() -> Result {
     Ok(())
 }
 
+/// Checks that the leader awaits the candidate behind a successor that has left, until the limit of the first one.
+async fn successor_leaves(way: LostReason, next_is_warm: bool) -> Result {
+    let etcd = in_memory();
+    let (a, term, b) = leader_and_next(&etcd).await?;
+    let (behind, mut c) = candidate(&etcd, "c").await?;
+    let ops = session(&etcd, "ops").await?;
+    let begun = Instant::now();
+    let (ordered, led) = tokio::join!(order(way, &a, &ops), async {
+        stays(LIMIT / 2, "it leads on", async || term.is_valid()).await?;
+        b.running.stop().await?;
+        stays(WHILE, "it awaits c", async || term.is_valid()).await?;
+        if next_is_warm {
+            soon("warm", behind.set_warm(true)).await?;
+        }
+        elected(&mut c).await
+    });
+    ordered?;
+    assert!(led?.is_valid() && term.lost_reason() == Some(way));
+    let limit = if next_is_warm { LIMIT / 2 } else { LIMIT };
+    let range = limit..limit + HAND_OVER + WHILE;
+    assert!(range.contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    a.running.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_awaits_the_next_candidate_when_its_cold_successor_leaves() -> Result {
+    for way in WAYS {
+        successor_leaves(way, true).await?;
+        successor_leaves(way, false).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn candidate_without_warmth_is_not_awaited() -> Result {
     for way in WAYS {
