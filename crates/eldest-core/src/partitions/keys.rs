@@ -61,8 +61,10 @@ pub fn kind_of_entry(prefix: &[u8], entry: &Entry) -> Option<KeyKind> {
     })
 }
 
+/// Reads a lease. Zero is none: a key without a lease that names it would be a member that takes nothing and never goes.
 fn lease_of(hex: &str) -> Option<i64> {
-    i64::from_str_radix(hex, 16).ok()
+    let lease = i64::from_str_radix(hex, 16).ok();
+    lease.filter(|lease| *lease != 0)
 }
 
 #[cfg(test)]
@@ -84,6 +86,8 @@ mod tests {
             (&b"p/2/m-7f"[..], Some(KeyKind::Member { lease: 0x7f })),
             (b"p/2/m-7F", None),
             (b"p/2/m-", None),
+            (b"p/2/m-0", None),
+            (b"p/2/k-0", None),
             (b"p/2/k-7f", Some(KeyKind::Kept { lease: 0x7f })),
             (b"p/2/k-07f", None),
             (b"p/2/k-", None),
