@@ -148,6 +148,8 @@ fn members_of<'a>(
 pub(super) struct Keeping {
     stop: CancellationToken,
     withdraw: CancellationToken,
+    /// Cancelled when the task has ended.
+    ended: CancellationToken,
 }
 
 impl Keeping {
@@ -160,6 +162,7 @@ impl Keeping {
         let keeping = Self {
             stop: CancellationToken::new(),
             withdraw: CancellationToken::new(),
+            ended: CancellationToken::new(),
         };
         let pause = (time / 8).min(RENEW);
         let keeper = Keeper {
@@ -171,6 +174,7 @@ impl Keeping {
             pause,
             status,
             view: None,
+            identity: partitions.handle.shared.settings.identity.as_bytes().into(),
             member: None,
             last_lease: None,
             written_at: 0,
@@ -179,7 +183,12 @@ impl Keeping {
             is_logged: false,
         };
         let run = keeper.run(keeping.stop.clone(), keeping.withdraw.clone());
-        partitions.handle.shared.env.spawn(run.boxed());
+        let ended = keeping.ended.clone().drop_guard();
+        let task = async move {
+            run.await;
+            drop(ended);
+        };
+        partitions.handle.shared.env.spawn(task.boxed());
         keeping
     }
 
@@ -191,6 +200,13 @@ impl Keeping {
     /// Stops the task, and withdraws the share.
     pub(super) fn withdraw(&self) {
         self.withdraw.cancel();
+    }
+
+    /// Completes when a share that was withdrawn is gone, or cannot be withdrawn.
+    pub(super) async fn withdrawn(&self) {
+        if self.withdraw.is_cancelled() {
+            self.ended.cancelled().await;
+        }
     }
 }
 
@@ -222,6 +238,8 @@ struct Keeper {
     status: watch::Receiver<Status>,
     /// The last state that etcd showed.
     view: Option<Roster>,
+    /// The identity of the member, as it was last seen.
+    identity: Vec<u8>,
     /// The member's key in that state.
     member: Option<Entry>,
     /// The session's lease under which the member's key was last seen.
@@ -297,6 +315,7 @@ impl Keeper {
         });
         if let Some(member) = &self.member {
             self.last_lease = Some(member.lease);
+            self.identity = (SHARES.identity)(&member.value);
         }
         self.view = Some(view);
         let due = self.handle.shared.env.now().after(SETTLE);
@@ -436,12 +455,16 @@ impl Keeper {
             }
             // Something has changed, and the next view shows it.
             Ok(_) => Ok(()),
-            Err(failure) => {
-                if failure.class == Class::LeaseGone {
-                    self.record = None;
+            Err(failure) if failure.class == Class::LeaseGone => {
+                self.record = None;
+                if lease.is_written {
+                    // The record has expired while the member was away, or somebody has ended it.
+                    self.write_at = Some(shared.env.now());
+                    return Ok(());
                 }
                 Err(failure)
             }
+            Err(failure) => Err(failure),
         }
     }
 
@@ -487,18 +510,32 @@ impl Keeper {
         renewed.map(drop)
     }
 
-    /// Revokes the lease of the record, which deletes it. Repeats that for one TTL at most; then the lease expires.
+    /// Ends the share, as [`Self::end_share`] says. Repeats that for one TTL at most; then the leases of the records expire.
     async fn withdraw(&mut self) {
         let shared = Arc::clone(&self.handle.shared);
         let repeated = async {
-            while let Err(failure) = self.revoke().await {
-                self.warn(&Error::from_request(&failure));
+            while let Err(error) = self.end_share().await {
+                self.warn(&error);
                 shared.env.sleep(shared.settings.request_timeout).await;
             }
         };
         timeout(&*shared.env, shared.settings.ttl, repeated).await;
     }
 
+    /// Revokes the lease of the record, which deletes it, and deletes the records of earlier processes, which this one has
+    /// not replaced yet. Another process with the same identity that still runs writes its record again.
+    async fn end_share(&mut self) -> Result<()> {
+        let revoked = self.revoke().await;
+        revoked.map_err(|failure| Error::from_request(&failure))?;
+        let shared = &self.handle.shared;
+        let all = shared.roster(&self.prefix, Reach::Children).await?;
+        for record in records_of(all.entries(), &self.prefix, &self.identity) {
+            shared.delete_as_read(record, &self.prefix).await?;
+        }
+        Ok(())
+    }
+
+    /// Revokes the lease of the record, which deletes it.
     async fn revoke(&mut self) -> Result<(), RequestError> {
         if let Some(lease) = self.record {
             match self.handle.shared.pool.revoke(lease.id).await {

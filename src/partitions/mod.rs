@@ -433,7 +433,11 @@ impl PartitionMembership {
     /// Begins to leave, without waiting.
     async fn leave_for(&mut self, reason: EndReason) -> Result<()> {
         self.stop_keeping();
-        self.candidate.leave_within(reason, self.patience).await
+        self.candidate.leave_within(reason, self.patience).await?;
+        if let Some(keeping) = &self.keeping {
+            keeping.withdrawn().await;
+        }
+        Ok(())
     }
 
     /// Stops the task that rewrites and renews the kept share, which stays until its lease expires.
@@ -443,7 +447,7 @@ impl PartitionMembership {
         }
     }
 
-    /// Withdraws the kept share, in the background, so that others take the partitions at once.
+    /// Withdraws the kept share, so that others take the partitions at once. Leaving waits for that.
     fn keep_no_share(&self) {
         if let Some(keeping) = &self.keeping {
             keeping.withdraw();

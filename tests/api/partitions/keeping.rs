@@ -17,19 +17,19 @@ use crate::common::{
     Result, SOON, Store, WHILE, in_memory, keys, leases, options, short, soon, stays,
 };
 
-const COUNT: u32 = 6;
+pub(super) const COUNT: u32 = 6;
 /// Longer than [`SOON`], so that nothing that happens soon is the end of this time.
-const KEEP: Duration = Duration::from_secs(40);
+pub(super) const KEEP: Duration = Duration::from_secs(40);
 
 /// A running member that keeps its share.
-struct Keeper {
-    session: Session,
-    partitions: Partitions,
-    running: Running,
+pub(super) struct Keeper {
+    pub(super) session: Session,
+    pub(super) partitions: Partitions,
+    pub(super) running: Running,
 }
 
 impl Keeper {
-    async fn start(etcd: &impl Store, identity: &str) -> Result<Self> {
+    pub(super) async fn start(etcd: &impl Store, identity: &str) -> Result<Self> {
         Self::with_work(etcd, identity, until_lost).await
     }
 
@@ -48,7 +48,7 @@ impl Keeper {
     }
 
     /// Waits until the record lists what the member owns.
-    async fn recorded(&mut self, client: &mut Client) -> Result {
+    pub(super) async fn recorded(&mut self, client: &mut Client) -> Result {
         recorded(client, self.session.identity(), &self.running.owned()).await
     }
 
@@ -61,7 +61,7 @@ impl Keeper {
 }
 
 /// Returns the partitions in the record of an identity, if there is exactly one record.
-async fn listed(client: &mut Client, identity: &str) -> Option<BTreeSet<u32>> {
+pub(super) async fn listed(client: &mut Client, identity: &str) -> Option<BTreeSet<u32>> {
     let records = keys(client, &format!("{PREFIX}{COUNT}/k-")).await;
     let mut of: Vec<_> = records.iter().filter(|key| key.is_of(identity)).collect();
     let record = of.pop().filter(|_| of.is_empty())?;
@@ -76,7 +76,7 @@ async fn listed(client: &mut Client, identity: &str) -> Option<BTreeSet<u32>> {
 }
 
 /// Waits until the record of an identity lists these partitions.
-async fn recorded(client: &mut Client, identity: &str, owned: &BTreeSet<u32>) -> Result {
+pub(super) async fn recorded(client: &mut Client, identity: &str, owned: &BTreeSet<u32>) -> Result {
     Ok(eventually(SOON, "the record is written", async || {
         (listed(client, identity).await? == *owned).then_some(())
     })
@@ -84,7 +84,10 @@ async fn recorded(client: &mut Client, identity: &str, owned: &BTreeSet<u32>) ->
 }
 
 /// Starts two members that own three partitions each, and returns the partitions of the second one.
-async fn two(etcd: &impl Store, client: &mut Client) -> Result<(Keeper, Keeper, BTreeSet<u32>)> {
+pub(super) async fn two(
+    etcd: &impl Store,
+    client: &mut Client,
+) -> Result<(Keeper, Keeper, BTreeSet<u32>)> {
     let mut a = Keeper::start(etcd, "a").await?;
     a.running.owns(6).await?;
     let mut b = Keeper::start(etcd, "b").await?;
@@ -96,7 +99,7 @@ async fn two(etcd: &impl Store, client: &mut Client) -> Result<(Keeper, Keeper, 
 }
 
 /// Returns the terms that have not ended.
-fn valid(running: &mut Running) -> BTreeMap<u32, Term> {
+pub(super) fn valid(running: &mut Running) -> BTreeMap<u32, Term> {
     running.owned();
     let terms = running.terms.iter().filter(|(_, term)| term.is_valid());
     terms
@@ -104,7 +107,7 @@ fn valid(running: &mut Running) -> BTreeMap<u32, Term> {
         .collect()
 }
 
-fn tokens(terms: &BTreeMap<u32, Term>) -> Vec<i64> {
+pub(super) fn tokens(terms: &BTreeMap<u32, Term>) -> Vec<i64> {
     terms.values().map(Term::fencing_token).collect()
 }
 

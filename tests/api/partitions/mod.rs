@@ -8,6 +8,7 @@ mod observers;
 mod spread;
 mod stalls;
 mod warming;
+mod withdrawing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
