@@ -20,7 +20,7 @@ use super::Partitions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{Comparison, Condition, Fence, Op};
 use crate::observe::Observer;
-use crate::runtime::timeout;
+use crate::runtime::{SharedEnv, timeout};
 use crate::session::Handle;
 use crate::state::{Roster, SHARES, Status, keep_share, live_lease, whole_seconds};
 use eldest_core::error::{Class, RequestError};
@@ -150,6 +150,7 @@ pub(super) struct Keeping {
     withdraw: CancellationToken,
     /// Cancelled when the task has ended.
     ended: CancellationToken,
+    env: SharedEnv,
 }
 
 impl Keeping {
@@ -163,6 +164,7 @@ impl Keeping {
             stop: CancellationToken::new(),
             withdraw: CancellationToken::new(),
             ended: CancellationToken::new(),
+            env: Arc::clone(&partitions.handle.shared.env),
         };
         let pause = (time / 8).min(RENEW);
         let keeper = Keeper {
@@ -188,7 +190,7 @@ impl Keeping {
             run.await;
             drop(ended);
         };
-        partitions.handle.shared.env.spawn(task.boxed());
+        keeping.env.spawn(task.boxed());
         keeping
     }
 
@@ -202,10 +204,10 @@ impl Keeping {
         self.withdraw.cancel();
     }
 
-    /// Completes when a share that was withdrawn is gone, or cannot be withdrawn.
-    pub(super) async fn withdrawn(&self) {
+    /// Completes when a share that was withdrawn is gone, or cannot be withdrawn within `limit`.
+    pub(super) async fn withdrawn(&self, limit: Duration) {
         if self.withdraw.is_cancelled() {
-            self.ended.cancelled().await;
+            timeout(&*self.env, limit, self.ended.cancelled()).await;
         }
     }
 }

@@ -435,7 +435,7 @@ impl PartitionMembership {
         self.stop_keeping();
         self.candidate.leave_within(reason, self.patience).await?;
         if let Some(keeping) = &self.keeping {
-            keeping.withdrawn().await;
+            keeping.withdrawn(self.patience).await;
         }
         Ok(())
     }

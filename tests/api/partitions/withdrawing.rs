@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::keeping::{COUNT, KEEP, Keeper, listed, recorded, tokens, two, valid};
 use super::stalls::checked;
 use super::{PREFIX, Running, until_lost};
-use crate::common::{Key, Result, SOON, Store, in_memory, keys, short, soon};
+use crate::common::{Key, Result, SOON, Store, WHILE, in_memory, keys, short, soon, stays};
 
 /// Returns the keys of one kind that belong to an identity.
 async fn of(client: &mut Client, kind: &str, identity: &str) -> Vec<Key> {
@@ -130,6 +130,35 @@ async fn member_that_is_ill_keeps_no_share_of_its_former_process() -> Result {
     a.running.owns(6).await?;
     well.store(true, Ordering::SeqCst);
     b.owns(3).await?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_that_hands_over_to_its_next_process_moves_no_partitions_of_others() -> Result {
+    let etcd = in_memory();
+    let mut client = etcd.client().await;
+    let mut a = Keeper::start(&etcd, "a").await?;
+    a.running.owns(6).await?;
+    let first = etcd.session(short("b")).await?;
+    let partitions = first.partitions("billing", COUNT)?.keep_share_for(KEEP);
+    let runner = partitions.runner().hand_over_within(SOON);
+    let mut former = Running::with(runner, until_lost);
+    let of_b = former.owns(3).await?;
+    a.running.owns(3).await?;
+    a.recorded(&mut client).await?;
+    recorded(&mut client, "b", &of_b).await?;
+    let before = valid(&mut a.running);
+    let mut next = Keeper::start(&etcd, "b").await?;
+    eventually(SOON, "it has joined", async || {
+        (of(&mut client, "m", "b").await.len() == 2).then_some(())
+    })
+    .await?;
+    stays(WHILE, "it waits", async || next.running.owned().is_empty()).await?;
+    former.shutdown.cancel();
+    former.end().await?;
+    assert_eq!(next.running.owns(3).await?, of_b);
+    next.recorded(&mut client).await?;
+    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
     Ok(())
 }
 
