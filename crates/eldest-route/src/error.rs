@@ -9,7 +9,7 @@ use eldest::BoxError;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// No node led within the wait. The request was not sent: send it again later.
+    /// No node led, and served, within the wait. The request was not sent: send it again later.
     NoLeader,
     /// As many requests as may be [held](crate::Routed::held) wait already. No node worked on the request: send it again
     /// later.
@@ -36,7 +36,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     fn what(self) -> &'static str {
         match self {
-            Self::NoLeader => "nobody leads",
+            Self::NoLeader => "nobody leads and serves",
             Self::Full => "too many requests wait",
             Self::NoAddress => "the leader has no address",
             Self::NoKey => "the request has no key",
