@@ -15,12 +15,11 @@ use crate::certificates::{Certificates, TWIN};
 use crate::ledger::Ledger;
 use crate::links::{self, Links};
 use crate::member::{Common, Member};
+pub(crate) use crate::shared::ELECTION;
 use crate::wide::Wide;
 use crate::wire::{Way, Wire};
-use crate::{Result, Settings, users};
+use crate::{Result, Settings, shared, users};
 
-/// The nodes' election.
-pub(crate) const ELECTION: &str = "chaos";
 /// The keys of that election.
 pub(crate) const PREFIX: &str = "eldest/chaos/";
 /// Where the nodes keep their fenced counter.
@@ -80,17 +79,22 @@ pub(crate) struct Leads {
 async fn watched(
     cluster: &EtcdCluster,
     recorder: &Recorder,
-    has_users: bool,
+    settings: &Settings,
 ) -> Result<(Vec<Client>, Vec<TruthRecorder>)> {
     let (mut clients, mut truths) = (Vec::new(), Vec::new());
     for member in cluster.members() {
-        let client = if has_users {
+        let client = if settings.auth {
             users::root(member.endpoint()).await?
         } else {
             member.client().await
         };
         clients.push(client.clone());
-        truths.push(TruthRecorder::with_client(client, recorder.clone(), ELECTION, PREFIX).await?);
+        let mut followed = vec![(ELECTION, PREFIX.to_owned())];
+        followed.extend(settings.ready.map(|_| (shared::TRUTH, shared::owners())));
+        for (name, prefix) in followed {
+            let (client, recorder) = (client.clone(), recorder.clone());
+            truths.push(TruthRecorder::with_client(client, recorder, name, prefix).await?);
+        }
     }
     Ok((clients, truths))
 }
@@ -160,7 +164,7 @@ impl Lab {
         let certificates = far.is_none().then(issued).transpose()?;
         let cluster = cluster(settings, wire.as_ref(), certificates.as_ref()).await?;
         let recorder = Recorder::boottime();
-        let (clients, truths) = watched(&cluster, &recorder, settings.auth).await?;
+        let (clients, truths) = watched(&cluster, &recorder, settings).await?;
         let register = folder.path().join("register.sqlite");
         let agent = match &certificates {
             Some(certificates) => Agent::new(&cluster, folder.path(), certificates).await?,
@@ -542,15 +546,18 @@ impl Lab {
         self.recorder
             .record("", register, What::FinalCounter { value });
         for (at, lease) in self.released()? {
-            let what = What::ReleasedByGuard { lease };
-            self.recorder.record_at(at, "agent", ELECTION, what);
+            let partitions = shared::names().filter(|_| self.settings.ready.is_some());
+            for election in partitions.chain([ELECTION.to_owned()]) {
+                let what = What::ReleasedByGuard { lease };
+                self.recorder.record_at(at, "agent", election, what);
+            }
         }
         for truth in self.truths {
             truth.stop().await;
         }
         let mut ledger = self.ledger.into_inner();
         ledger.refresh()?;
-        let mut history = self.recorder.history()?;
+        let mut history = History::new(shared::split(self.recorder.history()?.events()));
         history.extend(ledger.events().iter().cloned());
         Ok((history, problems, self.folder))
     }

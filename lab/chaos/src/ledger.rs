@@ -1,4 +1,4 @@
-//! Reads the nodes' histories while they grow, and derives each node's terms from them.
+//! Reads the nodes' histories while they grow, and derives each node's terms of the election from them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use eldest_testing::history::{Event, Outcome, What};
 
-use crate::Result;
+use crate::{Result, shared};
 
 /// All records of the nodes up to now.
 #[derive(Default)]
@@ -149,6 +149,9 @@ impl Ledger {
 }
 
 fn note(terms: &mut BTreeMap<(String, i64), Term>, event: &Event) {
+    if shared::is_partition(event) {
+        return;
+    }
     let (What::Elected { token }
     | What::Valid { token }
     | What::Invalid { token }

@@ -20,9 +20,11 @@ mod picture;
 mod plan;
 mod run;
 mod settings;
+mod shared;
 #[cfg_attr(not(target_os = "linux"), path = "no_site.rs")]
 mod site;
 mod step;
+mod used;
 mod users;
 mod wide;
 mod wire;

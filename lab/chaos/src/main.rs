@@ -53,6 +53,11 @@ struct Args {
     /// The nodes allow challenges; with fast, each fault may end a term
     #[arg(long, value_name = "LEVEL", value_parser = ["fast", "steady"], conflicts_with = "wide")]
     challenges: Option<String>,
+    /// The nodes' leaders serve and the next ones are warm only after so long, 300 if no number is given; the nodes also
+    /// require a version, share partitions, prepare for those, and keep their shares while they restart
+    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "300", conflicts_with = "wide",
+        value_parser = clap::value_parser!(u64).range(..=2000))]
+    ready: Option<u64>,
     /// How many nodes are candidates
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: usize,
@@ -141,6 +146,7 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
         etcds: args.etcds.clone(),
         ttl: ttl.unwrap_or(usual.ttl),
         challenges: args.challenges.clone(),
+        ready: args.ready.map(Duration::from_millis),
         fenced: !args.unfenced,
         auth: args.store.auth,
         data_mib: args.store.data_mib,

@@ -140,7 +140,8 @@ impl Member {
             .chain([program])
             .collect();
         let mut command = Command::new(words[0]);
-        let round_trip = self.round_trip.map(|time| time.as_secs_f64().to_string());
+        let seconds = |time: Duration| time.as_secs_f64().to_string();
+        let (round_trip, ready) = (self.round_trip.map(seconds), settings.ready.map(seconds));
         command
             .args(&words[1..])
             .env("ROUND_TRIP_SECONDS", round_trip.unwrap_or_default())
@@ -149,6 +150,7 @@ impl Member {
             .env("NODE_NAME", &self.identity)
             .env("ELECTION", &self.election)
             .env("TTL_SECONDS", settings.ttl.as_secs_f64().to_string())
+            .env("READY_SECONDS", ready.unwrap_or_default())
             .env("LISTEN", "127.0.0.1:0")
             .env("HISTORY", &self.history)
             .env("HISTORY_NAME", &self.name)

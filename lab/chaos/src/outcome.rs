@@ -13,7 +13,9 @@ use crate::action::{Card, Effect, Side};
 use crate::distance::Seen;
 use crate::picture;
 use crate::settings::Settings;
+use crate::shared;
 use crate::step::Step;
+use crate::used::Used;
 
 /// The results of a run.
 pub struct Outcome {
@@ -25,6 +27,8 @@ pub struct Outcome {
     pub(crate) wide: Option<Seen>,
     /// The challenges between the nodes, if these allow any.
     pub(crate) challenges: Option<Challenges>,
+    /// The uses of what `--ready` gives to the nodes, if it was given.
+    pub(crate) ready: Option<Used>,
     /// Problems apart from single steps.
     pub(crate) problems: Vec<String>,
     pub(crate) history: History,
@@ -62,7 +66,8 @@ impl Outcome {
     pub fn missing(&self) -> Vec<String> {
         let wide = self.wide.iter().flat_map(|seen| seen.wanted(&self.steps));
         let (counts, fenced) = (&self.report.counts, self.settings.fenced);
-        missing(&self.steps, counts, fenced, wide)
+        let ready = self.ready.into_iter().flat_map(Used::wanted);
+        missing(&self.steps, counts, fenced, wide.chain(ready))
     }
 
     /// Keeps all files, with the whole history beside them, and returns their folder.
@@ -77,7 +82,9 @@ impl Outcome {
 
     /// Draws the timeline: who led by the nodes' own view and by etcd, and the faults.
     pub fn picture(&self) -> String {
-        picture::draw(&self.history)
+        let events = self.history.events().iter();
+        let of_election = events.filter(|event| !shared::is_partition(event));
+        picture::draw(&History::new(of_election.cloned()))
     }
 
     /// Formats the outcome for programs.
@@ -129,6 +136,10 @@ impl Outcome {
             "missing": self.missing(),
             "challenges": self.challenges.map(|made| {
                 json!({ "sent": made.sent, "condemned": made.condemned })
+            }),
+            "ready": self.ready.map(|used| {
+                let wanted = used.wanted().into_iter();
+                wanted.map(|(what, found, _)| (what, found)).collect::<BTreeMap<_, _>>()
             }),
             "counts": json_of_counts(&self.report.counts),
         })
@@ -288,6 +299,9 @@ impl fmt::Display for Outcome {
                 f,
                 "challenges: {sent}, of which {condemned} condemned a session"
             )?;
+        }
+        for (what, found, _) in self.ready.into_iter().flat_map(Used::wanted) {
+            writeln!(f, "{what}: {found}")?;
         }
         for problem in self.problems() {
             writeln!(f, "WRONG: {problem}")?;

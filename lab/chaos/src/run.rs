@@ -11,6 +11,7 @@ use crate::outcome::Challenges;
 use crate::plan::Draw;
 use crate::site::apart;
 use crate::step::{Step, step};
+use crate::used::Used;
 use crate::wide::Wide;
 use crate::{Outcome, Plan, Result, Settings};
 
@@ -83,6 +84,7 @@ async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<
         sent: lab.logged(CHALLENGED),
         condemned: lab.logged(CONDEMNED),
     });
+    let ready = Used::of(&lab, &mut problems).await;
     let (history, left, folder) = lab.finish().await?;
     problems.extend(left);
     let rules = Rules::new(settings.ttl)
@@ -96,6 +98,7 @@ async fn whole(settings: &Settings, plan: &Plan, wide: Option<&Wide>) -> Result<
         steps,
         wide: seen,
         challenges,
+        ready,
         problems,
         history,
         report,

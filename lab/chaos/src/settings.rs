@@ -30,6 +30,9 @@ pub struct Settings {
     pub ttl: Duration,
     /// The level of the nodes' challenges, if they allow any: `fast` or `steady`.
     pub challenges: Option<String>,
+    /// How long the nodes' leaders take until they serve, and the next ones until they are warm, if they use that. They
+    /// then share partitions, too, keep their shares, and require a version.
+    pub ready: Option<Duration>,
     /// True if the register outside of etcd checks tokens.
     pub fenced: bool,
     /// True if etcd has users, and demands a password.
@@ -52,6 +55,7 @@ impl Settings {
             election_timeout: ELECTION_TIMEOUT,
             ttl: Duration::from_secs(5),
             challenges: None,
+            ready: None,
             fenced: true,
             auth: false,
             data_mib: None,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use eldest_chaos::action::{Card, Realm, Side};
-use eldest_chaos::{Plan, Result, Settings, rows, run};
+use eldest_chaos::{Plan, Result, Settings, actions, rows, run};
 
 /// A TTL that just survives a change of etcd's leader.
 const TTL: Duration = Duration::from_secs(4);
@@ -129,6 +129,26 @@ async fn operators_strangers_and_a_full_etcd() -> Result {
 #[tokio::test]
 async fn an_agent_that_dies_stops_or_loses_etcd_while_all_nodes_live() -> Result {
     each_alone(Kind::Agent).await
+}
+
+#[tokio::test]
+async fn nodes_that_serve_later_get_warm_and_share_partitions() -> Result {
+    let settings = Settings {
+        ready: Some(Duration::from_millis(300)),
+        ..settings()
+    };
+    let names = [
+        "step-down-leader",
+        "terminate-leader",
+        "kill-leader",
+        "stop-leader",
+        "kill-follower",
+    ];
+    let faults = names.iter().filter_map(|name| actions::find(name));
+    let outcome = run(&settings, &Plan::only(faults.collect())).await?;
+    assert!(outcome.is_ok(), "{outcome}");
+    println!("{outcome}");
+    Ok(())
 }
 
 /// `cargo xtask chaos --pairs --seconds 600` makes more pairs, from other seeds.

@@ -31,6 +31,9 @@ pub(crate) struct Config {
     /// `CHALLENGES`: `steady` or `fast`, if the others may challenge the node; optional. `CHALLENGES_LISTEN` and
     /// `CHALLENGES_ADVERTISE`: the address of its signs of life, and the one at which the others reach it.
     pub(crate) challenges: Option<Challenges>,
+    /// `READY_SECONDS`: how long a leader takes until it serves, and the next leader or owner until it is warm. The node
+    /// then shares partitions, too, keeps its share, and requires a version. Optional.
+    pub(crate) ready: Option<Duration>,
     /// `LISTEN`: the address for HTTP; by default `0.0.0.0:8080`.
     pub(crate) listen: String,
     /// `ADVERTISE`: the address that the node announces to the others; by default `http://NODE_NAME:8080`.
@@ -88,6 +91,9 @@ impl Config {
         let round_trip = variable("ROUND_TRIP_SECONDS")
             .map(|text| seconds(Some(text), "ROUND_TRIP_SECONDS", 0.0, 0.0..=5.0))
             .transpose()?;
+        let ready = variable("READY_SECONDS")
+            .map(|text| seconds(Some(text), "READY_SECONDS", 0.0, 0.0..=60.0))
+            .transpose()?;
         let fenced = variable("REGISTER_FENCED").unwrap_or_else(|| "yes".to_owned());
         ensure!(
             ["yes", "no"].contains(&fenced.as_str()),
@@ -107,6 +113,7 @@ impl Config {
             pace,
             guard: variable("GUARD").map(PathBuf::from),
             challenges: challenges(variable)?,
+            ready,
             listen: variable("LISTEN").unwrap_or_else(|| "0.0.0.0:8080".to_owned()),
             advertise: variable("ADVERTISE").unwrap_or_else(|| format!("http://{name}:8080")),
             history: variable("HISTORY").map(PathBuf::from),
@@ -196,6 +203,7 @@ mod tests {
         assert_eq!((config.history_name.as_str(), config.register), ("n", None));
         assert!(config.register_fenced && config.orders.is_none());
         assert_eq!((config.guard, config.challenges), (None, None));
+        assert_eq!(config.ready, None);
         assert_eq!(
             (config.listen.as_str(), config.advertise.as_str()),
             ("0.0.0.0:8080", "http://n:8080")
@@ -221,6 +229,7 @@ mod tests {
             ("REGISTER_FENCED", "maybe"),
             ("ETCD_USER", "somebody"),
             ("CHALLENGES", "often"),
+            ("READY_SECONDS", "-1"),
         ] {
             let message = refused(&[&node[..], &[(name, value)]].concat());
             assert!(message.contains(name), "{message}");

@@ -5,6 +5,7 @@
 mod config;
 mod look;
 mod orders;
+mod ready;
 pub mod record;
 pub mod register;
 mod seen;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use eldest::guard::Guard;
-use eldest::{Announcement, CancellationToken, ErrorKind, Session, SessionOptions};
+use eldest::{Announcement, CancellationToken, Election, ErrorKind, Session, SessionOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -80,7 +81,7 @@ async fn node(config: Config) -> Result<()> {
     let gone = CancellationToken::new();
     let server = tokio::spawn(web.serve(listener, gone.clone()));
 
-    let election = session.election(&config.election)?;
+    let election = ready::election(&config, session.election(&config.election)?)?;
     let looking = tokio::spawn(
         look::Look {
             me: config.clone(),
@@ -93,29 +94,62 @@ async fn node(config: Config) -> Result<()> {
         }
         .follow(shutdown.clone()),
     );
+    let me = config.clone();
     let work = work::Work {
         me: config,
+        election: election.clone(),
         leading,
         voice: voice.clone(),
         history: history.clone(),
         register,
         orders,
     };
-    let ran = election
-        .run(shutdown.clone(), |leadership| work.lead(leadership))
-        .await;
-    if !shutdown.is_cancelled() {
-        history.record(Event::Left);
-        shutdown.cancel();
-    }
+    let owning = ready::own(&me, &session, &history, shutdown.clone());
+    let leading = lead(&me, &election, &work, &history, shutdown.clone());
+    let (ran, owned) = tokio::join!(leading, ended(owning, &shutdown));
     looking.await??;
     drop((work, election));
     leave(session, &voice).await?;
     gone.cancel();
     server.await??;
     history.finish().await;
-    ran?;
+    ran.and(owned)?;
     Ok(())
+}
+
+/// Campaigns until `shutdown`, or until that ends for another reason; the node stops then.
+async fn lead(
+    me: &Config,
+    election: &Election,
+    work: &work::Work,
+    history: &History,
+    shutdown: CancellationToken,
+) -> eldest::Result<()> {
+    let runner = election.runner();
+    let runner = match me.ready {
+        Some(_) => runner.prepare(|following| ready::prepare(me, following.stopped())),
+        None => runner,
+    };
+    let ran = runner
+        .run(shutdown.clone(), |leadership| work.lead(leadership))
+        .await;
+    if !shutdown.is_cancelled() {
+        history.record(Event::Left);
+        shutdown.cancel();
+    }
+    ran.map(|_| ())
+}
+
+/// Awaits the node's partitions, and stops the node if an error ended them.
+async fn ended(
+    owning: impl Future<Output = eldest::Result<()>>,
+    shutdown: &CancellationToken,
+) -> eldest::Result<()> {
+    let owned = owning.await;
+    if owned.is_err() {
+        shutdown.cancel();
+    }
+    owned
 }
 
 async fn leave(session: Session, voice: &Voice) -> Result<()> {

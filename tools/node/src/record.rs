@@ -22,6 +22,14 @@ pub fn register_name(election: &str) -> String {
     format!("{election}, in the register")
 }
 
+/// The number of partitions that nodes share; each node owns one of them if there are three.
+pub const PARTITIONS: u32 = 3;
+
+/// Returns the name under which a history lists a partition, which is an election of its own there.
+pub fn partition_name(election: &str, number: u32) -> String {
+    format!("{election}, partition {number}")
+}
+
 /// An event that the history keeps.
 #[cfg_attr(
     not(feature = "history"),

@@ -1,12 +1,15 @@
 //! Does a leader's work: announces when its term began, and raises a fenced counter at a fixed pace.
 
 use anyhow::{Context, Result};
-use eldest::{BoxError, Comparison, Condition, ErrorKind, Leadership, Op, Term};
+use eldest::{
+    Announcement, BoxError, Comparison, Condition, Election, ErrorKind, Leadership, Op, Term,
+};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Config;
 use crate::orders::Orders;
+use crate::ready::Serves;
 use crate::record::{Counter, Event, History, Write};
 use crate::register::Register;
 use crate::seen::{LEADS_SINCE, LEADS_WITH, why};
@@ -26,6 +29,7 @@ pub(crate) struct Leading {
 /// The inputs of the work.
 pub(crate) struct Work {
     pub(crate) me: Config,
+    pub(crate) election: Election,
     pub(crate) leading: watch::Sender<Option<Leading>>,
     pub(crate) voice: Voice,
     pub(crate) history: History,
@@ -78,7 +82,10 @@ impl Work {
         let news = crate::announcement(&self.me)
             .with_metadata(LEADS_SINCE, since)
             .with_metadata(LEADS_WITH, token.to_string());
-        let mut is_announced = false;
+        let mut news = News {
+            term: Some(news),
+            serves: Serves::new(&self.me),
+        };
         let mut count = Count {
             key: format!("{COUNTER}{}", self.me.election),
             known: None,
@@ -93,14 +100,10 @@ impl Work {
                 () = lost.cancelled(), if !self.orders.is_deaf() => break,
                 _ = pace.tick() => {}
             }
-            self.orders.obey(&leadership).await;
-            if !is_announced {
-                // If etcd did not accept the announcement, it is repeated.
-                let proclaiming = leadership.proclaim(news.clone());
-                is_announced = tokio::select! {
-                    () = lost.cancelled(), if !self.orders.is_deaf() => break,
-                    done = proclaiming => done.is_ok(),
-                };
+            self.orders.obey(&leadership, &self.election).await;
+            tokio::select! {
+                () = lost.cancelled(), if !self.orders.is_deaf() => break,
+                () = news.tell(&leadership) => {}
             }
             count.up(&term, &self.history).await;
         }
@@ -119,6 +122,24 @@ impl Work {
             )),
         ));
         Ok(())
+    }
+}
+
+/// The announcements of a leader that etcd does not have yet.
+struct News {
+    term: Option<Announcement>,
+    serves: Serves,
+}
+
+impl News {
+    /// Announces what is due. If etcd did not accept it, the next call repeats it.
+    async fn tell(&mut self, leadership: &Leadership) {
+        if let Some(term) = &self.term
+            && leadership.proclaim(term.clone()).await.is_ok()
+        {
+            self.term = None;
+        }
+        self.serves.say(leadership).await;
     }
 }
 

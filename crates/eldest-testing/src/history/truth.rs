@@ -34,8 +34,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(100);
 /// The time limit of the final list, and then of the watch that must reach its revision.
 const STOP: Duration = Duration::from_secs(10);
-/// The number of keys whose leases are polled: the leader's and its successor's.
-const ELDEST: usize = 2;
+/// The number of keys whose leases are polled: the leader's and those of the next two.
+const ELDEST: usize = 3;
 /// The maximum size of an answer, which may be large after an outage.
 const MESSAGE_LIMIT: usize = 256 << 20;
 

@@ -16,7 +16,7 @@ const TOO_LARGE: usize = 2_000_000;
 /// Name and description, the expected effect and its duration, and the order to the program.
 type Row = ([&'static str; 2], (Effect, Lasts), Order);
 
-const ORDERS: [Row; 4] = {
+const ORDERS: [Row; 5] = {
     use Effect::{Changed, ChangedAtOnce, Kept};
     [
         (
@@ -45,6 +45,14 @@ const ORDERS: [Row; 4] = {
         ),
         (
             [
+                "step-down-leader",
+                "the leader is asked to step down; with --ready it first waits until its successor is warm",
+            ],
+            (ChangedAtOnce, Lasts::MOMENT),
+            Order::StepDown,
+        ),
+        (
+            [
                 "announce-too-much",
                 "the leader announces a value that is too large for etcd",
             ],
@@ -66,6 +74,7 @@ enum Order {
     Starve,
     Panic,
     Deaf,
+    StepDown,
     Announce,
 }
 
@@ -105,6 +114,10 @@ impl Action for Program {
                     if is_deaf && ended_itself(lab, victim, since)? {
                         return Err("the work was not deaf".into());
                     }
+                }
+                Order::StepDown => {
+                    order("step-down").await?;
+                    lab.healed(&node.name, name);
                 }
                 Order::Announce => {
                     let reply = order(&format!("announce {TOO_LARGE}")).await?;

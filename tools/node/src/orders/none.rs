@@ -3,7 +3,7 @@
 #![allow(clippy::unused_async, clippy::unused_self, clippy::unnecessary_wraps)] // as the other one
 
 use anyhow::Result;
-use eldest::Leadership;
+use eldest::{Election, Leadership};
 
 use crate::config::Config;
 
@@ -18,5 +18,5 @@ impl Orders {
         false
     }
 
-    pub(crate) async fn obey(&self, _: &Leadership) {}
+    pub(crate) async fn obey(&self, _: &Leadership, _: &Election) {}
 }

@@ -1,8 +1,8 @@
 //! Receives orders on a Unix socket, one line and one answer per connection, and carries them out.
 //!
 //! `clock` asks for the seconds of the wall clock. `starve` keeps every worker of the runtime busy until `wake`. `deaf` makes the work ignore the end of its term from
-//! now on. `panic` makes the work panic, and `announce N` makes it announce N bytes. The work itself answers the last
-//! three.
+//! now on. `panic` makes the work panic, `step-down` makes the node hand over, and `announce N` makes the work
+//! announce N bytes. The work itself answers the last four.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use eldest::{Announcement, Leadership};
+use eldest::{Announcement, Election, Leadership};
 use tokio::runtime::Handle;
 
 use crate::config::Config;
@@ -36,6 +36,7 @@ struct Desk {
 enum Order {
     Deaf,
     Panic,
+    StepDown,
     Announce(usize),
 }
 
@@ -67,7 +68,7 @@ impl Orders {
     }
 
     /// Carries out the order that the work received, if there is one.
-    pub(crate) async fn obey(&self, leadership: &Leadership) {
+    pub(crate) async fn obey(&self, leadership: &Leadership, election: &Election) {
         let Some(desk) = &self.0 else {
             return;
         };
@@ -83,6 +84,12 @@ impl Orders {
             Order::Panic => {
                 let _ = answer.send("done".to_owned());
                 panic!("the work was ordered to panic");
+            }
+            Order::StepDown => {
+                // The work goes on until the successor is warm.
+                let election = election.clone();
+                tokio::spawn(async move { election.step_down().await });
+                "done".to_owned()
             }
             Order::Announce(bytes) => {
                 let news = Announcement::new("padded").with_metadata("padding", "x".repeat(bytes));
@@ -119,6 +126,7 @@ impl Desk {
             }
             ("deaf", "") => return Ok(self.order_work(Order::Deaf)),
             ("panic", "") => return Ok(self.order_work(Order::Panic)),
+            ("step-down", "") => return Ok(self.order_work(Order::StepDown)),
             ("announce", bytes) => return Ok(self.order_work(Order::Announce(bytes.parse()?))),
             _ => bail!("`{order}` is no order"),
         }

@@ -22,12 +22,15 @@ const SETTLE: Duration = Duration::from_secs(12);
 
 /// The history of this node, if one is wanted.
 #[derive(Clone)]
-pub(crate) struct History(Option<Arc<Book>>);
+pub(crate) struct History {
+    book: Option<Arc<Book>>,
+    /// The election whose events are recorded.
+    election: Arc<str>,
+}
 
 struct Book {
     recorder: Recorder,
     node: String,
-    election: String,
     held: Mutex<Resources>,
     joined: Mutex<BTreeSet<i64>>,
     condemned: Mutex<BTreeSet<i64>>,
@@ -35,6 +38,7 @@ struct Book {
 }
 
 struct Sampled {
+    election: Arc<str>,
     term: Term,
     /// True once an invalid sample was recorded; further ones would add nothing.
     ended: bool,
@@ -45,8 +49,10 @@ const NOWHERE: &str = "http://127.0.0.1:1";
 
 impl History {
     pub(crate) async fn open(config: &Config) -> Result<Self> {
+        let election = config.election.as_str().into();
         let Some(path) = &config.history else {
-            return Ok(Self(None));
+            let book = None;
+            return Ok(Self { book, election });
         };
         let recorder = Recorder::boottime().to_file(path);
         let recorder = recorder.with_context(|| format!("HISTORY={}", path.display()))?;
@@ -61,7 +67,6 @@ impl History {
         let book = Arc::new(Book {
             recorder,
             node: config.history_name.clone(),
-            election: config.election.clone(),
             held: Mutex::default(),
             joined: Mutex::default(),
             condemned: Mutex::default(),
@@ -71,18 +76,27 @@ impl History {
         std::thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || sample(&sampled))?;
-        Ok(Self(Some(book)))
+        let book = Some(book);
+        Ok(Self { book, election })
+    }
+
+    /// Returns the history of that partition, which is an election of its own there.
+    pub(crate) fn of_partition(&self, number: u32) -> Self {
+        Self {
+            book: self.book.clone(),
+            election: super::partition_name(&self.election, number).into(),
+        }
     }
 
     pub(crate) fn record(&self, event: Event<'_>) {
-        if let Some(book) = &self.0 {
-            book.record(event);
+        if let Some(book) = &self.book {
+            book.record(&self.election, event);
         }
     }
 
     /// Records the last entry: the resources that the process holds at its end.
     pub(crate) async fn finish(self) {
-        let Some(book) = self.0 else {
+        let Some(book) = self.book else {
             return;
         };
         // Terms are handles of the session, so they are dropped before the count.
@@ -92,41 +106,46 @@ impl History {
         while exceeds(held(), before) && Instant::now() < until {
             sleep(SAMPLE).await;
         }
-        book.write(What::Final(held()));
+        book.write(&self.election, What::Final(held()));
     }
 }
 
 impl Book {
-    fn record(&self, event: Event<'_>) {
+    fn record(&self, election: &Arc<str>, event: Event<'_>) {
+        let note = |what| self.write(election, what);
         match event {
             Event::Baseline => {
                 let held = held();
                 *lock(&self.held) = held;
-                self.write(What::Baseline(held));
+                note(What::Baseline(held));
             }
             Event::Joined(member) => {
                 let create_revision = member.create_revision();
                 if lock(&self.joined).insert(create_revision) {
                     let key = member.key().escape_ascii().to_string();
-                    self.write(What::Joined {
+                    note(What::Joined {
                         key,
                         create_revision,
                     });
                 }
             }
             Event::Elected(term) => {
-                self.write(What::Elected {
+                note(What::Elected {
                     token: term.fencing_token(),
                 });
                 let term = term.clone();
-                lock(&self.terms).push(Sampled { term, ended: false });
+                lock(&self.terms).push(Sampled {
+                    election: Arc::clone(election),
+                    term,
+                    ended: false,
+                });
             }
             Event::Lost(term) => {
                 let reason = term.lost_reason().map_or("unknown", LostReason::as_str);
                 let (token, reason) = (term.fencing_token(), reason.to_owned());
-                self.write(What::LostToken { token, reason });
+                note(What::LostToken { token, reason });
             }
-            Event::Released(term) => self.write(What::Released {
+            Event::Released(term) => note(What::Released {
                 token: term.fencing_token(),
             }),
             Event::Wrote(counter, token, write) => {
@@ -138,26 +157,25 @@ impl Book {
                 };
                 let what = What::FencedWrite { token, outcome };
                 match counter {
-                    Counter::Etcd => self.write(what),
+                    Counter::Etcd => note(what),
                     // A history has one counter for each election, so the register has a name of its own.
                     Counter::Register => {
-                        let election = super::register_name(&self.election);
+                        let election = super::register_name(election);
                         self.recorder.record(self.node.as_str(), election, what);
                     }
                 }
             }
             Event::Condemned(lease) => {
                 if lock(&self.condemned).insert(lease) {
-                    self.write(What::Condemned { lease });
+                    note(What::Condemned { lease });
                 }
             }
-            Event::Left => self.write(What::Left),
+            Event::Left => note(What::Left),
         }
     }
 
-    fn write(&self, what: What) {
-        self.recorder
-            .record(self.node.as_str(), self.election.as_str(), what);
+    fn write(&self, election: &str, what: What) {
+        self.recorder.record(self.node.as_str(), election, what);
     }
 
     /// Samples a term. A valid sample has the time before the check, an invalid one the time after it: a process that
@@ -166,12 +184,13 @@ impl Book {
         let token = sampled.term.fencing_token();
         let before = self.recorder.now();
         if sampled.term.is_valid() {
-            let (node, election) = (self.node.as_str(), self.election.as_str());
+            let (node, election) = (self.node.as_str(), &*sampled.election);
             self.recorder
                 .record_at(before, node, election, What::Valid { token });
         } else if !sampled.ended {
             sampled.ended = true;
-            self.write(What::Invalid { token });
+            let election = Arc::clone(&sampled.election);
+            self.write(&election, What::Invalid { token });
         }
     }
 }
