@@ -101,7 +101,7 @@ impl Partitions {
         let prefix = self.prefix_bytes();
         let all = shared.roster(&prefix, Reach::Children).await?;
         let identity = identity.as_ref().as_bytes();
-        if members_of(all.entries(), &prefix, identity) > 0 {
+        if members(all.entries(), &prefix).any(|member| is_of(member, identity)) {
             return Ok(false);
         }
         let mut existed = false;
@@ -134,14 +134,9 @@ fn members<'a>(
     entries.filter(|entry| matches!(kind_of_entry(prefix, entry), Some(KeyKind::Member { .. })))
 }
 
-/// Returns the number of members with that identity that are there.
-fn members_of<'a>(
-    entries: impl Iterator<Item = &'a Entry>,
-    prefix: &[u8],
-    identity: &[u8],
-) -> usize {
-    let is_of = |member: &&Entry| (SHARES.identity)(&member.value) == identity;
-    members(entries, prefix).filter(is_of).count()
+/// Returns true if that member has that identity.
+fn is_of(member: &Entry, identity: &[u8]) -> bool {
+    (SHARES.identity)(&member.value) == identity
 }
 
 /// The task that keeps a member's share. Dropping it stops the task.
@@ -400,11 +395,11 @@ impl Keeper {
         let own = view.entries().find(|entry| is_own(entry));
         let mut former = records_of(view.entries(), &self.prefix, &identity);
         former.retain(|record| !is_own(record));
-        let there: BTreeSet<i64> = members(view.entries(), &self.prefix)
-            .map(|member| member.lease)
-            .collect();
-        let is_alone = members_of(view.entries(), &self.prefix, &identity) == 1
-            && !former.iter().any(|record| ends(record, &facts, &there));
+        let members: Vec<_> = members(view.entries(), &self.prefix).collect();
+        let there: BTreeSet<i64> = members.iter().map(|member| member.lease).collect();
+        let same = members.iter().filter(|member| is_of(member, &identity));
+        let is_alone =
+            same.count() == 1 && !former.iter().any(|record| ends(record, &facts, &there));
         // The record of an earlier process lists what this one will own, as long as that one's keys stand.
         if !is_alone {
             if own.is_none() {

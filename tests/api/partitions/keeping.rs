@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use eldest::{
-    Announcement, ErrorKind, Partition, PartitionMap, Partitions, Session, SessionState, Term,
+    Announcement, ErrorKind, Partition, PartitionMap, PartitionRunner, Partitions, Session,
+    SessionState, Term,
 };
 use eldest_testing::{Etcd, crash, eventually};
 use etcd_client::Client;
@@ -98,6 +99,41 @@ pub(super) async fn two(
     Ok((a, b, of_b))
 }
 
+/// Starts a member `b` as `configured`, which keeps its share.
+pub(super) async fn keeps(
+    etcd: &impl Store,
+    configured: impl FnOnce(PartitionRunner<'static>) -> PartitionRunner<'static>,
+) -> Result<(Session, Running)> {
+    let session = etcd.session(short("b")).await?;
+    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
+    let running = Running::with(configured(partitions.runner()), until_lost);
+    Ok((session, running))
+}
+
+/// Starts a member `b` as `configured` beside `a`, and returns the partitions of `b` once its record lists them.
+pub(super) async fn two_with(
+    etcd: &impl Store,
+    client: &mut Client,
+    configured: impl FnOnce(PartitionRunner<'static>) -> PartitionRunner<'static>,
+) -> Result<(Keeper, (Session, Running), BTreeSet<u32>)> {
+    let mut a = Keeper::start(etcd, "a").await?;
+    a.running.owns(6).await?;
+    let (session, mut b) = keeps(etcd, configured).await?;
+    let of_b = b.owns(3).await?;
+    recorded(client, "b", &of_b).await?;
+    Ok((a, (session, b), of_b))
+}
+
+/// Waits until two processes of `b` are members.
+pub(super) async fn twice_there(client: &mut Client) -> Result {
+    Ok(eventually(SOON, "it has joined", async || {
+        let mut members = keys(client, &format!("{PREFIX}{COUNT}/m-")).await;
+        members.retain(|member| member.is_of("b"));
+        (members.len() == 2).then_some(())
+    })
+    .await?)
+}
+
 /// Returns the terms that have not ended.
 pub(super) fn valid(running: &mut Running) -> BTreeMap<u32, Term> {
     running.owned();
@@ -177,11 +213,7 @@ async fn crashed_member_owns_the_same_although_its_former_keys_still_exist() -> 
     crash(&b.session)?;
     b.running.task.abort();
     let mut again = Keeper::start(&etcd, "b").await?;
-    eventually(SOON, "it has joined", async || {
-        let members = keys(&mut client, &format!("{PREFIX}{COUNT}/m-")).await;
-        (members.len() == 3).then_some(())
-    })
-    .await?;
+    twice_there(&mut client).await?;
     stays(
         WHILE,
         "it has no record, and no lease for one",
@@ -279,15 +311,9 @@ async fn forgotten_share_moves_at_once() -> Result {
 async fn member_that_is_ill_keeps_no_share() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a").await?;
-    a.running.owns(6).await?;
-    let session = etcd.session(short("b")).await?;
-    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
     let well = Arc::new(AtomicBool::new(true));
-    let runner = checked(partitions.runner(), &well);
-    let mut b = Running::with(runner, until_lost);
-    let of_b = b.owns(3).await?;
-    recorded(&mut client, "b", &of_b).await?;
+    let is_checked = |runner| checked(runner, &well);
+    let (mut a, (_session, mut b), _) = two_with(&etcd, &mut client, is_checked).await?;
     well.store(false, Ordering::SeqCst);
     a.running.owns(6).await?;
     assert_eq!(listed(&mut client, "b").await, None);
@@ -344,14 +370,8 @@ async fn time_that_is_too_short_or_too_long_is_refused_with_the_rule() -> Result
 async fn member_that_has_handed_over_keeps_no_share() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a").await?;
-    a.running.owns(6).await?;
-    let session = etcd.session(short("b")).await?;
-    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
-    let runner = partitions.runner().hand_over_within(SOON);
-    let mut b = Running::with(runner, until_lost);
-    let of_b = b.owns(3).await?;
-    recorded(&mut client, "b", &of_b).await?;
+    let hands_over = |runner: PartitionRunner<'static>| runner.hand_over_within(SOON);
+    let (mut a, (_session, b), _) = two_with(&etcd, &mut client, hands_over).await?;
     b.shutdown.cancel();
     b.end().await?;
     a.running.owns(6).await?;

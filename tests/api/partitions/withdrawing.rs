@@ -10,9 +10,11 @@ use eldest_testing::{crash, eventually};
 use etcd_client::Client;
 use tokio::time::Instant;
 
-use super::keeping::{COUNT, KEEP, Keeper, listed, recorded, tokens, two, valid};
+use super::keeping::{
+    COUNT, KEEP, Keeper, keeps, listed, recorded, tokens, twice_there, two, two_with, valid,
+};
 use super::stalls::checked;
-use super::{PREFIX, Running, until_lost};
+use super::{PREFIX, Running};
 use crate::common::{Key, Result, SOON, Store, WHILE, in_memory, keys, short, soon, stays};
 
 /// Returns the keys of one kind that belong to an identity.
@@ -95,13 +97,8 @@ async fn crashes_and_joins(
     let (a, b, _) = two(etcd, client).await?;
     crash(&b.session)?;
     b.running.task.abort();
-    let session = etcd.session(short("b")).await?;
-    let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
-    let again = Running::with(configured(partitions.runner()), until_lost);
-    eventually(SOON, "it has joined", async || {
-        (of(client, "m", "b").await.len() == 2).then_some(())
-    })
-    .await?;
+    let (session, again) = keeps(etcd, configured).await?;
+    twice_there(client).await?;
     Ok((a, session, again))
 }
 
@@ -137,22 +134,13 @@ async fn member_that_is_ill_keeps_no_share_of_its_former_process() -> Result {
 async fn member_that_hands_over_to_its_next_process_moves_no_partitions_of_others() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a").await?;
-    a.running.owns(6).await?;
-    let first = etcd.session(short("b")).await?;
-    let partitions = first.partitions("billing", COUNT)?.keep_share_for(KEEP);
-    let runner = partitions.runner().hand_over_within(SOON);
-    let mut former = Running::with(runner, until_lost);
-    let of_b = former.owns(3).await?;
+    let hands_over = |runner: PartitionRunner<'static>| runner.hand_over_within(SOON);
+    let (mut a, (_session, former), of_b) = two_with(&etcd, &mut client, hands_over).await?;
     a.running.owns(3).await?;
     a.recorded(&mut client).await?;
-    recorded(&mut client, "b", &of_b).await?;
     let before = valid(&mut a.running);
     let mut next = Keeper::start(&etcd, "b").await?;
-    eventually(SOON, "it has joined", async || {
-        (of(&mut client, "m", "b").await.len() == 2).then_some(())
-    })
-    .await?;
+    twice_there(&mut client).await?;
     stays(WHILE, "it waits", async || next.running.owned().is_empty()).await?;
     former.shutdown.cancel();
     former.end().await?;
