@@ -21,7 +21,7 @@ use crate::after;
 use crate::challenges::Pace;
 use crate::connection::Connection;
 use crate::contain::{
-    self, ChildRegistry, Commands, Ending, Exit, Keeper, Limit, STOPPED, Spec, Stop,
+    self, ChildRegistry, Commands, Ending, Exit, Keeper, LEASE_EXPIRING, Limit, STOPPED, Spec, Stop,
 };
 use crate::executable::find;
 use crate::exit::{self, Code, fault};
@@ -283,7 +283,7 @@ impl Supervisor {
                     .await;
                 (ending, guard)
             });
-            let reason = || reason([term, &guarded]);
+            let reason = || reason([term, &guarded]).unwrap_or(LEASE_EXPIRING);
             let (ending, guard) = along(beside, self.attend(job, &stop, &lost, reason)).await?;
             let over = lost.iter().any(CancellationToken::is_cancelled);
             match ending {
@@ -570,11 +570,10 @@ async fn along<T>(beside: impl Future<Output = Infallible>, main: impl Future<Ou
     }
 }
 
-/// Returns the reason for which one of the two terms was lost.
-fn reason(terms: [&Term; 2]) -> &'static str {
+/// Returns the reason for which one of the two terms was lost, or `None` if neither was.
+fn reason(terms: [&Term; 2]) -> Option<&'static str> {
     let mut reasons = terms.into_iter().filter_map(Term::lost_reason);
-    let reason = reasons.next().unwrap_or(LostReason::LeaseExpiring);
-    reason.as_str()
+    reasons.next().map(LostReason::as_str)
 }
 
 async fn either(one: &CancellationToken, other: &CancellationToken) {
@@ -584,7 +583,8 @@ async fn either(one: &CancellationToken, other: &CancellationToken) {
     }
 }
 
-/// Returns until when the program may live: while one of the two terms is ours, no other program can begin.
+/// Returns until when the program may live: while one of the two terms is ours, no other program can begin. A term sets
+/// its reason before it freezes its limit, so the reason of a frozen limit is known here.
 fn limit(terms: &[Term; 2]) -> Limit {
     let valid = terms.iter().filter(|term| term.is_valid());
     let until = valid.map(|term| {
@@ -592,9 +592,46 @@ fn limit(terms: &[Term; 2]) -> Limit {
         Limit {
             since_boot: until.since_boot(),
             left: until.time_left(),
+            why: None,
         }
     });
-    until
-        .min_by_key(|limit| limit.since_boot)
-        .unwrap_or(Limit::PAST)
+    let first = until.min_by_key(|limit| limit.since_boot);
+    Limit {
+        why: reason(terms.each_ref()),
+        ..first.unwrap_or(Limit::PAST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eldest::{BoxError, StepDown};
+    use eldest_testing::MemoryEtcd;
+
+    use super::*;
+
+    /// The task that orders the program's end may be late; the one that shares the limit is not, and must know as much.
+    #[tokio::test(start_paused = true)]
+    async fn limit_of_a_term_that_was_ordered_to_end_names_the_order() -> Result<(), BoxError> {
+        let etcd = MemoryEtcd::start();
+        let session = etcd.session(SessionOptions::new("a")).await?;
+        let guards = etcd.session(SessionOptions::new("a")).await?;
+        let other = etcd.session(SessionOptions::new("b")).await?;
+        let election = session.election("e")?;
+        let leadership = election.campaign().await?.elected().await?;
+        let _waiting = other.election("e")?.campaign().await?;
+        let held = guards.lock("l")?.acquire().await?;
+        let terms = [leadership.term(), held.term()];
+        let before = limit(&terms);
+        assert_eq!(before.why, None);
+        let order = StepDown::new().node("a");
+        let ordered = tokio::spawn(async move { election.order_step_down(order).await });
+        terms[0].lost().cancelled().await;
+        let frozen = limit(&terms);
+        assert_eq!(frozen.why, Some("ordered"));
+        assert!(frozen.since_boot <= before.since_boot, "{frozen:?}");
+        assert!(frozen.left > Duration::ZERO, "{frozen:?}");
+        drop(leadership);
+        ordered.await??;
+        Ok(())
+    }
 }

@@ -243,11 +243,13 @@ impl Keeper {
         let mut go = Some(go);
         loop {
             let now = clock::now();
-            course.until = limit().nanos();
+            let limit = limit();
+            course.until = limit.nanos();
             // The caller has dropped its end of the commands, so nobody waits for the program any more.
             let stop = *commands.stop.borrow_and_update();
             let stop = abandoned.map_or(stop, |at| stop.at_once(at));
-            if let Some(why) = course.stopped_by(stop) {
+            // The keeper must know why before a frozen limit can end the program.
+            if let Some(why) = course.stopped_by(stop, limit) {
                 self.send_order(&Order::Why(why.to_owned()));
             }
             let limits = self.spec.limits(course.until, stop);
@@ -453,15 +455,18 @@ impl Course {
         }
     }
 
-    /// Records the reason of the first order to stop, and returns it.
-    fn stopped_by(&mut self, stop: Stop) -> Option<&'static str> {
-        match stop {
-            Stop::By { why, .. } if self.why.is_none() && self.end.is_none() => {
-                self.why = Some(why);
-                self.why
-            }
-            _ => None,
+    /// Records the reason of the first order to stop, or of a limit that is known to be the last one before there is an
+    /// order, and returns it.
+    fn stopped_by(&mut self, stop: Stop, limit: Limit) -> Option<&'static str> {
+        let why = match stop {
+            Stop::By { why, .. } => Some(why),
+            Stop::Not => limit.why,
+        };
+        if self.why.is_some() || self.end.is_some() {
+            return None;
         }
+        self.why = why;
+        why
     }
 }
 
@@ -479,6 +484,7 @@ async fn follow_up(
     let limit = Limit {
         since_boot: killed_at + spec.lead,
         left: killed_at.saturating_sub(contain::now()) + spec.lead,
+        why: None,
     };
     let (_stop, stop) = watch::channel(Stop::Not);
     let signals = broadcast::channel(1).1;
@@ -530,5 +536,45 @@ impl Program {
         if pidfd::kill(&self.end).is_ok() {
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contain::STOPPED;
+
+    #[test]
+    fn keeper_learns_the_reason_of_a_frozen_limit_before_there_is_an_order() {
+        let course = |end| Course {
+            begun: 0,
+            started: true,
+            end,
+            why: None,
+            until: 0,
+            gone: None,
+            followed: false,
+        };
+        let frozen = Limit {
+            why: Some("ordered"),
+            ..Limit::NEVER
+        };
+        let stop = Stop::By {
+            at: Duration::ZERO,
+            why: STOPPED,
+        };
+        let mut running = course(None);
+        assert_eq!(running.stopped_by(Stop::Not, Limit::NEVER), None);
+        assert_eq!(running.stopped_by(Stop::Not, frozen), Some("ordered"));
+        assert_eq!(running.stopped_by(stop, frozen), None, "the first stays");
+        assert_eq!(running.reason(), "ordered");
+        assert_eq!(course(None).stopped_by(stop, frozen), Some(STOPPED));
+        let ended = End {
+            noticed_at: 1,
+            by_itself: true,
+        };
+        let mut ended = course(Some(ended));
+        assert_eq!(ended.stopped_by(Stop::Not, frozen), None);
+        assert_eq!(ended.reason(), PROGRAM_ENDED);
     }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use eldest_process::clock;
 
-pub(crate) use after::{After, STOPPED};
+pub(crate) use after::{After, LEASE_EXPIRING, STOPPED};
 #[cfg(target_os = "linux")]
 pub(crate) use child_registry::ChildRegistry;
 #[cfg(target_os = "linux")]

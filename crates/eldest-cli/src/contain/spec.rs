@@ -97,6 +97,8 @@ pub(crate) struct Limit {
     pub(crate) since_boot: Duration,
     /// The same limit as a duration from now.
     pub(crate) left: Duration,
+    /// Why no renewal moves it later, in one word, if that was so before the limit was read.
+    pub(crate) why: Option<&'static str>,
 }
 
 impl Limit {
@@ -104,11 +106,13 @@ impl Limit {
     pub(crate) const NEVER: Self = Self {
         since_boot: Duration::MAX,
         left: Duration::MAX,
+        why: None,
     };
     /// A limit that has passed.
     pub(crate) const PAST: Self = Self {
         since_boot: Duration::ZERO,
         left: Duration::ZERO,
+        why: None,
     };
 
     /// Returns the limit in nanoseconds since boot; repeated calls return the same time.
