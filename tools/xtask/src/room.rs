@@ -15,8 +15,10 @@ const MOST: usize = 32;
 /// The processors' time, in the words of proc(5).
 const STAT: &str = "/proc/stat";
 /// The number of the idle time among the times of all processors. The time of programs with a lower priority is not idle: beside a
-/// build at nice 5, twice as many tests as the machine bears ran into their deadlines.
+/// build at nice 5, twice as many tests as the machine bears ran into their deadlines. The time of those with the lowest priority
+/// is: they leave the processors to everybody else.
 const IDLE: usize = 3;
+const LOWEST_PRIORITY: i64 = 19;
 /// The share of idle time from which another test starts, and below which one less runs.
 const IDLE_ENOUGH: f64 = 0.2;
 const OVERLOADED: f64 = 0.04;
@@ -80,7 +82,9 @@ impl Room {
 
 impl Times {
     fn read() -> Option<Self> {
-        Self::parse(&fs::read_to_string(STAT).ok()?)
+        let mut times = Self::parse(&fs::read_to_string(STAT).ok()?)?;
+        times.idle += at_lowest_priority();
+        Some(times)
     }
 
     fn parse(stat: &str) -> Option<Self> {
@@ -94,7 +98,8 @@ impl Times {
         })
     }
 
-    /// Returns the idle part of the time since then; 1 if no time has passed.
+    /// Returns the idle part of the time since then; 1 if no time has passed. The times of a process end with it, so an end
+    /// makes this part smaller once.
     #[allow(clippy::cast_precision_loss)]
     fn idle_share_since(self, last: Self) -> f64 {
         let all = self.all.saturating_sub(last.all);
@@ -107,9 +112,27 @@ impl Times {
     }
 }
 
+/// Returns the time that processes of the lowest priority have taken, in ticks.
+fn at_lowest_priority() -> u64 {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats =
+        processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    stats.filter_map(|stat| if_lowest(&stat)).sum()
+}
+
+/// Returns the time of a process from its line in proc(5), if it has the lowest priority.
+fn if_lowest(stat: &str) -> Option<u64> {
+    // The name of the program may contain anything, and stands in parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let [user, system] = [11, 12].map(|field| fields.get(field)?.parse::<u64>().ok());
+    let nice: i64 = fields.get(16)?.parse().ok()?;
+    (nice == LOWEST_PRIORITY).then_some(user? + system?)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{MOST, Room, Times};
+    use super::{MOST, Room, Times, if_lowest};
 
     #[test]
     fn room_grows_while_processors_are_idle_and_shrinks_to_the_fewest_under_load() {
@@ -136,5 +159,14 @@ mod tests {
         let after = times("cpu  160 20 50 820 40 0 5 5 9 0\n");
         assert!((after.idle_share_since(before) - 0.2).abs() < 1e-9);
         assert_eq!(Times::parse("cpu 1 x\n"), None);
+    }
+
+    #[test]
+    fn time_of_a_process_is_idle_only_at_the_lowest_priority() {
+        let stat =
+            |nice| format!("7 (a) 1 b) R 1 7 7 0 -1 0 9 9 9 9 30 12 5 5 39 {nice} 1 0 99 1 1\n");
+        assert_eq!(if_lowest(&stat(19)), Some(42));
+        assert_eq!(if_lowest(&stat(15)), None);
+        assert_eq!(if_lowest("7 (a) R 1"), None);
     }
 }
