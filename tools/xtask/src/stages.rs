@@ -77,7 +77,7 @@ pub(crate) const STAGES: &[Entry] = &[
     SOURCE,
     needed(quick(
         "build",
-        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied; the library without features",
+        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
         suites::build,
     )),
     to_the_end(quick(
@@ -87,7 +87,7 @@ pub(crate) const STAGES: &[Entry] = &[
     )),
     to_the_end(quick(
         "doc",
-        "the examples in the documentation",
+        "the examples in the documentation; the library without features",
         suites::doc,
     )),
     quick("unit", "unit tests of all packages", suites::unit),

@@ -104,7 +104,7 @@ const NODE_IMAGE: &str = "ELDEST_NODE_IMAGE";
 const COMMAND_IMAGE: &str = "ELDEST_COMMAND_IMAGE";
 /// Runs the stage `build`. The other stages also build their needs when they run by themselves.
 pub(crate) fn build(stage: &mut Stage) -> Result<()> {
-    bare::compile(stage)?;
+    together::build(stage, &EVERYTHING)?;
     together::build_xtask(stage)?;
     Ok(())
 }
@@ -137,10 +137,10 @@ pub(crate) fn unit_tests(
     Ok(all_pass)
 }
 
-/// Runs the stage `doc`.
+/// Runs the stage `doc`. The library without features is a second library, which nothing else needs.
 pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
     stage.tests(&mut together::doc_tests(stage)?)?;
-    Ok(())
+    bare::compile(stage)
 }
 
 /// Runs the stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
