@@ -12,6 +12,7 @@ use eldest_testing::eventually;
 use eldest_testing::history::{
     History, Recorder, Report, Resources, Rules, TruthRecorder, What, check,
 };
+use eldest_testing::internal::Port;
 use etcd_client::GetOptions;
 use tempfile::TempDir;
 use testcontainers::core::{IntoContainerPort, Mount};
@@ -73,6 +74,8 @@ pub(crate) struct Node {
     history: PathBuf,
     container: ContainerAsync<GenericImage>,
     pub(crate) control: Container,
+    /// Reserved for the container, also while it is down or cut off.
+    _port: Port,
 }
 
 /// A term in which a node leads.
@@ -168,14 +171,15 @@ impl Lab {
             owned(image)
         };
         // The engine publishes the image's port in any case. A port that it chose itself could be taken while the node
-        // is down.
-        let (_, container) = ports::start(&container_name, ports::free, image).await?;
+        // is down or cut off.
+        let (port, container) = ports::start(&container_name, image).await?;
         let control = Container::find(container.id()).await?;
         Ok(Node {
             name,
             history: self.folder.path().join(format!("{name}.jsonl")),
             control: control.recorded(&self.recorder, name),
             container,
+            _port: port,
         })
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use eldest_testing::docker::{Container, Network, owner_label};
 use eldest_testing::eventually;
+use eldest_testing::internal::Port;
 use etcd_client::Client;
 use testcontainers::core::IntoContainerPort;
 use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
@@ -15,7 +16,7 @@ use crate::ports;
 /// One member of etcd.
 pub(crate) struct Member {
     pub(crate) name: String,
-    port: u16,
+    port: Port,
     pub(crate) container: ContainerAsync<GenericImage>,
     pub(crate) control: Container,
 }
@@ -57,7 +58,7 @@ impl Member {
             owned(image)
         };
         // The port of this member's own client, and of the eye: it must be the same after a restart.
-        let (port, container) = ports::start(&name, ports::free, image).await?;
+        let (port, container) = ports::start(&name, image).await?;
         let control = Container::find(container.id()).await?;
         // With a separate name, because the container's name would resolve to either network.
         peers.connect(&control, &peer(&name)).await?;
@@ -76,7 +77,7 @@ impl Member {
 
     /// Connects a client to this member alone.
     pub(crate) async fn client(&self) -> Result<Client> {
-        let endpoint = format!("http://127.0.0.1:{}", self.port);
+        let endpoint = format!("http://{}", self.port.address());
         Ok(Client::connect([endpoint], None).await?)
     }
 
@@ -103,7 +104,7 @@ impl Member {
 
     /// Returns the sum over all samples of the metric.
     pub(crate) async fn metric(&self, name: &str) -> Result<f64> {
-        let page = get(&format!("127.0.0.1:{}", self.port), "/metrics").await?;
+        let page = get(&self.port.address(), "/metrics").await?;
         let samples = page.lines().filter_map(|line| line.strip_prefix(name));
         let values = samples.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
         Ok(values.sum())

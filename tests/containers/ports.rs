@@ -1,9 +1,10 @@
-//! Finds a free port of this machine for a container, so that the container keeps the port when it restarts.
+//! Starts containers at ports that stay reserved while the container is down or cut off from its network.
 
-use std::hash::{BuildHasher, RandomState};
+use std::cell::RefCell;
 use std::net::{Ipv4Addr, TcpListener};
 
 use eldest_testing::docker::Container;
+use eldest_testing::internal::Port;
 use testcontainers::bollard::Docker;
 use testcontainers::bollard::query_parameters::RemoveContainerOptionsBuilder;
 use testcontainers::core::IntoContainerPort;
@@ -14,41 +15,26 @@ use crate::images::{ETCD, etcd_tag};
 use crate::lab::Result;
 use crate::member::owned;
 
-/// A range below the one from which the kernel and the engine take ports: one of theirs could take ours while the
-/// container is down.
-const RANGE: std::ops::Range<u16> = 16_000..32_000;
 /// How many ports are tried.
-const TRIES: usize = 10;
+const TRIES: usize = 5;
 
-/// Returns a port without a listener.
-pub(crate) fn free() -> Result<u16> {
-    for _ in 0..1_000 {
-        let random = RandomState::new().hash_one(0) % u64::from(RANGE.end - RANGE.start);
-        let port = RANGE.start + u16::try_from(random)?;
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(format!("no free port from {RANGE:?}").into())
-}
-
-/// Starts the container with that name at one of these ports. Another program may take a port between our check and the
-/// engine's; then another port is used.
+/// Starts the container with that name at a port that no other test takes until the returned port is dropped. Another program
+/// may take it between our check and the engine's; then another port is used.
 pub(crate) async fn start(
     name: &str,
-    mut next: impl FnMut() -> Result<u16>,
     request: impl Fn(u16) -> ContainerRequest<GenericImage>,
-) -> Result<(u16, ContainerAsync<GenericImage>)> {
+) -> Result<(Port, ContainerAsync<GenericImage>)> {
     for _ in 1..TRIES {
-        let port = next()?;
-        match request(port).start().await {
+        let port = Port::free()?;
+        match request(port.number()).start().await {
             Ok(container) => return Ok((port, container)),
             Err(error) if is_taken(&error.to_string()) => remove(name).await?,
             Err(error) => return Err(error.into()),
         }
     }
-    let port = next()?;
-    Ok((port, request(port).start().await?))
+    let port = Port::free()?;
+    let container = request(port.number()).start().await?;
+    Ok((port, container))
 }
 
 /// Returns true if another container or program has the port.
@@ -72,17 +58,16 @@ async fn a_port_in_use_is_exchanged_for_another() -> Result {
         owned(image.with_container_name(name))
     };
     let other = format!("{name}-other");
-    let (allocated, _other) = start(&other, free, |port| request(port, &other)).await?;
+    let (allocated, _other) = start(&other, |port| request(port, &other)).await?;
     let program = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    let mut taken = vec![allocated, program.local_addr()?.port()];
-    let next = || taken.pop().map_or_else(free, Ok);
-    let (port, _started) = start(&name, next, |port| request(port, &name)).await?;
-    assert!(taken.is_empty(), "both were tried");
+    let taken = RefCell::new(vec![allocated.number(), program.local_addr()?.port()]);
+    let taken_first = |port| request(taken.borrow_mut().pop().unwrap_or(port), &name);
+    let (port, _started) = start(&name, taken_first).await?;
+    assert!(taken.borrow().is_empty(), "both were tried");
     let address = Container::find(&name).await?.address(2379).await?;
-    assert_eq!(address.port(), port);
-    // A caller that wants one port only gets the error.
+    assert_eq!(address.port(), port.number());
     let late = format!("{name}-late");
-    let error = start(&late, || Ok(port), |port| request(port, &late)).await;
+    let error = start(&late, |_| request(port.number(), &late)).await;
     let error = error.err().ok_or("started twice")?.to_string();
     assert!(is_taken(&error), "{error}");
     remove(&late).await

@@ -51,6 +51,11 @@ impl Port {
         }
     }
 
+    /// Returns the port's number.
+    pub fn number(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Returns the port with its address, as `ADDRESS:PORT`.
     pub fn address(&self) -> String {
         self.address.to_string()
