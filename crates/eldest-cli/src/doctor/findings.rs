@@ -81,24 +81,28 @@ impl Findings {
         }
     }
 
-    /// Returns the findings for people: one block for each subject.
+    /// Returns the findings for people: one block for each subject, in the order in which the subjects were first found.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        let mut about = None;
+        let mut subjects: Vec<&str> = Vec::new();
         for finding in &self.0 {
-            if about != Some(&finding.about) {
-                about = Some(&finding.about);
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "{}", one_line(&finding.about));
+            if !subjects.contains(&&*finding.about) {
+                subjects.push(&finding.about);
             }
-            let _ = writeln!(
-                text,
-                "  {:4}  {}",
-                level_name(finding.level),
-                one_line(&finding.detail)
-            );
-            if let Some(remedy) = &finding.remedy {
-                let _ = writeln!(text, "        -> {}", one_line(remedy));
+        }
+        for about in subjects {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", one_line(about));
+            for finding in self.0.iter().filter(|finding| finding.about == about) {
+                let _ = writeln!(
+                    text,
+                    "  {:4}  {}",
+                    level_name(finding.level),
+                    one_line(&finding.detail)
+                );
+                if let Some(remedy) = &finding.remedy {
+                    let _ = writeln!(text, "        -> {}", one_line(remedy));
+                }
             }
         }
         let must = self.count(Level::Fail);
@@ -108,5 +112,22 @@ impl Findings {
             _ => write!(text, "{must} must be changed, {should} should be"),
         };
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_subject_has_one_heading() {
+        let mut findings = Findings::default();
+        findings.ok("challenges", "answer_within", "enough");
+        findings.ok("clock", "clock_rate", "even");
+        let about = ("challenges", "challenges_port");
+        findings.bad(Level::Warn, about, "no port", "open it");
+        let text = "challenges\n  ok    enough\n  WARN  no port\n        -> open it\nclock\n  ok    even\n\
+            0 must be changed, 1 should be";
+        assert_eq!(findings.text(), text);
     }
 }
