@@ -92,6 +92,9 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
 
 /// Guards until a signal comes or the agent cannot continue.
 async fn serve(global: &Global, args: Args) -> Result<Code> {
+    if args.listen.is_none() {
+        args.names.refused_without("--listen")?;
+    }
     let mut stop = Stop::new()?;
     let mut socket = SocketFile::from(&*args.socket).mode(args.socket_mode);
     if let Some(group) = &args.socket_group {

@@ -36,6 +36,12 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// Refuses the names where there is no server, which `option` would start.
+    pub(crate) fn refused_without(&self, option: &str) -> Result<()> {
+        let names = (!self.http_host.is_empty()).then(|| self.http_host.join(","));
+        refused([("--http-host", names)], option)
+    }
+
     /// Adds the names to the rules.
     pub(crate) fn added_to(&self, mut auth: Auth) -> Result<Auth> {
         for host in &self.http_host {
@@ -46,6 +52,20 @@ impl Names {
             auth = auth.host(host);
         }
         Ok(auth)
+    }
+}
+
+/// Refuses the first of these options that has a value, because there is no server, which `option` would start.
+fn refused<const N: usize>(given: [(&str, Option<String>); N], option: &str) -> Result<()> {
+    match given
+        .into_iter()
+        .find_map(|(name, value)| Some((name, value?)))
+    {
+        Some((name, value)) => Err(fault(
+            Code::Usage,
+            format!("{name} is {value:?}, but there is no HTTP server without {option}"),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -153,6 +173,21 @@ impl Args {
             limits: self.limits(),
             page: metrics::measure()?,
         })
+    }
+
+    /// Refuses the options of a server where there is none, which `option` would start. ELDEST_HTTP_TOKEN is allowed: the
+    /// command only hides it from its programs.
+    pub(crate) fn refused_without(&self, option: &str) -> Result<()> {
+        self.names.refused_without(option)?;
+        let shown = |file: &Option<PathBuf>| file.as_ref().map(|file| file.display().to_string());
+        let most = self.http_caller_connections.map(|most| most.to_string());
+        let given = [
+            (FILE, shown(&self.http_token_file)),
+            ("--http-cert", shown(&self.http_cert)),
+            ("--http-key", shown(&self.http_key)),
+            ("--http-caller-connections", most),
+        ];
+        refused(given, option)
     }
 
     fn certificate(&self) -> Result<Option<ServerCertificate>> {

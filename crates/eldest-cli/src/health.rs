@@ -25,11 +25,11 @@ use crate::web;
 #[group(id = "health")]
 pub(crate) struct Args {
     /// Lead only while this command, run with /bin/sh, succeeds
-    #[arg(long = "health-cmd", value_name = "COMMAND", conflicts_with = "url", help_heading = HEADING)]
+    #[arg(long = "health-cmd", value_name = "COMMAND", group = "checked", help_heading = HEADING)]
     command: Option<String>,
 
     /// Lead only while a GET of this http or https URL returns a status from 200 to 299
-    #[arg(long = "health-url", id = "url", value_name = "URL", value_parser = url, help_heading = HEADING)]
+    #[arg(long = "health-url", id = "url", value_name = "URL", value_parser = url, group = "checked", help_heading = HEADING)]
     url: Option<Uri>,
 
     /// The PEM file of the authorities that --health-url trusts for https [default: those of the system]
@@ -39,14 +39,14 @@ pub(crate) struct Args {
     /// The pause between an answer and the next check
     #[arg(
         long = "health-every", value_name = "DURATION", value_parser = crate::connection::duration,
-        default_value = "2s", help_heading = HEADING
+        default_value = "2s", requires = "checked", help_heading = HEADING
     )]
     every: Duration,
 
     /// How long a leader may continue without a good answer
     #[arg(
         long = "health-limit", value_name = "DURATION", value_parser = crate::connection::duration,
-        default_value = "10s", help_heading = HEADING
+        default_value = "10s", requires = "checked", help_heading = HEADING
     )]
     limit: Duration,
 }

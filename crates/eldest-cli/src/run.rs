@@ -125,6 +125,9 @@ pub(crate) struct Args {
 
 /// Joins, and rejoins as the options say, until the program has ended for good or a signal stops this command.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
+    if args.serve.is_none() {
+        args.answering.refused_without("--serve")?;
+    }
     let Some(name) = &args.election else {
         return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
     };

@@ -58,6 +58,50 @@ async fn each_option_of_an_election_is_refused_beside_partitions() -> Result {
     Ok(())
 }
 
+/// An option without effect must not be taken for one that protects or checks something.
+#[tokio::test]
+async fn each_option_that_needs_another_one_is_refused_without_it() -> Result {
+    let http = "there is no HTTP server without --serve";
+    for (option, value, why) in [
+        ("--http-token-file", "token", http),
+        ("--http-host", "node1.example", http),
+        ("--http-caller-connections", "9", http),
+        ("--health-every", "1s", "--health-url <URL>"),
+        ("--health-limit", "1s", "--health-url <URL>"),
+    ] {
+        for kind in [&["e"][..], &["--partitions", "p", "--count", "2"]] {
+            let args = [&["run"], kind, &[option, value, "--", "true"]].concat();
+            run(eldest(&args)).await?.failed_usage(USAGE, why);
+        }
+    }
+    let mut by_variable = eldest(&["run", "e", "--", "true"]);
+    by_variable.env("ELDEST_HTTP_TOKEN_FILE", "token");
+    let why = "--http-token-file is \"token\", but there is no HTTP server without --serve";
+    run(by_variable).await?.failed_usage(USAGE, why);
+    let certificate = [
+        "run",
+        "e",
+        "--http-cert",
+        "c",
+        "--http-key",
+        "k",
+        "--",
+        "true",
+    ];
+    run(eldest(&certificate)).await?.failed_usage(USAGE, http);
+    let serve = ["serve", "e", "--health-every", "1s"];
+    run(eldest(&serve))
+        .await?
+        .failed_usage(USAGE, "--health-url <URL>");
+    #[cfg(target_os = "linux")]
+    {
+        let agent = eldest(&["agent", "--http-host", "node1.example"]);
+        let why = "--http-host is \"node1.example\", but there is no HTTP server without --listen";
+        run(agent).await?.failed_usage(USAGE, why);
+    }
+    Ok(())
+}
+
 /// Arguments that the library refuses, and the words that the error contains.
 const REFUSED: [(&[&str], &[&str]); 21] = [
     (
