@@ -21,7 +21,7 @@ use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
     Session, Term, Version, VersionMark,
 };
-use eldest_core::kv::{Reach, is_elected};
+use eldest_core::kv::{LOCK, Reach, is_elected};
 use eldest_core::time::Time;
 use tokio::sync::watch;
 
@@ -252,6 +252,24 @@ pub fn newest_version(election: &Election, seen: &Roster) -> Option<Version> {
     let mut marks = seen.members().iter();
     let mark = marks.find(|mark| mark.key() == key)?;
     VersionMark::decode(mark.entry()).version()
+}
+
+/// Returns why the election's leader does not make way when its data centre is evacuated, with the leader; `None` if it
+/// does, is not concerned, or holds a lock. `name` is the data centre.
+///
+/// # Errors
+///
+/// As [`Election::roster`].
+pub async fn stays_evacuated(election: &Election, name: &str) -> Result<Option<(Member, String)>> {
+    let roster = election.roster().await?;
+    let concerned = |leader: &&Member| {
+        leader.announcement().data_center() == Some(name) && !leader.value().starts_with(LOCK)
+    };
+    let Some(leader) = roster.leader().filter(concerned) else {
+        return Ok(None);
+    };
+    let why = election.no_successor(&roster, leader, true).await?;
+    Ok(why.map(|why| (leader.clone(), why)))
 }
 
 /// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.

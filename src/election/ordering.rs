@@ -197,10 +197,26 @@ impl Election {
         Err(not_obeyed(format!("{why}; {leader} leads")))
     }
 
-    /// Checks that another candidate could lead: nodes of evacuated data centres do not, unless the leader is one of
-    /// them, nor do nodes whose version is older than one that led. A node that announces none counts as older if the
-    /// leader requires versions: such a leader would not make way for it.
+    /// Checks that another candidate could lead.
     async fn successor(&self, roster: &Roster, leader: &Member) -> Result<()> {
+        let Some(others) = self.no_successor(roster, leader, false).await? else {
+            return Ok(());
+        };
+        Err(not_obeyed(format!(
+            "{leader} leads {:?}, and nobody else could: {others}",
+            self.name()
+        )))
+    }
+
+    /// Returns why no other candidate could lead, or `None` if one could: nodes of evacuated data centres do not, unless the
+    /// leader is one of them and `elsewhere` is false, nor do nodes whose version is older than one that led. A node that
+    /// announces none counts as older if the leader requires versions: such a leader would not make way for it.
+    pub(crate) async fn no_successor(
+        &self,
+        roster: &Roster,
+        leader: &Member,
+        elsewhere: bool,
+    ) -> Result<Option<String>> {
         let evacuated = self.session().evacuations().await?;
         let is_away = |member: &Member| {
             let at = member.announcement().data_center();
@@ -216,13 +232,14 @@ impl Election {
             let is_free = other.version().is_none() && leader.version().is_none();
             is_free || other.version() >= newest
         };
+        let is_free_to_leave = !elsewhere && is_away(leader);
         let others = || roster.members().iter().filter(|other| *other != leader);
         let mut others = others().filter(|other| other.lease_id() != 0);
-        if others.any(|other| is_new_enough(other) && (is_away(leader) || !is_away(other))) {
-            return Ok(());
+        if others.any(|other| is_new_enough(other) && (is_free_to_leave || !is_away(other))) {
+            return Ok(None);
         }
         let named = names(roster.members().get(1..).unwrap_or_default());
-        let others = match (roster.members().len(), newest) {
+        Ok(Some(match (roster.members().len(), newest) {
             (1, _) => "there is no other candidate".to_owned(),
             (_, Some(newest)) => format!(
                 "the others are in evacuated data centres, have no lease, or have older versions than {newest}, which led: {named}"
@@ -230,11 +247,7 @@ impl Election {
             (_, None) => {
                 format!("the others are in evacuated data centres or have no lease: {named}")
             }
-        };
-        Err(not_obeyed(format!(
-            "{leader} leads {:?}, and nobody else could: {others}",
-            self.name()
-        )))
+        }))
     }
 
     /// Waits until the leader's key is gone. Returns the queue without it.

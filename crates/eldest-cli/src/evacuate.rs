@@ -1,11 +1,12 @@
 //! Implements `eldest evacuate`: marks a data centre as evacuated, lifts the mark, and lists the marks.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::{ErrorKind, Evacuate, Session};
+use eldest::{ErrorKind, Evacuate, Overview, QueueKind, Session};
 use eldest_http::contract::Evacuation;
-use eldest_http::contract::command::Evacuations;
+use eldest_http::contract::command::{Evacuations, Staying};
 
 use crate::connection::duration;
 use crate::exit::Code;
@@ -20,7 +21,7 @@ use crate::{member, view};
     The order is in force until its time is over or it is lifted. Meanwhile, a leader that announces this data centre ends \
     its term as soon as there is a candidate elsewhere, waiting candidates wait behind those elsewhere, and members of \
     partitions give their partitions to members elsewhere. With --warm-within, the leader leads on for up to that limit until \
-    that candidate is warm, so --for needs more. Without a candidate elsewhere, the eldest continues to lead. \
+    that candidate is warm, so --for needs more. Without a candidate elsewhere that may lead, the leader continues, and the command says why. \
     Locks, semaphores and groups ignore the order. A new order replaces the old one.\n\n\
     When the order has ended, nobody moves back: the nodes keep their places in the queues.",
     after_help = "Examples:
@@ -59,7 +60,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     let session = global.connection.observer().await?;
-    let mut lifted = None;
+    let (mut lifted, mut staying) = (None, None);
     let said = match args.name {
         None => None,
         Some(name) if args.lift => {
@@ -80,7 +81,19 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
                 order = order.reason(reason);
             }
             session.evacuate(order).await?;
-            Some(ordered(&session, &name, args.lasting).await)
+            // The order is in force, even if this user may not see the candidates.
+            let overview = session.overview("").await.ok();
+            let mut said = ordered(overview.as_ref(), &name, args.lasting);
+            if let Some(overview) = &overview {
+                let stay = stay(&session, overview, &name).await;
+                for one in stay.iter().flatten() {
+                    let (election, leader) = (one_line(&one.election), one_line(&one.leader));
+                    let reason = one_line(&one.reason);
+                    let _ = write!(said, "\n{election}: {leader} leads on: {reason}");
+                }
+                staying = stay;
+            }
+            Some(said)
         }
     };
     match (global.output, said) {
@@ -91,6 +104,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
             now_unix_ms: view::now_unix_ms(),
             evacuations: standing(&session).await?,
             lifted,
+            staying,
         })?,
     }
     Ok(Code::Done)
@@ -125,15 +139,38 @@ pub(crate) fn described(order: &Evacuation) -> String {
     one_line(&format!("{} {ends}{by}{reason}", order.data_center))
 }
 
+/// Returns the elections whose leaders announce the data centre and lead on, because no candidate elsewhere may lead.
+/// `None` if that is unknown.
+async fn stay(session: &Session, overview: &Overview, name: &str) -> Option<Vec<Staying>> {
+    let mut staying = Vec::new();
+    let queues = overview.queues().iter();
+    for queue in queues.filter(|queue| queue.kind() == QueueKind::Election) {
+        let leader = queue.roster().leader();
+        let at = leader.and_then(|leader| leader.announcement().data_center());
+        if at != Some(name) {
+            continue;
+        }
+        let election = session.election(queue.name()).ok()?;
+        let stays = eldest::internal::stays_evacuated(&election, name).await;
+        if let Some((leader, reason)) = stays.ok()? {
+            staying.push(Staying {
+                election: queue.name().to_owned(),
+                leader: leader.identity().to_owned(),
+                reason,
+            });
+        }
+    }
+    Some(staying)
+}
+
 /// Reports what was ordered and which nodes it concerns, so that a misspelt name is noticed.
-async fn ordered(session: &Session, name: &str, lasting: Option<Duration>) -> String {
+fn ordered(overview: Option<&Overview>, name: &str, lasting: Option<Duration>) -> String {
     let ends = match lasting {
         Some(time) => format!("for {}", view::length(time)),
         None => "until it is lifted".to_owned(),
     };
     let ordered = format!("{} is evacuated {ends}", one_line(name));
-    // The order is in force, even if this user may not see the candidates.
-    let Ok(overview) = session.overview("").await else {
+    let Some(overview) = overview else {
         return ordered;
     };
     let queues = overview.queues().iter();

@@ -173,3 +173,48 @@ async fn invalid_order_is_refused_and_nothing_is_written() -> Result {
     assert!(keys(&mut etcd.client().await).await?.is_empty());
     Ok(())
 }
+
+#[tokio::test]
+async fn leader_that_stays_is_named_with_the_reason() -> Result {
+    let etcd = Etcd::start().await?;
+    let session = async |identity: &str, at: &str| {
+        let here = Announcement::default().with_data_center(at);
+        let options = SessionOptions::new(identity).announcement(here);
+        Session::connect([etcd.endpoint()], options).await
+    };
+    let (a, b) = (session("a", "dc1").await?, session("b", "dc2").await?);
+    let newer = a.election("jobs")?.require_version("2.0".parse()?);
+    let leadership = newer.campaign().await?.elected().await?;
+    let older = b.election("jobs")?.require_version("1.9".parse()?);
+    let _waits = older.campaign().await?;
+    let alone = a.election("reports")?.campaign().await?.elected().await?;
+    let lock = a.lock("cron")?;
+    let _held = lock.acquire().await?;
+
+    let text = run(at(&etcd, &["evacuate", "dc1"])).await?;
+    let lines: Vec<&str> = text.done().stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[1].starts_with("jobs: a leads on: "), "{lines:?}");
+    assert!(
+        lines[1].contains("older versions than 2.0, which led: b"),
+        "{lines:?}"
+    );
+    assert_eq!(lines[2], "reports: a leads on: there is no other candidate");
+    let json = ["evacuate", "dc1", "--output", "json"];
+    let staying = run(at(&etcd, &json)).await?.done().json()["staying"].clone();
+    assert_eq!(staying.as_array().map(Vec::len), Some(2), "{staying}");
+    assert_eq!(
+        (&staying[0]["election"], &staying[0]["leader"]),
+        (&"jobs".into(), &"a".into())
+    );
+    assert!(leadership.is_valid() && alone.is_valid());
+
+    let c = session("c", "dc2").await?;
+    let _newest = c
+        .election("jobs")?
+        .require_version("2.0".parse()?)
+        .campaign()
+        .await?;
+    tokio::time::timeout(SOON, leadership.lost().cancelled()).await?;
+    Ok(())
+}

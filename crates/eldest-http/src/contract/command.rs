@@ -261,6 +261,18 @@ pub struct ElectionVersion {
     pub mark_removed: bool,
 }
 
+/// An election whose leader leads on although its data centre is evacuated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Staying {
+    /// The election's name.
+    pub election: String,
+    /// The leader's identity.
+    pub leader: String,
+    /// Why no other candidate may lead, for people.
+    pub reason: String,
+}
+
 /// The output of `eldest evacuate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
@@ -273,6 +285,9 @@ pub struct Evacuations {
     pub evacuations: Vec<Evacuation>,
     /// The order that the command lifted; null: it lifted none.
     pub lifted: Option<Evacuation>,
+    /// The elections whose leaders lead on although the command evacuated their data centre; null: it evacuated none, or
+    /// this user may not see the candidates.
+    pub staying: Option<Vec<Staying>>,
 }
 
 /// A session that an agent guards.
