@@ -84,19 +84,6 @@ pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -
         .with_context(|| format!("apt-get cannot download {package} of Debian {suite}"))
 }
 
-/// Returns the folder of the libraries of an unpacked package, which is named after the machine's kind; `about` is its
-/// copyright file.
-pub(crate) fn libraries_beside(about: &Path) -> Result<PathBuf> {
-    let libraries = about.ancestors().nth(4).context("a folder")?.join("lib");
-    let entries = fs::read_dir(&libraries)?.filter_map(Result::ok);
-    let mut folders = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir());
-    folders
-        .next()
-        .with_context(|| format!("no libraries in {}", libraries.display()))
-}
-
 fn unpack_in(
     stage: &Stage,
     folder: &Path,

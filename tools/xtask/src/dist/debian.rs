@@ -8,12 +8,18 @@ use anyhow::{Context, Result, ensure};
 use super::{Program, archive};
 use crate::fixed::COMMAND;
 use crate::images::{self, bases};
+use crate::install::Tool;
 use crate::published::CLI;
 use crate::stage::Stage;
 use crate::{engine, packages, setup};
 
-const TOOL: &str = "cargo-deb";
-const TOOL_VERSION: &str = "3.8.0";
+/// The tool runs for a second; this profile saves minutes of building.
+const TOOL: Tool = Tool {
+    name: "cargo-deb",
+    version: Some("3.8.0"),
+    ask: &["--version"],
+    arguments: &["--profile", "dev"],
+};
 /// The folder in which crates/eldest-cli/Cargo.toml finds the files that the program has written.
 const WRITTEN: &str = "target/deb";
 /// The label of the container of a whole system, which distinguishes it from the containers of tests.
@@ -45,7 +51,7 @@ const SETTINGS: &str = "/etc/eldest/eldest.env";
 
 /// Makes the package of a program whose archive is laid out in `from`.
 pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<PathBuf> {
-    let tool = tool(stage)?;
+    let tool = TOOL.get()?;
     let written = setup::root().join(WRITTEN);
     if written.exists() {
         fs::remove_dir_all(&written)?;
@@ -69,25 +75,6 @@ pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<
     ensure!(package.is_file(), "cargo-deb made no {}", package.display());
     stage.say(&format!("{} made", package.display()));
     Ok(package)
-}
-
-/// Returns cargo-deb, which is installed if it is missing.
-fn tool(stage: &Stage) -> Result<PathBuf> {
-    let folder = setup::target()
-        .join("tools")
-        .join(format!("{TOOL}-{TOOL_VERSION}"));
-    let tool = folder.join("bin").join(TOOL);
-    if !tool.is_file() {
-        stage.say(&format!("installing {TOOL} {TOOL_VERSION}"));
-        let mut cargo = setup::cargo(["install", "--locked", "--quiet", "--version"])?;
-        // The tool runs for a second; this profile saves minutes of building.
-        cargo.args([TOOL_VERSION, "--profile", "dev", TOOL]);
-        // Its own artifacts are never used again.
-        cargo.env("CARGO_TARGET_DIR", folder.join("target"));
-        stage.output(cargo.arg("--root").arg(&folder))?;
-        fs::remove_dir_all(folder.join("target"))?;
-    }
-    Ok(tool)
 }
 
 /// Checks that the units are valid, and that the package installs and uninstalls.
@@ -190,7 +177,7 @@ if dpkg --status eldest 2> /dev/null; then exit 1; fi"
 
 #[cfg(test)]
 mod tests {
-    use super::{FILES, TOOL_VERSION, WRITTEN};
+    use super::{FILES, WRITTEN};
     use crate::setup;
     use std::fs;
 
@@ -218,6 +205,5 @@ mod tests {
         }
         let written = assets.iter().filter(|(from, _)| from.contains(WRITTEN));
         assert_eq!(written.count(), 4, "pages, and completions of three shells");
-        assert_eq!(TOOL_VERSION.split('.').count(), 3);
     }
 }

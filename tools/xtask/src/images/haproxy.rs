@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{Image, Owner, libraries, put, workshop};
 use crate::stage::Stage;
@@ -78,5 +78,12 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
 fn folder(stage: &Stage, package: &str) -> Result<PathBuf> {
     let about = format!("usr/share/doc/{package}/copyright");
     let about = packages::unpack_of(stage, SUITE, package, &about)?;
-    packages::libraries_beside(&about)
+    let libraries = about.ancestors().nth(4).context("a folder")?.join("lib");
+    let entries = fs::read_dir(&libraries)?.filter_map(Result::ok);
+    let mut folders = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    folders
+        .next()
+        .with_context(|| format!("no libraries in {}", libraries.display()))
 }
