@@ -34,12 +34,10 @@ const LIBRARY_WORDS: usize = 900;
 /// Runs as a part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let (pages, broken) = check(setup::root())?;
-    if broken.is_empty() {
-        stage.pass(&format!("{pages} pages: every link leads somewhere"));
-    }
-    for why in broken {
-        stage.fail(why);
-    }
+    stage.judge(
+        &format!("{pages} pages: every link leads somewhere"),
+        broken,
+    );
     Ok(())
 }
 

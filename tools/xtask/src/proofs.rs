@@ -21,13 +21,10 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     }
     let tests = tests(&page);
     ensure!(!tests.is_empty(), "{PAGE} names no test");
-    let missing = missing(&tests, &sources);
-    if missing.is_empty() {
-        stage.pass(&format!("{} tests prove the guarantees", tests.len()));
-    }
-    for name in missing {
-        stage.fail(format!("{PAGE}: no test has the name {name}"));
-    }
+    let missing = missing(&tests, &sources).into_iter();
+    let missing = missing.map(|name| format!("{PAGE}: no test has the name {name}"));
+    let holds = format!("{} tests prove the guarantees", tests.len());
+    stage.judge(&holds, missing.collect());
     Ok(())
 }
 

@@ -25,12 +25,9 @@ const PARTS: [&str; 2] = ["**It means:**", "**Do"];
 /// Runs as a part of the stages `docs` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let (runbooks, broken) = check(setup::root())?;
-    if broken.is_empty() {
-        stage.pass(&format!("{runbooks} runbooks: what they quote exists"));
-    }
-    for why in broken {
-        stage.fail(format!("{RUNBOOKS}: {why}"));
-    }
+    let broken = broken.iter().map(|why| format!("{RUNBOOKS}: {why}"));
+    let holds = format!("{runbooks} runbooks: what they quote exists");
+    stage.judge(&holds, broken.collect());
     Ok(())
 }
 

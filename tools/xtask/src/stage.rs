@@ -179,6 +179,16 @@ impl Stage {
         self.tally.passed += 1;
     }
 
+    /// Counts a check of the sources: as one test that held if it found no fault, otherwise each fault as a failure.
+    pub(crate) fn judge(&mut self, holds: &str, faults: Vec<String>) {
+        if faults.is_empty() {
+            self.pass(holds);
+        }
+        for fault in faults {
+            self.fail(fault);
+        }
+    }
+
     /// Records a failure; the stage continues.
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         let why = why.into();

@@ -77,12 +77,10 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
             format!("{}:{line}: the word {word}: write {used}", path.display())
         }));
     }
-    if broken.is_empty() {
-        stage.pass(&format!("{} texts: one word for one thing", files.len()));
-    }
-    for why in broken {
-        stage.fail(why);
-    }
+    stage.judge(
+        &format!("{} texts: one word for one thing", files.len()),
+        broken,
+    );
     Ok(())
 }
 

@@ -42,15 +42,11 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
                 .map(|(line, word)| format!("{name}:{line}: a test is named {word}_...: {RULE}")),
         );
     }
-    if broken.is_empty() {
-        stage.pass(&format!(
-            "{} sources: comments and tests name their subjects",
-            files.len()
-        ));
-    }
-    for why in broken {
-        stage.fail(why);
-    }
+    let holds = format!(
+        "{} sources: comments and tests name their subjects",
+        files.len()
+    );
+    stage.judge(&holds, broken);
     Ok(())
 }
 
