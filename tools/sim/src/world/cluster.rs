@@ -73,7 +73,7 @@ impl World {
     fn join_as(&mut self, node: usize, prefix: &[u8], config: CandidateConfig) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
-        let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
+        let slot = n.next_slot();
         if n.stood
             .get(&prefix)
             .is_some_and(|other| n.core.is_candidate(*other))
@@ -122,7 +122,7 @@ impl World {
     ) -> Option<SlotId> {
         let prefix: Key = prefix.into();
         let n = &mut self.nodes[node];
-        let slot = n.candidates.keys().next_back().map_or(1, |last| last + 1);
+        let slot = n.next_slot();
         let permit = prefix.starts_with(FAMILY).then(|| Permit {
             capacity: capacity_of(&prefix),
             family: FAMILY.into(),

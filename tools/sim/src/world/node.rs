@@ -355,6 +355,12 @@ impl Node {
         }
     }
 
+    /// Returns a slot that no candidate has used. Slots of partitions are the core's own, and begin much later.
+    pub(super) fn next_slot(&self) -> SlotId {
+        let of_handles = self.candidates.range(..1 << 62);
+        of_handles.last().map_or(1, |(last, _)| last + 1)
+    }
+
     /// Draws a lease id for one request: `SplitMix64` over the seed, which no other node has.
     pub(crate) fn draw_lease(&mut self) {
         self.drawn.0 += 1;
