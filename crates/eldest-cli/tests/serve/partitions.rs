@@ -73,6 +73,48 @@ async fn node_owns_partitions_for_its_program_until_it_is_stopped() -> Result {
     Ok(())
 }
 
+#[tokio::test]
+async fn node_that_restarts_in_time_finds_its_share_again() -> Result {
+    let stage = Stage::new().await?;
+    let started = async |name: &str| {
+        let args = ["serve", "--own", "billing=4", "--id", name];
+        let mut command = stage.command("60s", &args);
+        command.args(["--listen", "127.0.0.1:0", "--grace", "400ms"]);
+        command.args(["--keep-share-for", "1h"]);
+        stage.listening(name, command).await
+    };
+    let owned = async |node: &Node| -> Option<Vec<u64>> {
+        let answer = get(node.at, "/v1/partitions/billing/own").await;
+        let answer = answer.ok()?.json();
+        let all = answer["partitions"].as_array()?.iter();
+        all.map(|one| one["partition"].as_u64()).collect()
+    };
+    let half = async |node: &Node| {
+        eventually(SOON, "half of the partitions are owned", async || {
+            owned(node).await.filter(|all| all.len() == 2)
+        })
+        .await
+    };
+    let (a, b) = (started("a").await?, started("b").await?);
+    let (of_a, of_b) = (half(&a).await?, half(&b).await?);
+    a.stop().await?;
+    // The share is kept from the moment that the member has left, so no later change of the set moves it.
+    eventually(SOON, "the share is kept", async || {
+        let mut command = stage.command("60s", &["partitions", "billing", "--output", "json"]);
+        let output = command.output().ok()?;
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        let absent = shown["absent"].as_array()?;
+        (absent.len() == 1).then_some(())
+    })
+    .await?;
+    assert_eq!(owned(&b).await, Some(of_b.clone()));
+    let a = started("a").await?;
+    assert_eq!((half(&a).await?, owned(&b).await), (of_a, Some(of_b)));
+    a.stop().await?;
+    b.stop().await?;
+    Ok(())
+}
+
 #[test]
 fn sets_of_partitions_that_are_named_twice_or_only_observed_are_refused() -> Result {
     for (args, why) in [
