@@ -254,22 +254,21 @@ pub fn newest_version(election: &Election, seen: &Roster) -> Option<Version> {
     VersionMark::decode(mark.entry()).version()
 }
 
-/// Returns why the election's leader does not make way when its data centre is evacuated, with the leader; `None` if it
-/// does, is not concerned, or holds a lock. `name` is the data centre.
+/// Returns why the leader of this queue of the election would not make way for a candidate outside of evacuated data centres, or
+/// `None` if it would or holds a lock.
 ///
 /// # Errors
 ///
-/// As [`Election::roster`].
-pub async fn stays_evacuated(election: &Election, name: &str) -> Result<Option<(Member, String)>> {
-    let roster = election.roster().await?;
-    let concerned = |leader: &&Member| {
-        leader.announcement().data_center() == Some(name) && !leader.value().starts_with(LOCK)
-    };
-    let Some(leader) = roster.leader().filter(concerned) else {
+/// As [`Session::evacuations`] and [`Election::roster`].
+pub async fn no_successor_elsewhere(
+    election: &Election,
+    queue: &Roster,
+    leader: &Member,
+) -> Result<Option<String>> {
+    if leader.value().starts_with(LOCK) {
         return Ok(None);
-    };
-    let why = election.no_successor(&roster, leader, true).await?;
-    Ok(why.map(|why| (leader.clone(), why)))
+    }
+    election.no_successor(queue, leader, true).await
 }
 
 /// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.

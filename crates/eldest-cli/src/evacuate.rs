@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::{ErrorKind, Evacuate, Overview, QueueKind, Session};
+use eldest::{ErrorKind, Evacuate, Member, Overview, QueueKind, Session, internal};
 use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::{Evacuations, Staying};
 
@@ -145,14 +145,13 @@ async fn stay(session: &Session, overview: &Overview, name: &str) -> Option<Vec<
     let mut staying = Vec::new();
     let queues = overview.queues().iter();
     for queue in queues.filter(|queue| queue.kind() == QueueKind::Election) {
-        let leader = queue.roster().leader();
-        let at = leader.and_then(|leader| leader.announcement().data_center());
-        if at != Some(name) {
+        let is_there = |leader: &&Member| leader.announcement().data_center() == Some(name);
+        let Some(leader) = queue.roster().leader().filter(is_there) else {
             continue;
-        }
+        };
         let election = session.election(queue.name()).ok()?;
-        let stays = eldest::internal::stays_evacuated(&election, name).await;
-        if let Some((leader, reason)) = stays.ok()? {
+        let why = internal::no_successor_elsewhere(&election, queue.roster(), leader).await;
+        if let Some(reason) = why.ok()? {
             staying.push(Staying {
                 election: queue.name().to_owned(),
                 leader: leader.identity().to_owned(),

@@ -12,7 +12,7 @@ use crate::txn::{Op, Transacted, Txn, When};
 use crate::version::Version;
 
 pub use crate::error::{Class, RequestError};
-pub use crate::ids::{RequestId, SlotId, TermId, WatchId};
+pub use crate::ids::{FIRST_OF_PARTITIONS, RequestId, SlotId, TermId, WatchId};
 pub use crate::status::{SessionState, Status};
 
 /// A request to etcd. Each is answered exactly once, a timeout included.

@@ -2,6 +2,8 @@
 
 /// The number of a candidacy or observer of a session.
 pub type SlotId = u64;
+/// The first slot of partitions, which the core assigns itself; handles never make so many slots.
+pub const FIRST_OF_PARTITIONS: SlotId = 1 << 62;
 /// The number of a request to etcd. It is never reused, so that a late answer is recognised and dropped.
 pub type RequestId = u64;
 /// The number of a watcher on the session's watch stream. It is never reused, because late events of a cancelled

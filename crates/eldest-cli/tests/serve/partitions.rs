@@ -44,15 +44,18 @@ fn partitions_without_a_count_are_refused() -> Result {
     Ok(())
 }
 
+/// Starts a node that owns partitions for its program.
+async fn owner(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
+    let mut command = stage.command("60s", &["serve", "--id", name]);
+    command.args(["--listen", "127.0.0.1:0", "--grace", "400ms"]);
+    command.args(options);
+    stage.listening(name, command).await
+}
+
 #[tokio::test]
 async fn node_owns_partitions_for_its_program_until_it_is_stopped() -> Result {
     let stage = Stage::new().await?;
-    let started = async |name: &str| {
-        let args = ["serve", "--own", "billing=4,mail/eu=8", "--id", name];
-        let mut command = stage.command("60s", &args);
-        command.args(["--listen", "127.0.0.1:0", "--grace", "400ms"]);
-        stage.listening(name, command).await
-    };
+    let started = async |name: &str| owner(&stage, name, &["--own", "billing=4,mail/eu=8"]).await;
     let (a, b) = (started("a").await?, started("b").await?);
     let own = async |node: &Node, name: &str, number: usize| {
         let path = format!("/v1/partitions/{name}/own");
@@ -77,11 +80,12 @@ async fn node_owns_partitions_for_its_program_until_it_is_stopped() -> Result {
 async fn node_that_restarts_in_time_finds_its_share_again() -> Result {
     let stage = Stage::new().await?;
     let started = async |name: &str| {
-        let args = ["serve", "--own", "billing=4", "--id", name];
-        let mut command = stage.command("60s", &args);
-        command.args(["--listen", "127.0.0.1:0", "--grace", "400ms"]);
-        command.args(["--keep-share-for", "1h"]);
-        stage.listening(name, command).await
+        owner(
+            &stage,
+            name,
+            &["--own", "billing=4", "--keep-share-for", "1h"],
+        )
+        .await
     };
     let owned = async |node: &Node| -> Option<Vec<u64>> {
         let answer = get(node.at, "/v1/partitions/billing/own").await;

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::slots::{Rooms, Slot, Slots};
-use crate::action::{Answer, Ask, CandidateAction, Class, Note, RequestError, RequestId, SlotId};
+use crate::action::{
+    Answer, Ask, CandidateAction, Class, FIRST_OF_PARTITIONS, Note, RequestError, RequestId, SlotId,
+};
 use crate::candidate::{Candidacy, End, Phase, Seat};
 use crate::kv::Header;
 use crate::partitions::{Membership, Move, partition_key};
@@ -14,9 +16,6 @@ use crate::queue::Own;
 use crate::reason::{EndReason, LostReason};
 use crate::time::Time;
 use crate::timers::Timer;
-
-/// The first slot of partitions; handles never make so many slots.
-const PARTITIONS: SlotId = 1 << 62;
 
 /// A member, with the slots of the partitions that it holds, for one input. Nothing happens if the slot has no member.
 pub(super) struct Holdings<'a> {
@@ -205,7 +204,7 @@ impl Holdings<'_> {
 
     /// Starts the term of a partition that is ours from now on.
     fn own_partition(&mut self, partition: u32, own: Own) {
-        let (member, slot) = (self.slot, PARTITIONS + self.rooms.out.next_id());
+        let (member, slot) = (self.slot, FIRST_OF_PARTITIONS + self.rooms.out.next_id());
         let Some(candidate) = self.slots.candidate_mut(self.slot) else {
             return;
         };

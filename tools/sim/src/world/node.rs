@@ -21,8 +21,8 @@ use super::tally::Tally;
 use crate::mutant::Mutant;
 use eldest_core::Core;
 use eldest_core::action::{
-    Action, Answer, CandidateAction, Class, Note, RequestError, RequestId, SessionState, SlotId,
-    Status, TermId,
+    Action, Answer, CandidateAction, Class, FIRST_OF_PARTITIONS, Note, RequestError, RequestId,
+    SessionState, SlotId, Status, TermId,
 };
 use eldest_core::batcher::Batcher;
 use eldest_core::candidate::{Phase, WatchScope};
@@ -355,9 +355,9 @@ impl Node {
         }
     }
 
-    /// Returns a slot that no candidate has used. Slots of partitions are the core's own, and begin much later.
+    /// Returns a slot that no candidate has used. Slots of partitions are the core's own.
     pub(super) fn next_slot(&self) -> SlotId {
-        let of_handles = self.candidates.range(..1 << 62);
+        let of_handles = self.candidates.range(..FIRST_OF_PARTITIONS);
         of_handles.last().map_or(1, |(last, _)| last + 1)
     }
 
