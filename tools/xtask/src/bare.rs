@@ -16,7 +16,7 @@ use crate::{setup, together};
 /// The file of a dependency that was built with so many features.
 type Library = (usize, String);
 
-/// Compiles the library as a part of the stage `build`, with warnings denied.
+/// Runs the stage `bare`: compiles the library with warnings denied.
 pub(crate) fn compile(stage: &mut Stage) -> Result<()> {
     let built = libraries(&together::messages_of_everything(stage)?);
     let metadata = Metadata::by_default(stage)?;

@@ -12,6 +12,9 @@ use crate::tally::Tally;
 
 /// The time limit of one test. The longest takes a minute and a half on an idle machine.
 const LIMIT: Duration = Duration::from_secs(300);
+/// The time limit of tests that are compiled first, beside others. On an idle machine, the compiler needs a minute for those in the
+/// documentation.
+const LIMIT_OF_COMPILED: Duration = Duration::from_secs(1_200);
 
 /// A test or command that passes or fails.
 #[derive(Debug)]
@@ -22,8 +25,9 @@ pub(crate) struct Case {
     command: Command,
     /// The command that runs it alone.
     pub(crate) alone: String,
-    /// True for one test of a test program; otherwise the exit code alone decides.
+    /// True if its output counts tests; otherwise the exit code alone decides.
     is_test: bool,
+    limit: Duration,
 }
 
 /// The reason why a case failed.
@@ -46,6 +50,21 @@ impl Case {
             command,
             alone: format!("cargo xtask test {}::{name}", program.name),
             is_test: true,
+            limit: LIMIT,
+        }
+    }
+
+    /// Makes the case of a command that compiles tests and runs them.
+    pub(crate) fn compiled(group: &str, name: &str, command: Command) -> Self {
+        Self {
+            is_test: true,
+            limit: LIMIT_OF_COMPILED,
+            ..Self::command(
+                group,
+                name,
+                command,
+                &format!("cargo xtask test {group}::{name}"),
+            )
         }
     }
 
@@ -57,6 +76,7 @@ impl Case {
             command,
             alone: alone.to_owned(),
             is_test: false,
+            limit: LIMIT,
         }
     }
 
@@ -75,7 +95,7 @@ impl Case {
 
     /// Runs the case, and returns why it failed, if it did. Its output goes to `output`.
     pub(crate) fn run(&mut self, output: &mut Vec<String>) -> Result<Option<Failed>> {
-        self.run_within(LIMIT, output)
+        self.run_within(self.limit, output)
     }
 
     fn run_within(&mut self, limit: Duration, output: &mut Vec<String>) -> Result<Option<Failed>> {

@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::stage::Stage;
 use crate::{
-    api, bench, caller, checks, consumer, deny, docker, manifests, matrix, model, simulate, suites,
+    api, bare, bench, caller, checks, consumer, deny, docker, manifests, matrix, model, simulate,
+    suites,
 };
 
 /// The command that runs a stage when no stage is named.
@@ -85,17 +86,16 @@ pub(crate) const STAGES: &[Entry] = &[
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, and from 999 with challenges",
         simulate::short,
     )),
-    // Not beside others: the examples lead by real time, and at the lowest priority one of them lost its lease.
-    quick(
-        "doc",
-        "the examples in the documentation; the library without features",
-        suites::doc,
-    ),
+    to_the_end(quick(
+        "bare",
+        "the library without features, as most users compile it",
+        bare::compile,
+    )),
     quick("unit", "unit tests of all packages", suites::unit),
     // Half of its time is waiting, which the simulator uses.
     quick(
         TESTS,
-        "the library, the command, HTTP, the demo and the examples on etcd 3.7; three nodes in containers whose leader is killed, \
+        "the library, the command, HTTP, the demo, the examples and those in the documentation on etcd 3.7; three nodes in containers whose leader is killed, \
          frozen, cut off; the compose file",
         suites::tests,
     ),

@@ -14,7 +14,7 @@ use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
 use crate::times::Times;
 use crate::together::{self, EVERYTHING};
-use crate::{bare, chaos, images, packages, pool, process, setup, simulate, tools};
+use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 
 /// The test file that needs the Docker Engine.
 const CONTAINERS: &str = "containers";
@@ -26,6 +26,8 @@ const STACK: &str = "cluster";
 const FAILOVER: &str = "failover";
 /// The end of the names of packages that are examples.
 const EXAMPLE: &str = "-example";
+/// The examples in the documentation of all packages, as one case: the compiler makes one program of all those of a package.
+const DOC: (&str, &str) = ("doc", "examples");
 /// The test whose ten thousand cycles run only on request.
 const CYCLES: &str = "cycles";
 
@@ -76,7 +78,8 @@ const LONG: [&str; 16] = [
     "testing::cluster::",
 ];
 /// The tests of the others that take longest. They begin first until their times are known.
-const SLOW: [&str; 5] = [
+const SLOW: [&str; 6] = [
+    "doc::",
     "faults::relisted::",
     "cli::doctor::",
     "logs::connection::",
@@ -137,10 +140,11 @@ pub(crate) fn unit_tests(
     Ok(all_pass)
 }
 
-/// Runs the stage `doc`. The library without features is a second library, which nothing else needs.
-pub(crate) fn doc(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut together::doc_tests(stage)?)?;
-    bare::compile(stage)
+/// Returns the case of the examples in the documentation. Some lead by real time, so they run as the other tests do, and not at the
+/// lowest priority.
+fn in_documentation(stage: &Stage) -> Result<Case> {
+    let (group, name) = DOC;
+    Ok(Case::compiled(group, name, together::doc_tests(stage)?))
 }
 
 /// Runs the stage `tests`: all tests of a real etcd, of processes, of sockets and of containers that take seconds.
@@ -156,6 +160,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
         let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
         cases.extend(only(units, &[&format!("{name}::{beginning}")]));
     }
+    cases.push(in_documentation(stage)?);
     let times = Times::read();
     longest_first(&mut cases, &times);
     docker::with_engine(stage, |stage, compose| {
@@ -220,6 +225,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         Ok(only(all, beginnings))
     };
     let mut found = search(&built)?;
+    found.extend(only(vec![in_documentation(stage)?], beginnings));
     if found.is_empty() {
         found = search(&together::build_xtask(stage)?)?;
     }
