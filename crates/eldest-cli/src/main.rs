@@ -29,6 +29,7 @@ mod evict;
 #[cfg(unix)]
 mod executable;
 mod exit;
+mod following;
 mod forwarding;
 mod generate;
 mod global;

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eldest::internal::Pause;
-use eldest::{BoxError, CancellationToken, Partition, Partitions};
+use eldest::{BoxError, CancellationToken, ComingPartition, Partition, Partitions};
 use tokio::sync::RwLock;
 
 use crate::contain::Exit;
+use crate::following;
 use crate::global::Global;
 use crate::pairing;
 use crate::resource::Sharing;
+use crate::serving;
 use crate::supervise::{self, Outcome, Supervisor};
 
 const HEADING: &str = "Partitions";
@@ -26,8 +28,7 @@ pub(crate) struct Args {
     #[arg(
         long, value_name = "NAME", requires = "count", help_heading = HEADING,
         conflicts_with_all = [
-            "election", "follow_cmd", "serve", "command", "url", "ca", "serving_within", "ready", "prepare", "warm_within",
-            "app_version"
+            "election", "follow_cmd", "serve", "command", "url", "ca", "serving_within", "ready", "app_version"
         ]
     )]
     pub(crate) partitions: Option<String>,
@@ -53,19 +54,30 @@ pub(crate) struct Args {
         value_parser = crate::connection::duration, env = "ELDEST_KEEP_SHARE_FOR", hide_env_values = true
     )]
     keep_share_for: Option<Duration>,
+
+    /// On SIGTERM or SIGINT, hand over this node's partitions before the programs end: each program runs until the partition moves,
+    /// for this time at most; those that are left then have --grace. A second signal ends the hand-over
+    #[arg(
+        long, value_name = "DURATION", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
+        value_parser = serving::limit, env = "ELDEST_HAND_OVER_WITHIN", hide_env_values = true
+    )]
+    hand_over_within: Option<Duration>,
+}
+
+/// The options of the programs that those of an election have too.
+pub(crate) struct Work<'a> {
+    pub(crate) supervise: &'a supervise::Args,
+    pub(crate) restart: bool,
+    pub(crate) prepare: Option<&'a str>,
+    pub(crate) warm_within: Option<Duration>,
 }
 
 /// Runs programs until one has ended for good, or a signal stops this command.
-pub(crate) async fn run(
-    global: &Global,
-    args: &Args,
-    supervise: &supervise::Args,
-    restart: bool,
-) -> Result<ExitCode> {
+pub(crate) async fn run(global: &Global, args: &Args, work: Work<'_>) -> Result<ExitCode> {
     let name = args.partitions.as_deref().unwrap_or_default();
     let opened = Supervisor::open(
         &global.connection,
-        supervise,
+        work.supervise,
         name,
         Sharing::Alone,
         args.capacity,
@@ -78,6 +90,9 @@ pub(crate) async fn run(
     if let Some(time) = args.keep_share_for {
         partitions = partitions.keep_share_for(time);
     }
+    if let Some(limit) = work.warm_within {
+        partitions = partitions.warm_within(limit);
+    }
     supervisor.challenge_both(
         &session,
         pairing::Programs::OfPartitions(partitions.clone()),
@@ -85,7 +100,9 @@ pub(crate) async fn run(
     let programs = Programs {
         partitions,
         supervisor: Arc::clone(&supervisor),
-        restart,
+        restart: work.restart,
+        prepare: work.prepare.map(str::to_owned),
+        hand_over_within: args.hand_over_within,
         running: RwLock::default(),
         verdict: Mutex::default(),
     };
@@ -99,6 +116,9 @@ struct Programs {
     partitions: Partitions,
     supervisor: Arc<Supervisor>,
     restart: bool,
+    /// The command that prepares this node for a partition.
+    prepare: Option<String>,
+    hand_over_within: Option<Duration>,
     /// Each running program holds a read lock.
     running: RwLock<()>,
     /// The result of the first program whose end stops the command.
@@ -109,19 +129,40 @@ impl Programs {
     /// Takes part in sharing the partitions until all programs have ended.
     async fn share(self) -> Result<ExitCode> {
         let shutdown = CancellationToken::new();
-        // The member keeps all its keys until the last program has ended.
-        let stopping = async {
-            self.supervisor.signals.stop.cancelled().await;
-            drop(self.running.write().await);
+        let signals = &self.supervisor.signals;
+        let mut runner = self.partitions.runner();
+        let leave = self.hand_over_within.map(|_| signals.leave_first());
+        if let Some(limit) = self.hand_over_within {
+            runner = runner.hand_over_within(limit);
+        }
+        if let Some(command) = &self.prepare {
+            runner = runner.prepare(|coming| self.prepare(coming, command));
+        }
+        let handing_over = async {
+            match &leave {
+                Some(leave) => leave.cancelled().await,
+                None => std::future::pending().await,
+            }
             shutdown.cancel();
             std::future::pending::<()>().await;
+        };
+        // The member keeps all its keys until the last program has ended.
+        let stopping = async {
+            signals.stop.cancelled().await;
+            drop(self.running.write().await);
+            // Without programs, there is nothing to hand over.
+            if leave.is_none() {
+                shutdown.cancel();
+                std::future::pending::<()>().await;
+            }
         };
         let work = async |partition: Partition| {
             self.work(&partition).await;
             Ok::<_, BoxError>(())
         };
         let ran = tokio::select! {
-            ran = self.partitions.run(shutdown.clone(), work) => ran,
+            ran = runner.run(shutdown.clone(), work) => ran,
+            () = handing_over => Ok(None),
             () = stopping => Ok(None),
         };
         let verdict = self.verdict.into_inner();
@@ -129,6 +170,14 @@ impl Programs {
             Some(exit) => Ok(exit?.code().into()),
             None => Ok(ran.map(|_| ExitCode::SUCCESS)?),
         }
+    }
+
+    /// Prepares this node for a partition that is about to be its own.
+    async fn prepare(&self, coming: ComingPartition, command: &str) -> Result<(), BoxError> {
+        let number = coming.number();
+        let supervisor = self.supervisor.for_partition(&self.partitions, number)?;
+        let spec = supervisor.spec_for(following::shell(command));
+        following::prepare(coming.stopped(), &supervisor, &spec).await
     }
 
     /// The work on one partition, which lasts as long as its term.

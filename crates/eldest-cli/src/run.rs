@@ -1,7 +1,6 @@
 //! Implements `eldest run`: campaigns as a candidate whose work is a program, and decides what follows when the program
 //! has ended.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -10,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eldest::internal::{self, Pause};
-use eldest::{BoxError, CancellationToken, Election, Following, Leadership, Status};
+use eldest::{BoxError, CancellationToken, Election, Leadership, Status};
 use eldest_http::Node;
 use tokio::sync::Mutex;
 
 use crate::answering::{self, Places};
-use crate::contain::{self, Ending, Exit, Gone, Keeper, Limit, STOPPED, Spec, Stop};
 use crate::exit;
+use crate::following;
 use crate::global::Global;
 use crate::health::{self, Check};
 use crate::pairing;
@@ -54,7 +53,9 @@ use crate::waiting;
   # Share 16 partitions with other nodes, and run a consumer for each of its own
   eldest run --partitions billing --count 16 --restart -- ./consumer
   # The same on a machine that takes twice as many of them
-  eldest run --partitions billing --count 16 --capacity 2 --restart -- ./consumer"
+  eldest run --partitions billing --count 16 --capacity 2 --restart -- ./consumer
+  # Fill a cache for each partition before it moves here, and let others do the same when this command is stopped
+  eldest run --partitions billing --count 16 --warm-within 1m --prepare ./fill-cache --hand-over-within 2m -- ./consumer"
 )]
 pub(crate) struct Args {
     /// The name of the election
@@ -77,7 +78,7 @@ pub(crate) struct Args {
     follow_cmd: Option<String>,
 
     /// The command to run with /bin/sh while this node is the next in line; once it has succeeded, the node is warm. It ends
-    /// before CMD begins
+    /// before CMD begins. With --partitions, it runs for each partition that is about to move to this node
     #[arg(
         long,
         value_name = "COMMAND",
@@ -86,7 +87,8 @@ pub(crate) struct Args {
     )]
     prepare: Option<String>,
 
-    /// When this node leads and is ordered to hand over, lead on until the next node is warm, for that long at most
+    /// When this node leads and is ordered to hand over, lead on until the next node is warm, for that long at most; with
+    /// --partitions, own a partition that is to move until its next owner is warm
     #[arg(
         long, value_name = "DURATION", value_parser = serving::limit, requires = "prepare", help_heading = "Program"
     )]
@@ -123,13 +125,25 @@ pub(crate) struct Args {
     answering: answering::Args,
 }
 
+impl Args {
+    /// Returns the options of the programs that partitions have too.
+    fn work(&self) -> partitions::Work<'_> {
+        partitions::Work {
+            supervise: &self.supervise,
+            restart: self.restart,
+            prepare: self.prepare.as_deref(),
+            warm_within: self.warm_within,
+        }
+    }
+}
+
 /// Joins, and rejoins as the options say, until the program has ended for good or a signal stops this command.
 pub(crate) async fn run(global: &Global, args: Args) -> Result<ExitCode> {
     if args.serve.is_none() {
         args.answering.refused_without("--serve")?;
     }
     let Some(name) = &args.election else {
-        return partitions::run(global, &args.partitions, &args.supervise, args.restart).await;
+        return partitions::run(global, &args.partitions, args.work()).await;
     };
     let check = args.health.check()?;
     let readiness = args.serving.readiness()?;
@@ -265,20 +279,17 @@ async fn run_candidacy(
     let (check, readiness) = conditions;
     let work =
         async |leadership: Leadership| lead(&leadership, supervisor, readiness, &outcome).await;
-    let spec = |command: &String| {
-        let shell = ["/bin/sh", "-c", command].map(OsString::from);
-        supervisor.spec_for(shell.to_vec())
-    };
+    let spec = |command: &String| supervisor.spec_for(following::shell(command));
     let (follows, prepares) = (
         args.follow_cmd.as_ref().map(spec),
         args.prepare.as_ref().map(spec),
     );
     let mut runner = election.runner();
     if let Some(spec) = &follows {
-        runner = runner.follow(|following| follow(following, supervisor, spec));
+        runner = runner.follow(|it| following::follow(it, supervisor, spec));
     }
     if let Some(spec) = &prepares {
-        runner = runner.prepare(|following| prepare(following, supervisor, spec));
+        runner = runner.prepare(|it| following::prepare(it.stopped(), supervisor, spec));
     }
     if let Some(check) = check {
         let ask = || check.clone().ask(Arc::clone(&supervisor.child_registry));
@@ -337,74 +348,4 @@ async fn lead(
         }
     }
     Ok(())
-}
-
-/// Does the work of a follower. The end of its program does not end the command.
-async fn follow(
-    following: Following,
-    supervisor: &Arc<Supervisor>,
-    spec: &Arc<Spec>,
-) -> Result<(), BoxError> {
-    if let Some(exit) = run_until_stopped(&following, supervisor, spec).await? {
-        tracing::warn!(%exit, "the follower's program has ended; it starts again after the next term");
-    }
-    Ok(())
-}
-
-/// Prepares the node for its term. If the command fails, the node stays in its place and is not warm.
-async fn prepare(
-    following: Following,
-    supervisor: &Arc<Supervisor>,
-    spec: &Arc<Spec>,
-) -> Result<(), BoxError> {
-    match run_until_stopped(&following, supervisor, spec).await? {
-        Some(exit) if exit.code() == 0 => return Ok(()),
-        Some(exit) => {
-            tracing::warn!(%exit, "the command of --prepare failed: this node is not warm");
-        }
-        // The command was stopped, or its processes could not be killed.
-        None => {}
-    }
-    following.stopped().cancelled().await;
-    Ok(())
-}
-
-/// Runs a program until it ends, or until the follower's work must end. Returns how it ended by itself.
-async fn run_until_stopped(
-    following: &Following,
-    supervisor: &Arc<Supervisor>,
-    spec: &Arc<Spec>,
-) -> Result<Option<Exit>, BoxError> {
-    let keeper = Keeper::start(spec, &supervisor.child_registry).await?;
-    let (stop, commands) = supervisor.commands();
-    // A task of its own runs until no process of the program is left, even if this future is dropped.
-    let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
-    let token = following.stopped();
-    let ending = tokio::select! {
-        biased;
-        ending = &mut job => ending?,
-        () = token.cancelled() => {
-            stop.send_replace(Stop::By {
-                at: contain::now() + spec.grace,
-                why: STOPPED,
-            });
-            job.await?
-        }
-    };
-    match ending {
-        Ending::Gone(Gone {
-            exit,
-            by_itself: true,
-            ..
-        }) => Ok(Some(exit)),
-        Ending::Gone(_) => Ok(None),
-        Ending::NotStarted(error) => Err(error.into()),
-        Ending::Left(pids) => {
-            tracing::error!(
-                ?pids,
-                "processes of the follower's program could not be killed"
-            );
-            Ok(None)
-        }
-    }
 }

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io;
+use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getpid, kill_process};
@@ -80,8 +81,10 @@ pub(crate) struct Passed {
 pub(crate) struct Signals {
     /// The request to end: SIGTERM or SIGINT came.
     pub(crate) stop: CancellationToken,
-    /// The request to end at once: a second such signal came.
+    /// The request to end at once: one more such signal came.
     pub(crate) hurry: CancellationToken,
+    /// The request to hand over, which precedes the one to end; unset in a command that hands nothing over.
+    leave: Arc<OnceLock<CancellationToken>>,
     passed_on: broadcast::Sender<Passed>,
 }
 
@@ -91,6 +94,7 @@ impl Signals {
         let signals = Self {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
+            leave: Arc::default(),
             passed_on: broadcast::channel(ROOM).0,
         };
         // The handler does nothing, but it replaces an inherited "ignore", with which neither we nor a keeper, which
@@ -113,11 +117,22 @@ impl Signals {
         self.passed_on.subscribe()
     }
 
+    /// Makes SIGTERM or SIGINT, from now on, the request to hand over, which cancels the returned token. The signal after that
+    /// one is the request to end.
+    pub(crate) fn leave_first(&self) -> CancellationToken {
+        self.leave.get_or_init(CancellationToken::new).clone()
+    }
+
+    /// Makes the first request that has not been made.
     fn end(&self) {
-        if self.stop.is_cancelled() {
-            self.hurry.cancel();
+        let mut requests = self
+            .leave
+            .get()
+            .into_iter()
+            .chain([&self.stop, &self.hurry]);
+        if let Some(next) = requests.find(|it| !it.is_cancelled()) {
+            next.cancel();
         }
-        self.stop.cancel();
     }
 
     fn pass_on(&self, signal: Signal) {

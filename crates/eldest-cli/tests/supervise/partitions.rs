@@ -232,6 +232,69 @@ async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> 
     Ok(())
 }
 
+/// Starts a node that prepares for each partition until a file exists, and hands over when it is stopped.
+fn preparing_node(stage: &Stage, name: &str) -> Result<Node> {
+    let ready = stage.folder().join(format!("{name}-is-ready"));
+    let prepare = format!(
+        "echo prepare $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_ID 0 >> DIARY; \
+         while ! test -e {}; do sleep 0.02; done",
+        ready.display()
+    );
+    let prepare = &Diary::of(stage).shell(&prepare)[2];
+    let limits = ["--warm-within", "50m", "--hand-over-within", "50m"];
+    let options = [&limits[..], &["--prepare", prepare]].concat();
+    node(stage, name, &options, POLITE)
+}
+
+#[tokio::test]
+async fn a_stopped_node_runs_its_programs_until_the_next_owner_is_prepared() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = preparing_node(&stage, "a")?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = preparing_node(&stage, "b")?;
+    say(&stage, "b", "prepare", COUNT / 2).await?;
+    a.signal(rustix::process::Signal::TERM);
+    say(&stage, "b", "prepare", COUNT).await?;
+    let ended = |notes: &[Note]| notes.iter().any(|note| note.word == "end");
+    assert!(!ended(&notes(&stage)), "{:?}", notes(&stage));
+    std::fs::write(stage.folder().join("b-is-ready"), "")?;
+    say(&stage, "b", "begin", COUNT).await?;
+    assert_eq!(a.end().await?.code(), Some(0));
+    // No other node takes a partition, so it leaves at once.
+    assert_eq!(b.stop().await?.code(), Some(0));
+    let notes = notes(&stage);
+    let notes: Vec<Note> = notes.into_iter().filter(|n| n.word != "prepare").collect();
+    judge(&notes);
+    assert_eq!(keys(&stage).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_hand_over_and_a_program_that_ends_needs_none() -> Result {
+    let stage = Stage::new().await?;
+    let mut a = preparing_node(&stage, "a")?;
+    say(&stage, "a", "begin", COUNT).await?;
+    let mut b = preparing_node(&stage, "b")?;
+    say(&stage, "b", "prepare", COUNT / 2).await?;
+    a.signal(rustix::process::Signal::TERM);
+    say(&stage, "b", "prepare", COUNT).await?;
+    a.signal(rustix::process::Signal::TERM);
+    assert_eq!(a.end().await?.code(), Some(0));
+    say(&stage, "a", "end", COUNT).await?;
+    std::fs::write(stage.folder().join("b-is-ready"), "")?;
+    say(&stage, "b", "begin", COUNT).await?;
+    let mut c = preparing_node(&stage, "c")?;
+    say(&stage, "c", "prepare", COUNT / 2).await?;
+    let program = std::fs::read_to_string(stage.folder().join("notes-0"))?;
+    let program = program.trim().parse()?;
+    crate::processes::signal(program, rustix::process::Signal::TERM);
+    assert_eq!(b.end().await?.code(), Some(0));
+    c.signal(rustix::process::Signal::TERM);
+    c.signal(rustix::process::Signal::TERM);
+    c.end().await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_stopped_node_keeps_its_share_for_the_time_that_it_was_given() -> Result {
     let stage = Stage::new().await?;
@@ -286,6 +349,18 @@ async fn options_that_make_no_sense_with_partitions_are_refused() -> Result {
         (&["--count", "4"], "--partitions <NAME>"),
         (&["jobs", "--count", "4"], "--count <N>"),
         (&["jobs", "--capacity", "4"], "--capacity <C>"),
+        (
+            &["jobs", "--hand-over-within", "4s"],
+            "--hand-over-within <DURATION>",
+        ),
+        (
+            &[&shards[..], &["--hand-over-within", "0s"]].concat(),
+            "more than zero",
+        ),
+        (
+            &[&shards[..], &["--warm-within", "1m"]].concat(),
+            "--prepare",
+        ),
         (&["--partitions", "shards", "--count", "0"], "1..=65536"),
         (&["--partitions", "shards", "--count", "65537"], "1..=65536"),
         (&[&shards[..], &["--capacity", "0"]].concat(), "1..=1000"),

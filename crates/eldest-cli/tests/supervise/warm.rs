@@ -80,19 +80,6 @@ async fn limit_and_command_of_a_preparation_are_given_together() -> Result {
     for (options, says) in [
         (&["x", "--prepare", "true"][..], "--warm-within"),
         (&["x", "--warm-within", "1m"], "--prepare"),
-        (
-            &[
-                "--partitions",
-                "p",
-                "--count",
-                "4",
-                "--warm-within",
-                "1m",
-                "--prepare",
-                "true",
-            ],
-            "cannot be used with",
-        ),
     ] {
         let mut command = eldest();
         command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
