@@ -25,7 +25,9 @@ use crate::web;
 #[group(id = "health")]
 pub(crate) struct Args {
     /// Lead only while this command, run with /bin/sh, succeeds
-    #[arg(long = "health-cmd", value_name = "COMMAND", group = "checked", help_heading = HEADING)]
+    #[arg(
+        long = "health-cmd", value_name = "COMMAND", value_parser = command, group = "checked", help_heading = HEADING
+    )]
     command: Option<String>,
 
     /// Lead only while a GET of this http or https URL returns a status from 200 to 299
@@ -52,6 +54,14 @@ pub(crate) struct Args {
 }
 
 const HEADING: &str = "Health";
+
+/// Parses a command for /bin/sh. The shell succeeds at once with an empty one, such as that of an unset variable.
+pub(crate) fn command(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("the command is empty".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
 
 /// A check that can run repeatedly.
 #[derive(Clone)]

@@ -74,7 +74,7 @@ pub(crate) struct Args {
     restart: bool,
 
     /// The command to run with /bin/sh while this node does not lead; it ends before CMD begins
-    #[arg(long, value_name = "COMMAND", help_heading = "Program")]
+    #[arg(long, value_name = "COMMAND", value_parser = health::command, help_heading = "Program")]
     follow_cmd: Option<String>,
 
     /// The command to run with /bin/sh while this node is the next in line; once it has succeeded, the node is warm. It ends
@@ -82,6 +82,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "COMMAND",
+        value_parser = health::command,
         requires = "warm_within",
         help_heading = "Program"
     )]
@@ -90,7 +91,7 @@ pub(crate) struct Args {
     /// When this node leads and is ordered to hand over, lead on until the next node is warm, for that long at most; with
     /// --partitions, own a partition that is to move until its next owner is warm
     #[arg(
-        long, value_name = "DURATION", value_parser = serving::limit, requires = "prepare", help_heading = "Program"
+        long, value_name = "DURATION", value_parser = serving::warm_limit, requires = "prepare", help_heading = "Program"
     )]
     warm_within: Option<Duration>,
 

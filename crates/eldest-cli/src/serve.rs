@@ -167,7 +167,7 @@ pub(crate) struct Args {
     /// Announce that this node is warm once the program sends POST /v1/elections/{name}/warm while the node waits; a leader
     /// that is ordered to hand over leads on until the next node is warm, for that long at most
     #[arg(
-        long, value_name = "DURATION", value_parser = crate::serving::limit, conflicts_with = "observe",
+        long, value_name = "DURATION", value_parser = crate::serving::warm_limit, conflicts_with = "observe",
         requires = "elections", help_heading = "Health"
     )]
     warm_within: Option<Duration>,

@@ -32,6 +32,15 @@ pub(crate) fn limit(text: &str) -> Result<Duration, String> {
     Ok(limit)
 }
 
+/// Parses the limit within which a successor must be warm. An order to step down must outlast it.
+pub(crate) fn warm_limit(text: &str) -> Result<Duration, String> {
+    let limit = crate::connection::duration(text)?;
+    if limit.is_zero() || limit >= Duration::from_secs(60 * 60) {
+        return Err("it must be more than zero and less than 1h".to_owned());
+    }
+    Ok(limit)
+}
+
 /// The options of a program that must be ready before its node serves.
 #[derive(Debug, clap::Args)]
 #[group(id = "serving")]
@@ -46,7 +55,8 @@ pub(crate) struct Args {
 
     /// The program is ready once this command, run with /bin/sh, succeeds
     #[arg(
-        long, value_name = "COMMAND", group = "ready", requires = "serving_within", help_heading = HEADING
+        long, value_name = "COMMAND", value_parser = health::command, group = "ready", requires = "serving_within",
+        help_heading = HEADING
     )]
     serving_command: Option<String>,
 

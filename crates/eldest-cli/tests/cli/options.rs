@@ -58,6 +58,38 @@ async fn each_option_of_an_election_is_refused_beside_partitions() -> Result {
     Ok(())
 }
 
+/// The shell succeeds with an empty command, as that of an unset variable, so it would answer for a program that was never
+/// asked.
+#[tokio::test]
+async fn empty_command_of_an_option_is_refused() -> Result {
+    for options in [
+        &["--serving-within", "1m", "--serving-command"][..],
+        &["--warm-within", "1m", "--prepare"],
+        &["--health-cmd"],
+        &["--follow-cmd"],
+    ] {
+        for empty in ["", " "] {
+            let args = [&["run", "e"], options, &[empty, "--", "true"]].concat();
+            let refused = run(eldest(&args)).await?;
+            refused.failed_usage(USAGE, "the command is empty");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn limit_for_warmth_is_shorter_than_the_longest_order_to_step_down() -> Result {
+    let why = "it must be more than zero and less than 1h";
+    for limit in ["0s", "60m"] {
+        let args = ["run", "e", "--prepare", "true", "--warm-within", limit];
+        let args = [&args[..], &["--", "true"]].concat();
+        run(eldest(&args)).await?.failed_usage(USAGE, why);
+        let args = ["serve", "e", "--warm-within", limit];
+        run(eldest(&args)).await?.failed_usage(USAGE, why);
+    }
+    Ok(())
+}
+
 /// An option without effect must not be taken for one that protects or checks something.
 #[tokio::test]
 async fn each_option_that_needs_another_one_is_refused_without_it() -> Result {
