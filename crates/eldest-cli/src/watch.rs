@@ -20,7 +20,7 @@ use crate::view::{self, Leases};
 #[command(
     long_about = "Show the candidates of an election, then each change as it happens.\n\n\
     It ends with Ctrl-C, or when the reader of its output has gone. As JSON, each line is an object with `now_unix_ms`, \
-    `election`, `revision`, `event` (standing, joined, announced, left, leader, vacant, blocked), `candidate` and, for a \
+    `election`, `revision`, `event` (standing, joined, announced, warm, cold, serving, left, leader, vacant, blocked), `candidate` and, for a \
     leader after a vacancy, `vacant_for_ms`: how long this command saw no leader. A leader that died leaves no vacancy if \
     others wait: its key exists until its lease expires, and then the next candidate leads at once.",
     after_help = "Examples:
@@ -39,6 +39,9 @@ const fn verb(event: Event) -> &'static str {
         Event::Standing => "stands",
         Event::Joined => "joined",
         Event::Announced => "announced",
+        Event::Warm => "warm",
+        Event::Cold => "cold",
+        Event::Serving => "serves",
         Event::Left => "left",
         Event::Leader => "leads",
         Event::Vacant => "vacant",
@@ -52,12 +55,19 @@ fn text(change: &Change) -> String {
     let who = change.candidate.as_ref().map_or(String::new(), |who| {
         let (described, member) = (view::described(who), &who.member);
         match change.event {
-            Event::Leader => format!("{described} with token {}", member.fencing_token),
-            Event::Left | Event::Vacant => described,
+            Event::Leader => {
+                let yet = if member.serving {
+                    ""
+                } else {
+                    " (not serving yet)"
+                };
+                format!("{described} with token {}{yet}", member.fencing_token)
+            }
+            Event::Left | Event::Vacant | Event::Serving => described,
             Event::Blocked => {
                 format!("by the key {}, which has no lease", one_line(&member.key))
             }
-            Event::Standing | Event::Joined | Event::Announced => {
+            Event::Standing | Event::Joined | Event::Announced | Event::Warm | Event::Cold => {
                 format!("{described} at rank {}", member.rank)
             }
         }
@@ -120,6 +130,8 @@ impl Log {
             .flat_map(Roster::members)
             .map(|member| (id(member), member.clone()))
             .collect();
+        let front = |roster: &Roster| roster.members().first().map(id);
+        let leader_stays = !first && self.last.as_ref().and_then(front) == front(&now);
         let mut changes = Vec::new();
         let mut record = |event, who: Option<&Member>, vacant_for_ms| {
             let has_turn = now.leader() == who;
@@ -136,10 +148,11 @@ impl Log {
             match before.get(&id(member)) {
                 None if first => record(Event::Standing, Some(member), None),
                 None => record(Event::Joined, Some(member), None),
-                Some(old) if !announce_the_same(old, member) => {
-                    record(Event::Announced, Some(member), None);
+                Some(old) => {
+                    for event in news(old, member, leader_stays) {
+                        record(event, Some(member), None);
+                    }
                 }
-                Some(_) => {}
             }
         }
         for (id_of, old) in &before {
@@ -147,8 +160,7 @@ impl Log {
                 record(Event::Left, Some(old), None);
             }
         }
-        let front = |roster: &Roster| roster.members().first().map(id);
-        if first || self.last.as_ref().and_then(front) != front(&now) {
+        if !leader_stays {
             if let Some(leader) = now.leader() {
                 let since = self.vacant_since.take();
                 let vacant = since.map(|since| millis(at - since));
@@ -164,6 +176,19 @@ impl Log {
         self.last = Some(now);
         changes
     }
+}
+
+/// Returns what a candidate has announced since. Whether a new leader serves is part of the event that it leads.
+fn news(before: &Member, now: &Member, leader_stays: bool) -> impl Iterator<Item = Event> {
+    let announced = (!announce_the_same(before, now)).then_some(Event::Announced);
+    let warmth = match (before.warmth(), now.warmth()) {
+        (Some(false), Some(true)) => Some(Event::Warm),
+        (Some(true), Some(false)) => Some(Event::Cold),
+        _ => None,
+    };
+    let serves = leader_stays && !before.is_serving() && now.is_serving();
+    let serves = serves.then_some(Event::Serving);
+    [announced, warmth, serves].into_iter().flatten()
 }
 
 /// Identifies a candidate while its key exists. Two keys of one transaction would share it: no node of ours creates such.

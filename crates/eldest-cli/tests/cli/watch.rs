@@ -127,6 +127,45 @@ async fn each_change_vacancy_and_block_is_a_line_for_people() -> Result {
     Ok(())
 }
 
+#[tokio::test]
+async fn leader_that_serves_and_candidate_that_is_warm_are_lines() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let limit = Duration::from_secs(600);
+    let ready = |session: &Session| -> Result<_> {
+        Ok(session
+            .election("jobs")?
+            .serving_within(limit)
+            .warm_within(limit))
+    };
+    let mut first = ready(&a)?.campaign().await?;
+    let leadership = first.elected().await?;
+    let second = ready(&b)?;
+    let candidate = second.campaign().await?;
+    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
+    for _ in ["a", "b"] {
+        watch.line().await?;
+    }
+    let token = leadership.fencing_token();
+    let mut says = async |end: &str| -> Result {
+        let line = watch.line().await?;
+        assert!(line.ends_with(end), "{end:?} is not how {line:?} ends");
+        Ok(())
+    };
+    says(&format!(
+        "  leads      a with token {token} (not serving yet)"
+    ))
+    .await?;
+    leadership.serving().await?;
+    says("  serves     a").await?;
+    second.set_warm(true).await?;
+    says("  warm       b at rank 2").await?;
+    second.set_warm(false).await?;
+    says("  cold       b at rank 2").await?;
+    drop(candidate);
+    Ok(())
+}
+
 /// As with `| head -1`: nothing changes any more, so no write can fail.
 #[tokio::test]
 async fn watch_ends_when_its_reader_is_gone_though_nothing_changes() -> Result {

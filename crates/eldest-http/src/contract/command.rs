@@ -165,6 +165,12 @@ pub enum Event {
     Joined,
     /// The candidate changed its announcement.
     Announced,
+    /// The waiting candidate is prepared for its term.
+    Warm,
+    /// The waiting candidate is no longer prepared.
+    Cold,
+    /// The leader serves, which it did not when it began to lead.
+    Serving,
     /// The candidate's key is gone.
     Left,
     /// The candidate leads.
