@@ -100,7 +100,12 @@ async fn warm(shown: &Shown, is_warm: bool) -> Result<Response, Problem> {
     on_behalf(shown)?;
     let said = internal::set_warm(&shown.election, is_warm).await;
     said.map_err(|error| match error.kind() {
-        ErrorKind::Ended => Problem::new(StatusCode::CONFLICT, "not_waiting", error.to_string()),
+        ErrorKind::Ended => {
+            let name = shown.election.name();
+            let detail =
+                format!("this node does not wait in {name:?}: it leads, or is no candidate");
+            Problem::new(StatusCode::CONFLICT, "not_waiting", detail)
+        }
         ErrorKind::InvalidInput => {
             Problem::new(StatusCode::CONFLICT, "no_warm_within", error.to_string())
         }

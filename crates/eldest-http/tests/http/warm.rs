@@ -37,6 +37,8 @@ async fn step_down_over_http_waits_until_the_next_program_is_prepared() -> Resul
     shows(&a, serde_json::json!([null, false])).await?;
     let refused = post(a.server.at, WARM).await?;
     assert_eq!((refused.status, &*refused.problem()), (409, "not_waiting"));
+    let detail = refused.json()["detail"].to_string();
+    assert!(detail.contains("it leads, or is no candidate"), "{detail}");
     for (method, is_warm) in [("POST", true), ("DELETE", false)] {
         let said = ask(b.server.at, method, WARM, "").await?;
         let wanted = serde_json::json!({ "warm": is_warm });
