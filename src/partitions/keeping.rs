@@ -178,6 +178,7 @@ impl Keeping {
             record: None,
             write_at: None,
             is_logged: false,
+            namesake: Namesake::Gone,
         };
         let run = keeper.run(keeping.stop.clone(), keeping.withdraw.clone());
         let ended = keeping.ended.clone().drop_guard();
@@ -248,6 +249,16 @@ struct Keeper {
     write_at: Option<Time>,
     /// True while a failure is logged that has not ended.
     is_logged: bool,
+    namesake: Namesake,
+}
+
+/// Another member with this member's identity, as it is known.
+#[derive(Clone, Copy)]
+enum Namesake {
+    Gone,
+    /// It is there, and may be an earlier process of this member until then.
+    Until(Time),
+    Logged,
 }
 
 impl Keeper {
@@ -255,7 +266,12 @@ impl Keeper {
         let mut changes = None;
         loop {
             let renew_at = self.record.map(|lease| lease.renew_at);
-            let due = [renew_at, self.write_at].into_iter().flatten().min();
+            let warn_at = match self.namesake {
+                Namesake::Until(at) => Some(at),
+                Namesake::Gone | Namesake::Logged => None,
+            };
+            let due = [renew_at, self.write_at, warn_at];
+            let due = due.into_iter().flatten().min();
             let env = Arc::clone(&self.handle.shared.env);
             let wake = async {
                 match due {
@@ -334,6 +350,7 @@ impl Keeper {
     async fn work(&mut self) {
         let shared = Arc::clone(&self.handle.shared);
         let now = shared.env.now();
+        self.note_namesake(now);
         let mut done = Ok(());
         if self.write_at.is_some_and(|at| at <= now) {
             self.write_at = None;
@@ -368,6 +385,25 @@ impl Keeper {
             let (identity, partitions) = (&*self.handle.shared.settings.identity, &*self.name);
             tracing::warn!(target: "eldest::election", identity, partitions, %error, "cannot keep this member's share: other members may take its partitions while it is away");
         }
+    }
+
+    /// Warns once of another member with the same identity, if it is there for longer than an earlier process of this member
+    /// could leave its key.
+    fn note_namesake(&mut self, now: Time) {
+        let view = self.view.iter().flat_map(Roster::entries);
+        let same = members(view, &self.prefix).filter(|member| is_of(member, &self.identity));
+        let is_alone = same.count() < 2;
+        let settings = &self.handle.shared.settings;
+        self.namesake = match self.namesake {
+            _ if is_alone => Namesake::Gone,
+            Namesake::Gone => Namesake::Until(now.after(2 * settings.ttl)),
+            Namesake::Until(at) if at <= now => {
+                let (identity, partitions) = (&*settings.identity, &*self.name);
+                tracing::warn!(target: "eldest::election", identity, partitions, "another member has this identity: the younger one owns no partitions");
+                Namesake::Logged
+            }
+            known => known,
+        };
     }
 
     /// Writes the record if the view shows another one.

@@ -66,6 +66,36 @@ async fn a_key_that_blocks_a_partition_is_logged_once() -> Result {
     Ok(())
 }
 
+/// The second member owns nothing for as long as the first one is there.
+#[tokio::test]
+async fn members_of_one_identity_that_keep_their_share_are_logged_once_each() -> Result {
+    let (logs, _guard) = Logs::capture();
+    let etcd = Etcd::start().await?;
+    let mut members = Vec::new();
+    for _ in 0..2 {
+        let options = SessionOptions::new("a").ttl(Duration::from_secs(2));
+        let session = Session::connect([etcd.endpoint()], options).await?;
+        let shards = session.partitions("jobs", 2)?;
+        let member = shards
+            .keep_share_for(Duration::from_secs(60))
+            .join()
+            .await?;
+        members.push((session, member));
+    }
+    let of_a = [("identity", "a"), ("partitions", "jobs")];
+    let line = "another member has this identity: the younger one owns no partitions";
+    let lines = eventually(LONG, "both log it", async || {
+        let lines = logs.of(ELECTION, line, &of_a);
+        (lines.len() >= 2).then_some(lines)
+    })
+    .await?;
+    assert_eq!(lines[0].level, Level::WARN);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(logs.of(ELECTION, line, &of_a).len(), 2);
+    all_documented(&logs);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_deleted_key_is_logged_and_so_is_the_way_back() -> Result {
     let (logs, _guard) = Logs::capture();
