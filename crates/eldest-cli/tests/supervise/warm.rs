@@ -75,6 +75,21 @@ async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
     Ok(())
 }
 
+/// The node begins to prepare, and is elected while the keeper of the command starts.
+#[tokio::test]
+async fn node_that_is_elected_at_once_leads_without_waiting_for_its_preparation() -> Result {
+    let stage = Stage::new().await?;
+    for name in ["a", "b", "c", "d"] {
+        let options = ["--warm-within", "50m", "--prepare", "sleep 1000"];
+        let mut node = stage.script(name, &options, "true")?;
+        assert!(node.end().await?.success(), "{}", node.log());
+        let log = node.log();
+        assert!(!log.contains("the keeper did not end"), "{log}");
+        assert!(!log.contains("work failed"), "{log}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn limit_and_command_of_a_preparation_are_given_together() -> Result {
     for (options, says) in [
