@@ -256,7 +256,7 @@ struct Keeper {
 #[derive(Clone, Copy)]
 enum Namesake {
     Gone,
-    /// It is there, and may be an earlier process of this member until then.
+    /// The other member is there, and may be an earlier process of this one until then.
     Until(Time),
     Logged,
 }
