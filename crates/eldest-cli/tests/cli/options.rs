@@ -33,8 +33,6 @@ async fn each_wrong_argument_is_named_with_its_rule() -> Result {
 async fn each_option_of_an_election_is_refused_beside_partitions() -> Result {
     for option in [
         &["--follow-cmd", "true"][..],
-        &["--prepare", "true"],
-        &["--warm-within", "1m"],
         &["--serving-within", "1m"],
         &["--serving-command", "true"],
         &["--serving-url", "http://127.0.0.1:1/"],
